@@ -1,0 +1,20 @@
+"""Settings of the analysis tier."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AnalyzeSettings(BaseModel):
+    """How Spark runs the continuous queries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spark_master: str = Field("", description="A Spark master; empty: local, with enough slots.")
+    checkpoint_interval: str = Field(
+        "5 minutes",
+        description="How often real-time queries commit; the most that a restart replays. At least 5 s.",
+    )
+    spark: dict[str, str] = Field(
+        default_factory=dict, description="Spark configuration that wins over ours."
+    )

@@ -1,0 +1,94 @@
+"""What the tiers tell about themselves through the log: counts, and what each view is.
+
+A `Report` goes to the audit topic every second, from every process. A `ViewDescription` goes to the
+compacted topic of views whenever `analyze` starts that view.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Tier = Literal["collect", "analyze", "serve"]
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Milliseconds, over the last seconds."""
+
+    p50: float
+    p99: float
+    max: float
+    count: int
+
+
+class StreamCounts(msgspec.Struct, omit_defaults=True):
+    """One stream in one collector, since that process started. accepted = logged + pending."""
+
+    accepted: int = 0  # valid and taken in
+    logged: int = 0  # acknowledged by Kafka's in-sync replicas
+    rejected: int = 0  # invalid, and in the rejected topic
+    pending: int = 0
+    rate: float = 0.0  # accepted a second, over the last seconds
+    latency_ms: Latency | None = None  # received to acknowledged
+
+
+class SourceState(msgspec.Struct, omit_defaults=True):
+    """One source that a collector pulls from."""
+
+    stream: str
+    kind: str
+    url: str
+    state: Literal["connecting", "connected", "retrying", "stopped"]
+    received: int = 0
+    reconnects: int = 0
+    error: str = ""
+
+
+class ViewCounts(msgspec.Struct, omit_defaults=True):
+    """One view in one process: `analyze` fills state and restarts, `serve` rows, changes and latency."""
+
+    state: Literal["starting", "running", "restarting", "failed", "stopped", ""] = ""
+    restarts: int = 0
+    error: str = ""
+    rows: int = 0
+    changes: int = 0
+    rate: float = 0.0  # result records a second, over the last seconds
+    analyze_ms: Latency | None = None  # event collected → result in the log
+    serve_ms: Latency | None = None  # result in the log → in the served view
+    position: str = ""
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """What one process has counted since it started."""
+
+    tier: Tier
+    instance: str
+    at: int  # milliseconds since the epoch
+    started_at: int
+    streams: dict[str, StreamCounts] = {}
+    sources: list[SourceState] = []
+    views: dict[str, ViewCounts] = {}
+    clients: int = 0
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    type: str  # Spark DDL, as in `struct<start:timestamp,end:timestamp>`
+
+
+class ViewDescription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that a server or client needs to know about a view; the key of its record is the name."""
+
+    name: str
+    inputs: list[str]
+    key: list[str] | None
+    columns: list[Column]  # the user's columns, without lineage
+    mode: Literal["real_time", "micro_batch"]
+    reason: str  # why that mode
+    guarantee: str
+    lineage: Literal["revision", "position", "batch", "none"]
+    generation: str  # the fingerprint of its plan
+    description: str = ""
+    keep_ms: int | None = None
+    window: str | None = None  # the column that is a time window, if one is

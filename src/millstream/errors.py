@@ -1,0 +1,94 @@
+"""Everything that Millstream raises on purpose.
+
+MillstreamError
+├── PipelineError      the user's pipeline file is wrong; carries file and line
+├── SettingsError      a setting is unknown, malformed or contradicts another
+├── MachineError       the machine lacks something: Java, a free port, disk, memory
+│   └── JarError       a jar could not be fetched, or is not the one we locked
+├── HomeInUse          another process holds this home
+├── LogError           Kafka refused, is away, or a topic is not as it must be
+├── InvalidEvent       an event does not fit its stream's schema
+├── InvalidPosition    a position that no server of ours could have given out
+├── QueryError         a client's filter or SQL is wrong or not allowed
+└── ViewFailed         a continuous query cannot be built or does not stay up
+
+An error says what was attempted, on what, why it failed and what to do. `retry` says whether the same
+call can succeed later without a change by the user.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class MillstreamError(Exception):
+    """A failure that the message alone explains; it is shown to users without a stack trace."""
+
+    retry = False
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
+
+
+class PipelineError(MillstreamError):
+    """A mistake in a pipeline file, with the place where the user must look."""
+
+    def __init__(
+        self, message: str, *, file: Path | str | None = None, line: int = 0, remedy: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.file = str(file) if file is not None else ""
+        self.line = line
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{place}{super().__str__()}"
+
+
+class SettingsError(MillstreamError):
+    """A setting that cannot be used as it is."""
+
+
+class MachineError(MillstreamError):
+    """Something that this machine lacks."""
+
+
+class JarError(MachineError):
+    """A jar that could not be had, or is not the one that the lock names."""
+
+
+class HomeInUse(MillstreamError):
+    """Another live process holds the home (or this part of it)."""
+
+
+class LogError(MillstreamError):
+    """Kafka did not do what was asked of it."""
+
+    retry = True
+
+
+class InvalidEvent(MillstreamError):
+    """An event that does not fit its stream's schema."""
+
+    def __init__(self, message: str, *, field: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.field = field
+
+
+class InvalidPosition(MillstreamError):
+    """Text that is not a position."""
+
+
+class QueryError(MillstreamError):
+    """A client's filter, selection or SQL that cannot be answered."""
+
+
+class ViewFailed(MillstreamError):
+    """A view's continuous query that cannot be built or does not stay up."""
+
+    retry = True

@@ -1,0 +1,38 @@
+"""An event as the log keeps it: the sender's bytes, and what is known about them in headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import xxhash
+
+# CloudEvents' Kafka binding, and three of ours: who collected it, as the how-manieth, with which content.
+SPECVERSION = "ce_specversion"
+ID = "ce_id"
+SOURCE = "ce_source"
+TYPE = "ce_type"
+TIME = "ce_time"
+TRACEPARENT = "ce_traceparent"
+CONTENT_TYPE = "content-type"
+COLLECTOR = "ce_collector"
+SEQUENCE = "ce_sequence"
+FINGERPRINT = "ce_fingerprint"
+# On records of a rejected topic: why, and where in the event.
+REASON = "reason"
+FIELD = "field"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event on its way into the log."""
+
+    stream: str
+    value: bytes
+    key: str | None
+    collected_at: int  # milliseconds since the epoch; becomes the record's timestamp
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def fingerprint(value: bytes) -> str:
+    """The same text for the same bytes, so that duplicates can be found anywhere downstream."""
+    return xxhash.xxh3_64_hexdigest(value)

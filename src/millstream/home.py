@@ -1,0 +1,126 @@
+"""The folder where one running system keeps its state, and where its processes find each other."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import HomeInUse
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths below `--home`, and `run.json`, by which commands find what is running."""
+
+    path: Path
+
+    @property
+    def kafka(self) -> Path:
+        return self.path / "kafka"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    def running(self) -> dict[str, Any]:
+        """What `run.json` says, without the entries of processes that are dead."""
+        try:
+            entries: dict[str, Any] = json.loads(self.run_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        alive = {
+            name: entry
+            for name, entry in entries.items()
+            if isinstance(entry, dict) and is_alive(entry.get("pid", 0))
+        }
+        if is_alive(entries.get("pid", 0)):
+            alive["pid"] = entries["pid"]
+        return alive
+
+    def announce(self, name: str, **facts: Any) -> None:
+        """Tell the home's other processes that `name` is ready; a live namesake keeps its entry."""
+        with self._changing() as entries:
+            held = entries.get(name, {})
+            if held.get("pid", os.getpid()) != os.getpid():
+                return
+            entries[name] = {"pid": os.getpid(), **facts}
+
+    def announce_run(self) -> None:
+        """Tell that this process supervises the home."""
+        with self._changing() as entries:
+            entries["pid"] = os.getpid()
+
+    def withdraw(self) -> None:
+        """Remove this process's entries."""
+        with self._changing() as entries:
+            for name in list(entries):
+                entry = entries[name]
+                if (entry["pid"] if isinstance(entry, dict) else entry) == os.getpid():
+                    del entries[name]
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Hold `name` for this process as long as it lives; HomeInUse names the holder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / f"{name}.lock", "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise HomeInUse(
+                    f"cannot start {name} in {self.path}: process {holder} runs there already",
+                    remedy=f"stop it (kill {holder}), or give another --home",
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / "run.json.lock", "a", encoding="utf-8") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            entries = self.running()
+            yield entries
+            fresh = self.run_file.with_suffix(".new")
+            fresh.write_text(json.dumps(entries, indent=2))
+            fresh.replace(self.run_file)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number exists and is not a zombie."""
+    if pid <= 0:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return _exists(pid) if not Path("/proc/self").exists() else False
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
