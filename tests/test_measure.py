@@ -1,0 +1,108 @@
+"""Rates and latencies over the last seconds, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millstream.measure import Latencies, Rate
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_steady_rate_is_told_as_it_is(clock: Clock) -> None:
+    rate = Rate(clock)
+    for _ in range(100):
+        clock.now += 0.1
+        rate.add(7)
+    assert rate.per_second() == pytest.approx(70, rel=0.05)
+    assert rate.total == 700
+
+
+def test_a_rate_is_right_already_in_the_second_second(clock: Clock) -> None:
+    rate = Rate(clock)
+    for _ in range(15):
+        clock.now += 0.1
+        rate.add()
+    assert rate.per_second() == pytest.approx(10, rel=0.1)
+
+
+def test_one_event_at_the_start_is_not_a_torrent(clock: Clock) -> None:
+    rate = Rate(clock)
+    clock.now += 0.001
+    rate.add()
+    assert rate.per_second() == 1
+
+
+@pytest.mark.parametrize("silence", [6, 7, 60, 86400])
+def test_a_rate_falls_to_zero_when_nothing_comes(clock: Clock, silence: float) -> None:
+    rate = Rate(clock)
+    for _ in range(50):
+        clock.now += 0.1
+        rate.add()
+    clock.now += silence
+    assert rate.per_second() == 0
+    assert rate.total == 50
+
+
+def test_quantiles_are_near_the_true_ones(clock: Clock) -> None:
+    chance, latencies = random.Random(7), Latencies(clock)
+    sample = [chance.lognormvariate(1.5, 1.2) for _ in range(20_000)]
+    for milliseconds in sample:
+        latencies.record(milliseconds)
+    summary = latencies.summary()
+    assert summary is not None
+    sample.sort()
+    assert summary.p50 == pytest.approx(sample[len(sample) // 2], rel=0.05)
+    assert summary.p99 == pytest.approx(sample[len(sample) * 99 // 100], rel=0.05)
+    assert summary.max == sample[-1]
+    assert summary.count == len(sample)
+
+
+def test_a_batch_counts_as_its_events(clock: Clock) -> None:
+    latencies = Latencies(clock)
+    latencies.record(1.0, count=90)
+    latencies.record(100.0, count=10)
+    summary = latencies.summary()
+    assert summary is not None
+    assert summary.count == 100
+    assert summary.p50 == pytest.approx(1.0, rel=0.05)
+    assert summary.p99 == pytest.approx(100.0, rel=0.05)
+
+
+def test_old_latencies_are_forgotten(clock: Clock) -> None:
+    latencies = Latencies(clock)
+    latencies.record(5000.0)
+    clock.now += 9
+    latencies.record(2.0)
+    both = latencies.summary()
+    clock.now += 5
+    later = latencies.summary()
+    clock.now += 3600
+    assert both is not None
+    assert both.max == 5000.0
+    assert later is not None
+    assert (later.count, later.max) == (1, 2.0)
+    assert latencies.summary() is None
+
+
+@pytest.mark.parametrize("milliseconds", [-3.0, 0.0, 1e-9, 0.2, 1e12])
+def test_no_latency_is_too_small_or_too_large(clock: Clock, milliseconds: float) -> None:
+    latencies = Latencies(clock)
+    latencies.record(milliseconds)
+    summary = latencies.summary()
+    assert summary is not None
+    assert summary.count == 1
+    assert 0 <= summary.p50 <= summary.p99 <= summary.max
