@@ -51,13 +51,15 @@ class Home:
             alive["pid"] = entries["pid"]
         return alive
 
-    def announce(self, name: str, **facts: Any) -> None:
-        """Tell the home's other processes that `name` is ready; a live namesake keeps its entry."""
+    def announce(self, name: str, *, pid: int | None = None, **facts: Any) -> None:
+        """Tell the home's other processes that `name` is ready; a live namesake keeps its entry.
+
+        `pid` is the process that does the work, where that is a child of this one.
+        """
+        pid = pid or os.getpid()
         with self._changing() as entries:
-            held = entries.get(name, {})
-            if held.get("pid", os.getpid()) != os.getpid():
-                return
-            entries[name] = {"pid": os.getpid(), **facts}
+            if entries.get(name, {}).get("pid", pid) == pid:
+                entries[name] = {"pid": pid, **facts}
 
     def announce_run(self) -> None:
         """Tell that this process supervises the home."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from millstream.duration import parse_duration
+
+_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 
 
 class LogSettings(BaseModel):
@@ -16,6 +20,30 @@ class LogSettings(BaseModel):
         description="Kafka client security settings (security.protocol, sasl.*, ssl.*), passed to every client.",
     )
     port: int = Field(19092, ge=0, le=65535, description="The embedded broker's port; 0: any.")
-    memory: str = Field("512m", description="The embedded broker's heap.")
+    memory: str = Field(
+        "512m", pattern=r"^\d+[kmgKMG]$", description="The embedded broker's heap, as in 512m."
+    )
     partitions: int = Field(1, ge=1, description="Partitions of topics that we create.")
     replication: int = Field(1, ge=1, description="Replicas of topics that we create.")
+    retention: str = Field(
+        "7 days", description="How long results of views without a key are kept."
+    )
+    history: str = Field(
+        "10 minutes",
+        description="How long every change of a table is kept, so that clients can resume; "
+        "older ones are compacted to the newest row per key.",
+    )
+
+    @field_validator("security")
+    @classmethod
+    def _only_security(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not name.startswith(_SECURITY):
+                raise ValueError(f"{name!r} is not a security setting; they begin with {_SECURITY}")
+        return value
+
+    @field_validator("retention", "history")
+    @classmethod
+    def _durations(cls, value: str) -> str:
+        parse_duration(value)
+        return value

@@ -1,0 +1,305 @@
+"""The embedded Kafka: one KRaft broker, a child process that lives and dies with this one."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from millstream.errors import LogError, MachineError
+from millstream.home import Home
+from millstream.log.connection import await_broker
+from millstream.log.jars import jars
+from millstream.log.java import find_java
+from millstream.log.parent import die_with_parent
+from millstream.log.settings import LogSettings
+from millstream.settings import Settings
+
+HOST = "127.0.0.1"
+_START_SECONDS = 90.0  # recovery after a crash reads the newest segment of every topic
+_STOP_SECONDS = 15.0
+
+# Small, and quick to be ready: one of everything, no waiting for members that never come.
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # After a crash the new broker is let in when the old one's session has run out.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.create.topics.enable": "false",  # a misspelt topic must be an error
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.segment.bytes": str(128 << 20),
+    "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": str(
+        16 << 20
+    ),  # the default of 128 MB is a quarter of our heap
+    "log.retention.check.interval.ms": "60000",
+}
+
+
+class Broker:
+    """A Kafka broker under a home; a context manager that starts it, and stops it in good order.
+
+    Starting blocks until the broker answers: some 4 s the first time, 3 s later. Data in it survives
+    any end of it. Start it from a thread that lives as long as the broker shall: Linux ends the
+    child with the *thread* that made it.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        port: int = 0,
+        memory: str = "512m",
+        properties: Mapping[str, str] | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self._home = Home(Path(home).absolute())
+        self._wanted_port = port
+        self._memory = memory
+        self._properties = dict(properties or {})
+        self._report = report
+        self._held = contextlib.ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The java process."""
+        if self._process is None:
+            raise MachineError("the broker has not been started")
+        return self._process.pid
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it answers; MachineError, HomeInUse or JarError if it cannot be."""
+        self._held.enter_context(self._home.hold("kafka"))
+        try:
+            self.port = self._choose_port()
+            classpath = ":".join(str(path) for path in jars("broker", self._report))
+            configuration = self._write_configuration()
+            if not (self._data / "meta.properties").exists():
+                self._format(classpath, configuration)
+            self._launch(classpath, configuration)
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it in good order, by force after a while; nothing if it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._held.close()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._held.close()
+
+    def wait(self) -> None:
+        """Block as long as the broker runs; it ending by itself is a MachineError."""
+        assert self._process is not None
+        raise self._ended(self._process.wait())
+
+    @property
+    def _data(self) -> Path:
+        return self._home.kafka / "data"
+
+    @property
+    def _console(self) -> Path:
+        return self._home.logs / "kafka-console.log"
+
+    def _choose_port(self) -> int:
+        if self._wanted_port:
+            if not _is_free(self._wanted_port):
+                raise MachineError(
+                    f"cannot start Kafka on {HOST}:{self._wanted_port}: the port is taken",
+                    remedy=f"end what holds it (ss -ltnp 'sport = :{self._wanted_port}'), "
+                    "or set log.port to another, or to 0 for any free one",
+                )
+            return self._wanted_port
+        # "Any" port stays the same over restarts: clients of a crashed broker come back to it.
+        remembered = self._home.kafka / "port"
+        with contextlib.suppress(OSError, ValueError):
+            if _is_free(port := int(remembered.read_text())):
+                return port
+        self._home.kafka.mkdir(parents=True, exist_ok=True)
+        port = _any_free()
+        remembered.write_text(str(port))
+        return port
+
+    def _write_configuration(self) -> Path:
+        for folder in (self._data, self._home.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        controller = f"{HOST}:{_any_free()}"
+        properties = {
+            **_PROPERTIES,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "controller.quorum.bootstrap.servers": controller,
+            "log.dirs": str(self._data),
+            **{
+                name: value.replace("{port}", str(self.port))
+                for name, value in self._properties.items()
+            },
+        }
+        path = self._home.kafka / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        return path
+
+    def _format(self, classpath: str, configuration: Path) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster]
+        done = subprocess.run(
+            [*self._java(classpath), *tool, "-c", str(configuration)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_parent(),
+        )
+        if done.returncode != 0:
+            last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
+            raise MachineError(
+                f"cannot format {self._data} for Kafka: {last}",
+                remedy="free disk space or make the folder writable, and remove it",
+            )
+
+    def _java(self, classpath: str) -> list[str]:
+        logging = resources.files(__package__).joinpath("log4j2.properties")
+        return [
+            *[str(find_java()), f"-Xmx{self._memory}", "-Xss512k", "-XX:+UseSerialGC"],
+            *["-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData"],
+            *["-XX:MaxDirectMemorySize=128m", "-XX:MaxMetaspaceSize=128m"],
+            *[f"-Dlog4j2.configurationFile={logging}", f"-Dmillstream.logs={self._home.logs}"],
+            *["-cp", classpath],
+        ]
+
+    def _launch(self, classpath: str, configuration: Path) -> None:
+        with open(self._console, "wb") as console:
+            self._process = subprocess.Popen(
+                [*self._java(classpath), "kafka.Kafka", str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches us alone: we decide the order of the end
+                preexec_fn=die_with_parent(),
+            )
+
+    def _await_ready(self) -> None:
+        assert self._process is not None
+        log, deadline = LogSettings(bootstrap=self.bootstrap), time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(LogError):
+                return await_broker(log, timeout=1.0)
+            if (code := self._process.poll()) is not None:
+                raise self._ended(code)
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    f"cannot start Kafka in {self._home.path}: no answer in {_START_SECONDS:.0f} s",
+                    remedy=f"see {self._home.logs / 'kafka.log'}",
+                )
+
+    def _ended(self, code: int) -> MachineError:
+        how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with {code}"
+        return MachineError(
+            f"Kafka in {self._home.path} {how}{self._last_error()}",
+            remedy=f"see {self._home.logs / 'kafka.log'} and {self._console.name}; its data is kept",
+        )
+
+    def _last_error(self) -> str:
+        for path in (self._console, self._home.logs / "kafka.log"):
+            with contextlib.suppress(OSError):
+                lines = path.read_text(errors="replace").splitlines()[-200:]
+                errors = [line for line in lines if " ERROR " in line or " FATAL " in line]
+                if errors or (path == self._console and lines):
+                    return f": {(errors or lines)[-1][:200]}"
+        return ""
+
+
+def run(settings: Settings, home: Home) -> None:
+    """`millstream kafka`: the broker in the foreground, until it dies or we are told to stop."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    broker = Broker(
+        home.path,
+        port=settings.log.port,
+        memory=settings.log.memory,
+        report=lambda line: print(line),
+    )
+    try:
+        with broker:
+            home.announce("kafka", pid=broker.pid, bootstrap=broker.bootstrap)
+            print(f"kafka ready on {broker.bootstrap}", flush=True)
+            broker.wait()
+    except _Stopped:
+        pass
+    finally:
+        home.withdraw()
+
+
+class _Stopped(BaseException):
+    pass
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for again in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the ending
+        signal.signal(again, signal.SIG_IGN)
+    raise _Stopped
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _any_free() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

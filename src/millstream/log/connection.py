@@ -1,0 +1,63 @@
+"""How every client of ours reaches Kafka, the Python ones and Spark alike."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from millstream.errors import LogError
+from millstream.log.java_security import java_security
+from millstream.log.settings import LogSettings
+
+_LOGGER = logging.getLogger("millstream.kafka")
+
+
+def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
+    """What a confluent_kafka client is made with; `extra` in its names, with `_` for `.`."""
+    if not log.bootstrap:
+        raise LogError(
+            "no Kafka to connect to: log.bootstrap is empty",
+            remedy="start `millstream run` or `millstream kafka`, or set log.bootstrap",
+        )
+    return {
+        "bootstrap.servers": log.bootstrap,
+        "client.id": "millstream",
+        # A broker that restarts is away for seconds: look often, not up to 10 s late.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "logger": _LOGGER,
+        "log_level": 4,
+        **log.security,
+        **{name.replace("_", "."): value for name, value in extra.items()},
+    }
+
+
+def spark_options(log: LogSettings) -> dict[str, str]:
+    """The options of Spark's Kafka source and sink for the same cluster with the same rights."""
+    options = {"bootstrap.servers": log.bootstrap, **java_security(log.security)}
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def admin(log: LogSettings) -> AdminClient:
+    """A client for questions about the cluster and its topics."""
+    return AdminClient(client_config(log))
+
+
+def await_broker(log: LogSettings, timeout: float) -> None:
+    """Return once Kafka tells about itself; LogError if it does not within `timeout` seconds."""
+    client, deadline = admin(log), time.monotonic() + timeout
+    why = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            if client.list_topics(timeout=min(left, 1.0)).brokers:
+                return
+        except KafkaException as error:
+            why = error.args[0].str()
+    raise LogError(
+        f"Kafka at {log.bootstrap} did not answer in {timeout:g} s: {why}",
+        remedy="see that it runs and that log.bootstrap and log.security are right",
+    )

@@ -1,0 +1,208 @@
+"""Which topics a pipeline has, what they are called, and how they are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from millstream.app import App, View
+from millstream.duration import parse_duration
+from millstream.errors import LogError
+from millstream.log.connection import admin
+from millstream.log.settings import LogSettings
+
+_SECONDS = 30.0
+_AUDIT_KEPT = timedelta(days=1)
+
+
+def stream_topic(app: str, name: str) -> str:
+    return f"{app}.stream.{name}"
+
+
+def view_topic(app: str, name: str) -> str:
+    return f"{app}.view.{name}"
+
+
+def rejected_topic(app: str, name: str) -> str:
+    return f"{app}.rejected.{name}"
+
+
+def late_topic(app: str, name: str) -> str:
+    return f"{app}.late.{name}"
+
+
+def audit_topic(app: str) -> str:
+    return f"{app}.audit"
+
+
+def views_topic(app: str) -> str:
+    """Compacted: a `ViewDescription` by view name."""
+    return f"{app}.views"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it must be."""
+
+    name: str
+    partitions: int
+    config: dict[str, str]
+
+
+def topics(app: App, log: LogSettings) -> Iterator[Topic]:
+    """Every topic of a pipeline."""
+    for stream in app.streams.values():
+        kept = _retained(stream.retention)
+        for name in (stream_topic, rejected_topic, late_topic):
+            yield Topic(name(app.name, stream.name), log.partitions, kept)
+    for view in app.views.values():
+        yield _view(app.name, view, log)
+    yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_KEPT))
+    yield Topic(views_topic(app.name), 1, _compacted(timedelta(0)))
+
+
+def ensure_topics(app: App, log: LogSettings) -> None:
+    """Create what is missing and put right what is kept how; any number of processes may at once."""
+    client = admin(log)
+    wanted = list(topics(app, log))
+    _create(client, wanted, log)
+    _put_right(client, wanted)
+
+
+def topic_ids(log: LogSettings, names: Iterable[str]) -> dict[str, str]:
+    """The id of each of these topics that exists."""
+    return _ids(admin(log), list(names))
+
+
+def recreate_topic(app: App, log: LogSettings, view_name: str) -> str:
+    """Make a view's topic anew, empty and with another id, which is returned."""
+    client, topic = admin(log), _view(app.name, app.views[view_name], log)
+    old = _ids(client, [topic.name]).get(topic.name)
+    if old is not None:
+        _settle(client.delete_topics([topic.name]), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        # "Already exists" may be the old one, still on its way out: so ask which one is there.
+        _create(client, [topic], log)
+        if (now := _ids(client, [topic.name]).get(topic.name, old)) not in (old, None):
+            return str(now)
+        time.sleep(0.05)
+    raise LogError(
+        f"topic {topic.name} was deleted, but Kafka did not make it anew in {_SECONDS:g} s"
+    )
+
+
+def _view(app: str, view: View, log: LogSettings) -> Topic:
+    config = (
+        _retained(parse_duration(log.retention))
+        if view.key is None
+        else _compacted(parse_duration(log.history))
+    )
+    return Topic(view_topic(app, view.name), log.partitions, config)
+
+
+def _retained(kept: timedelta) -> dict[str, str]:
+    # Only whole segments are deleted: with ten of them, what is kept is at most a tenth too much.
+    segment = min(max(kept / 10, timedelta(minutes=1)), timedelta(days=1))
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": _milliseconds(kept),
+        "segment.ms": _milliseconds(segment),
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+def _compacted(history: timedelta) -> dict[str, str]:
+    # The segment that is written to is never compacted: small ones keep a busy table's topic small.
+    return {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": _milliseconds(history),
+        "segment.ms": _milliseconds(max(history, timedelta(minutes=10))),
+        "segment.bytes": str(16 << 20),
+        "min.cleanable.dirty.ratio": "0.3",
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(duration // timedelta(milliseconds=1))
+
+
+def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> None:
+    existing = client.list_topics(timeout=_SECONDS).topics
+    missing = [
+        NewTopic(
+            topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=log.replication,
+            config={**topic.config, "min.insync.replicas": str(max(1, log.replication - 1))},
+        )
+        for topic in wanted
+        if topic.name not in existing
+    ]
+    if missing:
+        _settle(client.create_topics(missing), "create", {KafkaError.TOPIC_ALREADY_EXISTS})
+
+
+def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
+    # Only what changes the meaning of a topic; an operator's other settings are theirs.
+    resources = {ConfigResource(ResourceType.TOPIC, t.name): t.config for t in wanted}
+    found = _settle(client.describe_configs(list(resources)), "describe", set())
+    changes = []
+    for resource, config in resources.items():
+        is_now = found.get(resource, {})
+        entries = [
+            ConfigEntry(name, config[name], incremental_operation=AlterConfigOpType.SET)
+            for name in ("cleanup.policy", "retention.ms", "min.compaction.lag.ms")
+            if name in config and name in is_now and is_now[name].value != config[name]
+        ]
+        if entries:
+            changes.append(
+                ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries)
+            )
+    if changes:
+        _settle(client.incremental_alter_configs(changes), "change", set())
+
+
+def _ids(client: AdminClient, names: list[str]) -> dict[str, str]:
+    if not names:
+        return {}
+    answers = client.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
+    known = _settle(answers, "describe", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    return {name: _url_safe(str(known[name].topic_id)) for name in known}
+
+
+def _url_safe(topic_id: str) -> str:
+    # As Kafka's own tools write it; librdkafka's alphabet has "/", which positions must not.
+    return topic_id.replace("+", "-").replace("/", "_")
+
+
+def _settle(answers: dict[Any, Future[Any]], what: str, harmless: set[int]) -> dict[Any, Any]:
+    """The results of an administrator's request, without those that failed in a harmless way."""
+    results = {}
+    for subject, answer in answers.items():
+        try:
+            results[subject] = answer.result(_SECONDS)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() not in harmless:
+                name = getattr(subject, "name", subject)
+                raise LogError(
+                    f"cannot {what} topic {name}: {error.str()}",
+                    remedy="see the broker's log, and the rights of this user",
+                ) from failure
+    return results
