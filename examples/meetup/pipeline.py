@@ -14,8 +14,8 @@ app.stream(
     schema="""
         rsvp_id LONG, mtime TIMESTAMP, response STRING, guests INT,
         member STRUCT<member_name: STRING>, event STRUCT<event_name: STRING>,
-        `group` STRUCT<group_city: STRING, group_country: STRING, group_lat: DOUBLE, group_lon: DOUBLE,
-                       group_topics: ARRAY<STRUCT<topic_name: STRING>>>
+        `group` STRUCT<group_topics: ARRAY<STRUCT<topic_name: STRING>>, group_city: STRING,
+                       group_country: STRING, group_lat: DOUBLE, group_lon: DOUBLE>
     """,
     key="rsvp_id",
     event_time="mtime",
