@@ -35,8 +35,8 @@ def retrieve(
 ) -> dict[str, Path]:
     """Fetch these jars (and what they depend on, if transitive) below `folder`; coordinates → path.
 
-    Blocks for as long as the network takes. Ivy's own cache lies in `folder` too: a damaged one in the
-    user's home cannot spoil what we get.
+    Blocks for as long as the network takes. Ivy's own cache lies in `folder` too: a damaged one in
+    the user's home cannot spoil what we get.
     """
     java = find_java()
     description = folder / "ivy.xml"

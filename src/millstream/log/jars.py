@@ -1,4 +1,4 @@
-"""The jars of the broker and of Spark's Kafka connector: locked, fetched once, verified at each use.
+"""The jars of the broker and of Spark's Kafka connector: locked, fetched once, always verified.
 
 `jars.lock` names every jar with its SHA-256. What is missing is fetched by the Ivy that comes with
 pyspark, so that no Maven is needed, into a cache that all of a user's projects share.
@@ -29,8 +29,8 @@ from millstream.log import ivy
 Group = Literal["broker", "connector"]
 Report = Callable[[str], None]  # told, in one line, what is going on
 
-# What we ask for; the lock has what that comes to. The connector's jars are named one by one because
-# its own description asks for a token provider of the same version, which was never published.
+# What we ask for; the lock has what that comes to. The connector's jars are named one by one
+# because it asks for a token provider of its own version, which was never published.
 ROOTS: dict[Group, tuple[bool, list[str]]] = {
     "broker": (
         True,
@@ -67,8 +67,8 @@ class Jar:
 def jars(group: Group, report: Report | None = None) -> list[Path]:
     """The paths of a group's jars, each of them verified; fetched first where they are missing.
 
-    Blocks: 0.1 s when cached, half a minute the first time. Safe in many processes at once. JarError
-    when a jar cannot be had or is not the one in the lock.
+    Blocks: 0.1 s when cached, half a minute the first time. Safe in many processes at once.
+    JarError when a jar cannot be had or is not the one in the lock.
     """
     wanted, cache = locked(group), cache_folder()
     if _unfit(wanted, cache):
@@ -116,7 +116,7 @@ def _fetch(group: Group, missing: list[Jar], cache: Path, report: Report) -> Non
                 raise JarError(f"cannot fetch {jar.coordinates}: Ivy did not deliver it")
             if (actual := _sha256(path)) != jar.sha256:
                 raise JarError(
-                    f"refused {jar.coordinates}: its SHA-256 is {actual}, the lock says {jar.sha256}",
+                    f"refused {jar.coordinates}: SHA-256 is {actual}, the lock says {jar.sha256}",
                     remedy="do not use this network's copy; try another network or proxy",
                 )
             path.replace(cache / jar.file_name)
@@ -126,7 +126,7 @@ def _fetch(group: Group, missing: list[Jar], cache: Path, report: Report) -> Non
 def _only_one_fetcher(cache: Path, report: Report) -> Iterator[None]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        guard = open(cache / "fetch.lock", "a", encoding="utf-8")
+        guard = (cache / "fetch.lock").open("a", encoding="utf-8")
     except OSError as error:
         raise JarError(
             f"cannot keep jars in {cache}: {error.strerror}",

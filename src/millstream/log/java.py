@@ -15,7 +15,7 @@ _REMEDY = f"install a JDK {OLDEST} or newer (Debian: apt-get install openjdk-17-
 
 
 def find_java() -> Path:
-    """The path of `java`, from JAVA_HOME or else PATH; MachineError if there is none, or too old."""
+    """The path of `java`, from JAVA_HOME or else PATH; MachineError if none, or too old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:

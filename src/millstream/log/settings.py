@@ -17,7 +17,8 @@ class LogSettings(BaseModel):
     bootstrap: str = Field("", description="An external cluster's servers; empty: embedded broker.")
     security: dict[str, str] = Field(
         default_factory=dict,
-        description="Kafka client security settings (security.protocol, sasl.*, ssl.*), passed to every client.",
+        description="Security settings of Kafka clients in librdkafka's names (security.protocol, "
+        "sasl.*, ssl.*), for every client and for Spark.",
     )
     port: int = Field(19092, ge=0, le=65535, description="The embedded broker's port; 0: any.")
     memory: str = Field(

@@ -76,7 +76,7 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
 
 
 def ensure_topics(app: App, log: LogSettings) -> None:
-    """Create what is missing and put right what is kept how; any number of processes may at once."""
+    """Create what is missing and put right what is kept how; many processes may do it at once."""
     client = admin(log)
     wanted = list(topics(app, log))
     _create(client, wanted, log)
