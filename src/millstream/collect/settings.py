@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_MIB = 1024 * 1024
 
 
 class CollectSettings(BaseModel):
-    """Where senders hand in events."""
+    """Where senders hand in events, and how the collector pulls them from sources."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
+    max_body: int = Field(
+        8 * _MIB, ge=1, description="The largest request body, or message of a source, in bytes."
+    )
+    max_pending_bytes: int = Field(
+        64 * _MIB,
+        ge=1,
+        description="Bytes that may wait for Kafka's acknowledgement; beyond, senders get a 503 "
+        "and sources are not read. At least max_body.",
+    )
+    max_pending_events: int = Field(
+        100_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
+    )
+    ack_timeout: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds until a request that Kafka has not acknowledged gets a 503.",
+    )
+    body_timeout: float = Field(
+        30.0, gt=0, description="Seconds that a sender may take to send a request's body."
+    )
+    stop_timeout: float = Field(
+        5.0, gt=0, description="Seconds that requests under way may still take when the tier stops."
+    )
+    reconnect_first: float = Field(
+        0.5,
+        gt=0,
+        description="Seconds: the longest pause before a source is first connected again.",
+    )
+    reconnect_most: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds: the longest pause between two attempts, however many failed.",
+    )
+    ping_after: float = Field(
+        15.0, gt=0, description="Seconds of silence after which a source's peer is pinged."
+    )
+    ping_timeout: float = Field(
+        10.0, gt=0, description="Seconds in which it must answer, or the connection counts as dead."
+    )
+
+    @model_validator(mode="after")
+    def _every_body_fits(self) -> CollectSettings:
+        if self.max_pending_bytes < self.max_body:
+            raise ValueError(
+                f"max_pending_bytes is {self.max_pending_bytes}, below max_body ({self.max_body}): "
+                "the largest body could never be taken in; raise it, or lower max_body"
+            )
+        return self

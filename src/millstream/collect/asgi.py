@@ -1,0 +1,134 @@
+"""ASGI as far as the collector needs it: reading a body within bounds, and answering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+HeaderList = list[tuple[bytes, bytes]]
+
+_encode = msgspec.json.encode
+
+
+class Problem(Exception):
+    """An answer that is not what the sender wished for, as problem+json (RFC 9457)."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: HeaderList | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers or []
+        self.content = {
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": detail,
+            **members,
+        }
+
+    async def answer(self, send: Send) -> None:
+        """Send it."""
+        await answer(
+            send, self.status, _encode(self.content), b"application/problem+json", self.headers
+        )
+
+
+class Disconnected(Exception):
+    """The sender went away before its request was complete; there is nobody to answer."""
+
+
+async def answer(
+    send: Send, status: int, body: bytes, content_type: bytes, headers: HeaderList | None = None
+) -> None:
+    """Send a whole answer."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type),
+                (b"content-length", str(len(body)).encode()),
+                *(headers or ()),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def answer_json(send: Send, content: Any) -> None:
+    """Send `content` as JSON, with status 200."""
+    await answer(send, 200, _encode(content), b"application/json")
+
+
+async def read_body(receive: Receive, announced: int, most: int, seconds: float) -> bytes:
+    """The request's body; Problem 413 beyond `most` bytes, 408 after `seconds`."""
+    if announced > most:
+        await _discard(receive, most, seconds)
+        raise _too_large(most)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message["body"]
+    if not message["more_body"]:
+        if len(body) > most:
+            raise _too_large(most)
+        return body
+    return await _read_rest(receive, body, most, seconds)
+
+
+async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float) -> bytes:
+    chunks, length, more = [body], len(body), True
+    try:
+        async with asyncio.timeout(seconds):
+            while more and length <= most:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                chunks.append(message["body"])
+                length += len(message["body"])
+                more = message["more_body"]
+    except TimeoutError:
+        raise Problem(
+            408,
+            f"the body was not complete after {seconds:g} s; send it faster, or in parts",
+            headers=[(b"connection", b"close")],
+        ) from None
+    if length > most:
+        if more:
+            await _discard(receive, most, seconds)
+        raise _too_large(most)
+    return b"".join(chunks)
+
+
+async def _discard(receive: Receive, most: int, seconds: float) -> None:
+    # A sender that is still sending when the connection closes may never see the answer; so take in
+    # and forget a bounded amount more.
+    length, more = 0, True
+    try:
+        async with asyncio.timeout(seconds):
+            while more and length <= most:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                length += len(message["body"])
+                more = message["more_body"]
+    except TimeoutError:
+        return
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(
+        413,
+        f"the body is larger than {most} bytes; split it into several requests, or raise "
+        "collect.max_body",
+        headers=[(b"connection", b"close")],
+        max_body=most,
+    )

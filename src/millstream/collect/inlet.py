@@ -1,0 +1,73 @@
+"""A stream's way in for a source: no sender waits for an answer, so nothing may be given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from millstream.collect.body import Form, split
+from millstream.collect.intake import Batch, Intake, Overloaded
+from millstream.collect.lane import Lane
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class StreamInlet:
+    """Takes a source's messages in, and sends again what Kafka did not confirm."""
+
+    def __init__(self, intake: Intake, lane: Lane, source: str) -> None:
+        self._intake = intake
+        self._lane = lane
+        self._source = source
+        self._unconfirmed: list[bytes] = []
+        self._resending: asyncio.Task[None] | None = None
+
+    async def offer(self, message: bytes) -> int:
+        """Take over a message's events; the number of them. See `Inlet.offer`."""
+        if self._resending is not None:
+            # What failed goes first, and nothing is read while Kafka is away.
+            await asyncio.shield(self._resending)
+        events = split(message, Form.SNIFF)
+        if events:
+            batch = await self._take(events)
+            batch.outcome.add_done_callback(lambda _: self._confirm(batch, events))
+        return len(events)
+
+    async def close(self) -> int:
+        """Send nothing again any more; the number of events that Kafka never confirmed."""
+        if self._resending is not None:
+            self._resending.cancel()
+            await asyncio.gather(self._resending, return_exceptions=True)
+        return len(self._unconfirmed)
+
+    async def _take(self, events: list[bytes]) -> Batch:
+        while True:
+            await self._intake.room()
+            try:
+                return await self._intake.take(self._lane, events, source=self._source)
+            except Overloaded:
+                # One message can be larger than the room that is left.
+                await asyncio.sleep(_FIRST_PAUSE)
+
+    def _confirm(self, batch: Batch, events: list[bytes]) -> None:
+        failed = [events[index] for index in batch.unconfirmed()]
+        self._unconfirmed += failed
+        if failed and self._resending is None:
+            _logger.warning("Kafka did not confirm events of %s; sending them again", self._source)
+            self._resending = asyncio.create_task(self._resend())
+
+    async def _resend(self) -> None:
+        pause = _FIRST_PAUSE
+        while self._unconfirmed:
+            await asyncio.sleep(random.uniform(0, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            events = list(self._unconfirmed)
+            batch = await self._take(events)
+            await asyncio.shield(batch.outcome)
+            # Others may have failed meanwhile: they were appended behind these.
+            rest = [events[index] for index in batch.unconfirmed()]
+            self._unconfirmed[: len(events)] = rest
+        self._resending = None

@@ -1,0 +1,212 @@
+"""From bytes to the log: check, number, hand to Kafka, and know when Kafka has it.
+
+Every event that is looked at gets the collector's next sequence number and goes to one of two
+topics: its stream's, or its stream's rejected one. Within one start of the collector the numbers
+have no gaps but those that Kafka did not confirm, whose senders were told so. (A journal, which
+would make numbers and events survive a restart, is not part of this tier yet.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+
+from millstream import event
+from millstream.app import App
+from millstream.collect.lane import Headers, Lane
+from millstream.collect.settings import CollectSettings
+from millstream.errors import InvalidEvent, LogError
+from millstream.log.producer import Delivery, Producer
+from millstream.measure import Clock
+
+_EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
+_SWEEP_SECONDS = 0.1
+
+
+class Overloaded(LogError):
+    """Too much is pending at Kafka to take in more."""
+
+
+class Batch:
+    """Events that came together, on their way to the log. Lists are by the events' place in it."""
+
+    __slots__ = ("deliveries", "lane", "open", "outcome", "received", "rejections", "sequences")
+
+    def __init__(
+        self, lane: Lane, size: int, received: float, outcome: asyncio.Future[None]
+    ) -> None:
+        self.lane = lane
+        self.received = received
+        self.open = size
+        self.outcome = outcome  # done when Kafka has settled every event, or nobody waits any more
+        self.sequences = [0] * size
+        self.deliveries: list[Delivery | None] = [None] * size  # None: not (yet) confirmed
+        self.rejections: dict[int, InvalidEvent] = {}
+
+    def unconfirmed(self) -> list[int]:
+        """The places of the events that Kafka has not confirmed."""
+        return [index for index, delivery in enumerate(self.deliveries) if delivery is None]
+
+
+class Intake:
+    """Where all events of one collector go in. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        app: App,
+        settings: CollectSettings,
+        producer: Producer,
+        collector: str,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.lanes = {s.name: Lane(app, s, collector, clock) for s in app.streams.values()}
+        self.collector = collector
+        self.sequence = 0
+        self.pending_bytes = 0
+        self.pending_events = 0
+        self._settings = settings
+        self._producer = producer
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Batch, None] = {}  # in the order in which they came
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def take(
+        self, lane: Lane, events: list[bytes], *, source: str = "", traceparent: str = ""
+    ) -> Batch:
+        """Check events and hand them to Kafka; Overloaded, and nothing is taken, if it is behind."""
+        size, length = len(events), sum(map(len, events))
+        self._reserve(lane, size, length)
+        batch = Batch(lane, size, self._clock(), self._loop.create_future())
+        now = time.time_ns() // 1_000_000
+        headers = _headers(lane, now, source, traceparent)
+        for index, value in enumerate(events):
+            if index and index % _EVENTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            self._send(batch, index, value, now, headers, length)
+        return batch
+
+    async def confirmed(self, batch: Batch) -> None:
+        """Return when Kafka has settled every event; LogError if it does not in time."""
+        self._waiting[batch] = None
+        try:
+            await batch.outcome
+        finally:
+            del self._waiting[batch]
+
+    async def room(self) -> None:
+        """Wait until less than half of what may be pending is."""
+        await self._room.wait()
+
+    async def watch(self) -> None:
+        """Let no request wait longer than the settings say; runs as long as the tier does."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            overdue = self._clock() - self._settings.ack_timeout
+            self._give_up(
+                [batch for batch in self._waiting if batch.received <= overdue],
+                f"Kafka did not confirm the events within {self._settings.ack_timeout:g} s",
+            )
+
+    def give_up(self) -> None:
+        """Let nobody wait any more: the collector stops."""
+        self._give_up(self._waiting, "the collector stops before Kafka confirmed the events")
+
+    def _give_up(self, batches: Iterable[Batch], why: str) -> None:
+        for batch in batches:
+            if not batch.outcome.done():
+                batch.outcome.set_exception(LogError(why))
+
+    def _reserve(self, lane: Lane, size: int, length: int) -> None:
+        settings = self._settings
+        if (
+            self.pending_bytes + length > settings.max_pending_bytes
+            or self.pending_events + size > max(settings.max_pending_events, size)
+        ):
+            lane.refused += size
+            raise Overloaded(
+                f"cannot take in more events: {self.pending_events} of "
+                f"{self.pending_bytes} bytes wait for Kafka already"
+            )
+        self.pending_bytes += length
+        self.pending_events += size
+        lane.pending += size
+        if not self._is_roomy():
+            self._room.clear()
+
+    def _send(
+        self, batch: Batch, index: int, value: bytes, now: int, headers: Headers, length: int
+    ) -> None:
+        lane, sequence = batch.lane, self.sequence + 1
+        try:
+            key, topic = lane.check(value).key, lane.topic
+            own: Headers = []
+        except InvalidEvent as invalid:
+            batch.rejections[index] = invalid
+            key, topic = None, lane.rejected_topic
+            own = [(event.REASON, str(invalid)), (event.FIELD, invalid.field)]
+            lane.pending -= 1
+        numbered: Headers = [
+            *headers,
+            (event.ID, f"{self.collector}-{sequence}"),
+            (event.SEQUENCE, str(sequence)),
+            (event.FINGERPRINT, event.fingerprint(value)),
+            *own,
+        ]
+        try:
+            future = self._producer.send(topic, value, key=key, timestamp=now, headers=numbered)
+        except LogError:
+            self._settled(batch, index, length, None)
+            return
+        self.sequence = batch.sequences[index] = sequence
+        future.add_done_callback(partial(self._settled, batch, index, length))
+
+    def _settled(
+        self, batch: Batch, index: int, length: int, future: asyncio.Future[Delivery] | None
+    ) -> None:
+        if future is not None and not future.cancelled() and future.exception() is None:
+            batch.deliveries[index] = future.result()
+        batch.open -= 1
+        if batch.open == 0:
+            self._finish(batch, length)
+
+    def _finish(self, batch: Batch, length: int) -> None:
+        lane, size, unconfirmed = batch.lane, len(batch.deliveries), batch.unconfirmed()
+        rejected = len(batch.rejections)
+        lost = sum(index in batch.rejections for index in unconfirmed)
+        logged = size - rejected - (len(unconfirmed) - lost)
+        lane.pending -= size - rejected
+        lane.logged += logged
+        lane.rejected += rejected - lost
+        lane.unconfirmed += len(unconfirmed)
+        if logged:
+            lane.rate.add(logged)
+            lane.latencies.record((self._clock() - batch.received) * 1000, logged)
+        self.pending_bytes -= length
+        self.pending_events -= size
+        if self._is_roomy():
+            self._room.set()
+        if not batch.outcome.done():
+            batch.outcome.set_result(None)
+
+    def _is_roomy(self) -> bool:
+        return (
+            self.pending_bytes * 2 < self._settings.max_pending_bytes
+            and self.pending_events * 2 < self._settings.max_pending_events
+        )
+
+
+def _headers(lane: Lane, now: int, source: str, traceparent: str) -> Headers:
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    headers: Headers = [
+        *lane.headers,
+        (event.SOURCE, source or lane.default_source),
+        (event.TIME, moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")),
+    ]
+    if traceparent:
+        headers.append((event.TRACEPARENT, traceparent))
+    return headers
