@@ -143,7 +143,7 @@ class World:
         return {**group, "group_state": at["state"]} if at["state"] else group
 
     def _member(self, city: int, rng: Random) -> dict[str, Any]:
-        member_id = city * 100_000 + int(rng.paretovariate(0.5)) % 20_000
+        member_id = city * 100_000 + int(20_000 * rng.random() ** 2)  # some are keener
         who = self._random("member", member_id)
         names = self.names[self.cities[city]["names"]]
         name = names["written"].format(
