@@ -12,9 +12,26 @@ The path of the data, and where each step lives:
     millstream.client    reads and writes a running system from Python
 """
 
-from millstream.app import App
-from millstream.errors import MillstreamError
-from millstream.source import WebSocketSource
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.app import App
+    from millstream.errors import MillstreamError
+    from millstream.source import WebSocketSource
 
 __all__ = ["App", "MillstreamError", "WebSocketSource"]
 __version__ = "0.1.0"
+
+_HOMES = {"App": "app", "MillstreamError": "errors", "WebSocketSource": "source"}
+
+
+def __getattr__(name: str) -> Any:
+    # The public names are imported when they are asked for: `millstream --help` needs none of them,
+    # and what they stand on takes longer to import than the answer to take.
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'millstream' has no attribute {name!r}")
+    return getattr(import_module(f"millstream.{_HOMES[name]}"), name)

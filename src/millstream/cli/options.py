@@ -1,0 +1,167 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millstream.errors import LogError, MillstreamError, SettingsError
+
+if TYPE_CHECKING:
+    from millstream.app import App
+    from millstream.home import Home
+    from millstream.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PORTS = {"kafka_port": "log", "collect_port": "collect", "serve_port": "serve"}
+
+
+def home_option(function: F) -> F:
+    return click.option(
+        "--home",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=".millstream",
+        envvar="MILLSTREAM_HOME",
+        show_default=True,
+        show_envvar=True,
+        help="The folder that holds the system's state.",
+    )(function)
+
+
+def set_option(function: F) -> F:
+    return click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="SECTION.FIELD=VALUE",
+        help="Override a setting, as in --set analyze.checkpoint_interval='1 minute'.",
+    )(function)
+
+
+def port_option(tier: str) -> Callable[[F], F]:
+    return click.option(
+        f"--{tier}-port",
+        type=click.IntRange(0, 65535),
+        default=None,
+        help=f"The port of {tier}; 0: any free one.",
+    )
+
+
+def pipeline_argument(required: bool = True) -> Callable[[F], F]:
+    # Whether it exists is the loader's to say: its message is better than click's.
+    return click.argument(
+        "pipeline", type=click.Path(path_type=Path), required=required, metavar="PIPELINE"
+    )
+
+
+def url_option(function: F) -> F:
+    return click.option(
+        "--url", default="", help="The server's address; default: the one that runs in --home."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings given on the command line."""
+
+    assignments: tuple[str, ...] = ()
+    kafka_port: int | None = None
+    collect_port: int | None = None
+    serve_port: int | None = None
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The flags as nested settings."""
+        sections: dict[str, dict[str, Any]] = {}
+        for text in self.assignments:
+            _assign(sections, text)
+        for name, section in PORTS.items():
+            if (port := getattr(self, name)) is not None:
+                sections.setdefault(section, {})["port"] = port
+        return sections
+
+    def words(self) -> list[str]:
+        """The assignments as they must be written to hand them on to another command."""
+        return [word for text in self.assignments for word in ("--set", text)]
+
+
+def _assign(sections: dict[str, dict[str, Any]], text: str) -> None:
+    name, equals, value = text.partition("=")
+    section, _, rest = name.partition(".")
+    field, _, inner = rest.partition(".")
+    if not equals or not field:
+        raise SettingsError(
+            f"cannot use --set {text!r}: not of the form section.field=value",
+            remedy="write for example --set serve.port=0",
+        )
+    target = sections.setdefault(section.strip(), {})
+    if inner:  # a table's entry, whose name may have dots: analyze.spark.spark.ui.enabled=true
+        target.setdefault(field, {})[inner] = value
+    else:
+        target[field] = _value(value)
+
+
+def _value(text: str) -> Any:
+    """Lists and tables are written as JSON; the settings' own types make the best of the rest."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"cannot use the value {text!r}: {error}") from None
+
+
+def open_home(path: Path) -> Home:
+    from millstream.home import Home
+
+    return Home(path.resolve())
+
+
+def load_app(pipeline: Path) -> App:
+    from millstream.load import load
+
+    return load(pipeline)
+
+
+def settings_of(pipeline: Path | None, flags: Flags) -> Settings:
+    from millstream.settings import load_settings
+
+    return load_settings(pipeline, **flags.sections())
+
+
+def with_bootstrap(settings: Settings, home: Home) -> Settings:
+    """Settings whose `log.bootstrap` is set: a cluster's, or that of this home's broker."""
+    if settings.log.bootstrap:
+        return settings
+    broker = home.running().get("kafka")
+    if not broker:
+        raise LogError(
+            f"no Kafka runs in {home.path}, and log.bootstrap is not set",
+            remedy=f"start `millstream kafka --home {home.path}`, or name a cluster: "
+            "--set log.bootstrap=host:port",
+        )
+    log = settings.log.model_copy(update={"bootstrap": broker["bootstrap"]})
+    return settings.model_copy(update={"log": log})
+
+
+def url_of(tier: str, url: str, home: Path) -> str:
+    """The address of a running tier: the one given, else the one that `run.json` holds."""
+    if url:
+        return url.rstrip("/")
+    entry = open_home(home).running().get(tier)
+    if not entry:
+        raise MillstreamError(
+            f"no {tier} runs in {home}",
+            remedy="start the system with `millstream run PIPELINE`, or say where it is: "
+            "--home FOLDER or --url http://HOST:PORT",
+        )
+    return str(entry["url"])

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command()
+def plan() -> None:
+    """Follow a view."""

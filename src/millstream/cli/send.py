@@ -1,0 +1,6 @@
+import click
+
+
+@click.command()
+def send() -> None:
+    """Follow a view."""

@@ -1,0 +1,109 @@
+"""`status`: what runs in a home, and how it fares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from millstream.cli.options import home_option, json_option, open_home
+from millstream.cli.outcome import FAILED
+from millstream.errors import MillstreamError
+
+TIERS = ("kafka", "collect", "analyze", "serve")
+
+
+@click.command()
+@home_option
+@json_option
+def status(home: Path, as_json: bool) -> int:
+    """Show what runs: processes, addresses, rates, the state of each query.
+
+    Ends with exit code 1 if a tier is down or a query does not run.
+
+    \b
+    millstream status
+    millstream status --json | jq .problems
+    """
+    running = open_home(home).running()
+    if not any(tier in running for tier in TIERS):
+        raise MillstreamError(
+            f"nothing runs in {home}",
+            remedy="start it with `millstream run PIPELINE`, or name another --home",
+        )
+    system = read_system(running)
+    problems = problems_of(running, system)
+    if as_json:
+        answer = {"running": running, "system": system, "problems": problems}
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        show(running, system, problems)
+    return FAILED if problems else 0
+
+
+def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
+    """The server's figures, or None if there is no server that answers."""
+    from millstream.supervise.figures import fetch_system
+
+    if "serve" not in running:
+        return None
+    try:
+        return fetch_system(running["serve"]["url"], seconds=5)
+    except MillstreamError:
+        return None
+
+
+def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
+    """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
+    problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in running]
+    if system is None:
+        return [*problems, "no figures: serve does not answer"] if "serve" in running else problems
+    problems += [
+        f"{tier} runs, but has not reported for seconds: it is {figures['state']}"
+        for tier, figures in system["tiers"].items()
+        if tier in running and figures["state"] == "down"
+    ]
+    if system["tiers"].get("log", {}).get("state") == "down":
+        problems.append("kafka is down")
+    analyze = system["tiers"].get("analyze", {}).get("views", {})
+    for view in system["views"]:
+        counts = analyze.get(view["name"], {})
+        if (state := counts.get("state") or "unknown") != "running":
+            error = f": {counts['error']}" if counts.get("error") else ""
+            problems.append(f"view {view['name']} is {state}{error}")
+    return problems
+
+
+def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from millstream.supervise.tables import (
+        grid,
+        milliseconds,
+        state_text,
+        streams_table,
+        tier_row,
+        views_table,
+    )
+
+    console = Console(highlight=False)
+    processes = grid("process", "state", "address", ">pid", ">rate", ">p50 / p99")
+    for tier in TIERS:
+        entry = running.get(tier, {})
+        address = str(entry.get("url") or entry.get("bootstrap") or "")
+        pid = str(entry.get("pid", ""))
+        state = "up" if entry else "down"
+        if tier == "kafka" and not entry and system is not None:  # a cluster elsewhere
+            state = system["tiers"]["log"]["state"]
+        processes.add_row(
+            Text(tier, "bold"), state_text(state), address, pid, *tier_row(system, tier)
+        )
+    console.print(processes)
+    if system is not None:
+        console.print("", streams_table(system), "", views_table(system), "", sep="\n")
+        console.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
+    for problem in problems:
+        console.print(Text(f"✗ {problem}", "red"))

@@ -1,0 +1,55 @@
+"""What the running system tells about itself, fetched in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.request
+from typing import Any
+from urllib.error import URLError
+
+from millstream.errors import MillstreamError
+
+# Our own server is asked directly: a proxy of the environment's is for other hosts.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
+    """`GET /v1/system` of a server; MillstreamError if it does not answer in time."""
+    address = f"{url}/v1/system"
+    try:
+        with _DIRECT.open(address, timeout=seconds) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except (URLError, OSError, ValueError) as error:
+        raise MillstreamError(
+            f"cannot read {address}: {getattr(error, 'reason', error)}",
+            remedy="see whether the serve tier runs: millstream status",
+        ) from error
+
+
+class Figures:
+    """The newest answer of the server whose address `run.json` holds; a thread asks each second."""
+
+    def __init__(self, url: str, every: float = 1.0) -> None:
+        self._url = url
+        self._every = every
+        self._newest: dict[str, Any] | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="figures", daemon=True)
+        self._thread.start()
+
+    def newest(self) -> dict[str, Any] | None:
+        """None as long as nobody has answered; also when the server is away."""
+        return self._newest
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(self._every):
+            newest = None
+            with contextlib.suppress(MillstreamError):
+                newest = fetch_system(self._url)
+            self._newest = newest

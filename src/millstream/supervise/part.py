@@ -1,0 +1,38 @@
+"""What the supervisor knows of one process before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def at_once(pid: int) -> str | None:
+    """Readiness of a command that tells nothing: it is ready as soon as it runs."""
+    return f"pid {pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the system.
+
+    `ready` is called often with the child's pid, must not block, and returns what to show of a
+    ready part (its address), or None as long as it is not ready.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()  # started once these are ready
+    ready: Callable[[int], str | None] = at_once
+    stage: int = 0  # of ending: lower stages are gone before higher ones are asked to end
+    patience: float = 180.0  # seconds to become ready; then it is killed, which counts as a death
+    grace: float = 5.0  # seconds to end by itself; then it is killed
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often a part is restarted, and when it is not."""
+
+    backoff: float = 0.5  # seconds before the first restart; doubles with each quick death
+    longest_backoff: float = 10.0
+    deaths: int = 5  # that many within `within` seconds, or in a row without being ready: give up
+    within: float = 60.0

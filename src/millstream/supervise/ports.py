@@ -1,0 +1,73 @@
+"""Free ports, and who holds one that is not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from millstream.errors import MachineError
+
+LISTEN = "0A"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on."""
+    with socket.socket(_family(host)) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def choose_port(host: str, port: int, *, what: str, flag: str) -> int:
+    """The port itself if it is free, any free one for 0; MachineError says who holds it."""
+    if port == 0:
+        return free_port(host)
+    if is_free(host, port):
+        return port
+    holder = holder_of(port) or "another process"
+    raise MachineError(
+        f"cannot start {what} on port {port} of {host}: {holder} listens there",
+        remedy=f"stop it, or choose another port with {flag} (0: any free one)",
+    )
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket(_family(host)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def holder_of(port: int) -> str:
+    """`process 123 (java -cp …)` that listens on the port; empty if the kernel does not tell us."""
+    inodes = _listening_inodes(port)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            for descriptor in (entry / "fd").iterdir():
+                if os.readlink(descriptor) in inodes:
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    return f"process {entry.name} ({words.strip()[:60]})"
+    return ""
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *rest = line.split()
+                if state == LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{rest[5]}]")
+    return inodes
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

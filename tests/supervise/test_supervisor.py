@@ -1,0 +1,252 @@
+"""The supervisor over tiny real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.home import is_alive
+from millstream.supervise.part import Part, Policy
+from millstream.supervise.supervisor import GaveUp, Happening, StartFailed, Supervisor
+
+QUICK = Policy(backoff=0.01, longest_backoff=0.05, deaths=5, within=60)
+SLEEPER = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('deaf', flush=True); time.sleep(600)"
+)
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+class World:
+    """A supervisor, what it told, and a way to wait for things."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.told: list[Happening] = []
+        self.supervisor: Supervisor | None = None
+
+    def start(
+        self,
+        *parts: Part,
+        policy: Policy = QUICK,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Supervisor:
+        self.supervisor = Supervisor(parts, self.logs, self.told.append, policy, clock)
+        return self.supervisor
+
+    def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        assert self.supervisor is not None
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.told
+            self.supervisor.tick()
+            time.sleep(0.005)
+
+    def run_on(self, seconds: float = 20) -> None:
+        """Tick until the supervisor raises."""
+        self.until(lambda: False, seconds)
+
+    def pid(self, name: str) -> int:
+        assert self.supervisor is not None
+        child = self.supervisor.running[name].child
+        assert child is not None
+        return child.pid
+
+    def log(self, name: str) -> str:
+        path = self.logs / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def kinds(self, part: str) -> list[str]:
+        return [happening.kind for happening in self.told if happening.part == part]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "logs")
+    yield world
+    if world.supervisor is not None:
+        world.supervisor.stop(hurry=lambda: True)
+
+
+def test_a_part_starts_only_when_what_it_needs_is_ready(world: World, tmp_path: Path) -> None:
+    flag = tmp_path / "ready"
+    first = Part("first", python(SLEEPER), ready=lambda pid: "here" if flag.exists() else None)
+    supervisor = world.start(first, Part("second", python(SLEEPER), needs=("first",)))
+    for _ in range(5):
+        supervisor.tick()
+    assert supervisor.running["second"].state == "waiting"
+    flag.touch()
+    world.until(lambda: supervisor.all_ready)
+    order = [(happening.part, happening.kind) for happening in world.told]
+    assert order.index(("first", "ready")) < order.index(("second", "starting"))
+
+
+def test_a_part_killed_by_a_stranger_is_started_again(world: World) -> None:
+    supervisor = world.start(Part("tier", python(SLEEPER)))
+    world.until(lambda: supervisor.all_ready)
+    first = world.pid("tier")
+    os.kill(first, signal.SIGKILL)
+    world.until(lambda: supervisor.all_ready and world.pid("tier") != first)
+    assert world.kinds("tier") == ["starting", "ready", "died", "starting", "ready"]
+    assert "SIGKILL" in world.told[2].text
+    assert supervisor.running["tier"].restarts == 1
+
+
+def test_the_neighbours_of_a_part_that_died_keep_running(world: World) -> None:
+    supervisor = world.start(Part("one", python(SLEEPER)), Part("two", python(SLEEPER)))
+    world.until(lambda: supervisor.all_ready)
+    one, two = world.pid("one"), world.pid("two")
+    os.kill(one, signal.SIGKILL)
+    world.until(lambda: supervisor.all_ready and world.pid("one") != one)
+    assert world.pid("two") == two
+    assert is_alive(two)
+
+
+def test_each_quick_death_doubles_the_pause_before_the_next_start(world: World) -> None:
+    policy = Policy(backoff=1, longest_backoff=4, deaths=6)
+    now = 1000.0
+    part = Part("tier", python("raise SystemExit(3)"))
+    supervisor = world.start(part, policy=policy, clock=lambda: now)
+    tier = supervisor.running["tier"]
+    for death, pause in enumerate([1, 2, 4, 4], start=1):
+        world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
+        now += pause - 0.1
+        supervisor.tick()
+        assert world.kinds("tier").count("starting") == death
+        now += 0.2
+        supervisor.tick()
+        assert world.kinds("tier").count("starting") == death + 1
+
+
+def test_a_part_that_does_not_stay_up_is_given_up_with_the_end_of_its_log(world: World) -> None:
+    world.start(Part("tier", python("print('the disk is full'); raise SystemExit(3)")))
+    with pytest.raises(
+        GaveUp, match=r"tier does not stay up: it died 5 times.*exit code 3"
+    ) as error:
+        world.run_on()
+    assert "the disk is full" in str(error.value)
+    assert world.kinds("tier").count("starting") == 5
+
+
+def test_a_part_that_never_becomes_ready_is_killed_and_given_up(world: World) -> None:
+    never = Part("tier", python(SLEEPER), ready=lambda pid: None, patience=0.05)
+    policy = Policy(backoff=0.01, deaths=2, within=0.0)
+    world.start(never, policy=policy)
+    with pytest.raises(GaveUp, match="SIGKILL"):
+        world.run_on()
+
+
+def test_deaths_long_ago_do_not_count(world: World) -> None:
+    policy = Policy(backoff=0.001, deaths=2, within=0.0)
+    supervisor = world.start(Part("tier", python(SLEEPER)), policy=policy)
+    for death in range(4):
+        world.until(lambda: supervisor.all_ready)
+        os.kill(world.pid("tier"), signal.SIGKILL)
+        world.until(lambda seen=death: supervisor.running["tier"].restarts > seen)  # type: ignore[misc]
+    world.until(lambda: supervisor.all_ready)
+
+
+def test_a_users_error_at_the_first_start_is_shown_and_not_retried(world: World) -> None:
+    code = "import sys; print('error: pipeline.py:3: no such input', file=sys.stderr); sys.exit(1)"
+    world.start(Part("analyze", python(code), ready=lambda pid: None))
+    with pytest.raises(StartFailed) as error:
+        world.run_on()
+    assert str(error.value) == "cannot start analyze: pipeline.py:3: no such input"
+    assert world.kinds("analyze") == ["starting"]
+
+
+def test_the_same_error_after_it_was_ready_once_is_retried(world: World, tmp_path: Path) -> None:
+    flag = tmp_path / "fail"
+    code = (
+        "import pathlib, sys, time\n"
+        f"while not pathlib.Path({str(flag)!r}).exists(): time.sleep(.01)\n"
+        "sys.exit(1)"
+    )
+    supervisor = world.start(Part("tier", python(code)))
+    world.until(lambda: supervisor.all_ready)
+    flag.touch()
+    world.until(lambda: supervisor.running["tier"].restarts == 1)
+
+
+def test_a_command_that_does_not_exist_is_the_users_error(world: World) -> None:
+    world.start(Part("extra", ("/no/such/command",), ready=lambda pid: None))
+    with pytest.raises(StartFailed, match="cannot run /no/such/command: No such file"):
+        world.run_on()
+
+
+def test_parts_end_in_the_order_of_their_stages(world: World) -> None:
+    supervisor = world.start(
+        Part("kafka", python(SLEEPER), stage=3),
+        Part("serve", python(SLEEPER), stage=2),
+        Part("collect", python(SLEEPER), stage=0),
+    )
+    world.until(lambda: supervisor.all_ready)
+    pids = [world.pid(name) for name in supervisor.running]
+    world.told.clear()
+    supervisor.stop()
+    assert [(h.part, h.kind) for h in world.told] == [
+        ("collect", "ending"),
+        ("collect", "ended"),
+        ("serve", "ending"),
+        ("serve", "ended"),
+        ("kafka", "ending"),
+        ("kafka", "ended"),
+    ]
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_part_that_ignores_the_request_to_end_is_killed(world: World) -> None:
+    supervisor = world.start(Part("tier", python(STUBBORN), grace=0.2))
+    world.until(lambda: "deaf" in world.log("tier"))
+    pid = world.pid("tier")
+    supervisor.stop()
+    assert world.kinds("tier")[-1] == "killed"
+    assert not is_alive(pid)
+
+
+def test_hurry_kills_without_waiting_for_the_grace(world: World) -> None:
+    supervisor = world.start(Part("tier", python(STUBBORN), grace=600))
+    world.until(lambda: "deaf" in world.log("tier"))
+    pid = world.pid("tier")
+    supervisor.stop(hurry=lambda: True)
+    assert not is_alive(pid)
+
+
+def test_what_a_part_started_does_not_outlive_it(world: World) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])\n"
+        "print('child', child.pid, flush=True)\ntime.sleep(600)"
+    )
+    supervisor = world.start(Part("tier", python(code), grace=0.3))
+    world.until(lambda: "deaf" in world.log("tier") and "child" in world.log("tier"))
+    grandchild = int(world.log("tier").split("child ")[1].split()[0])
+    assert is_alive(grandchild)
+    supervisor.stop()
+    assert not is_alive(grandchild)
+
+
+def test_what_a_dead_part_left_behind_is_gone_before_its_successor_starts(world: World) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}])\n"
+        "print('child', child.pid, flush=True)\ntime.sleep(600)"
+    )
+    supervisor = world.start(Part("tier", python(code)))
+    world.until(lambda: "child" in world.log("tier"))
+    orphan = int(world.log("tier").split("child ")[1].split()[0])
+    first = world.pid("tier")
+    os.kill(first, signal.SIGKILL)
+    world.until(lambda: world.pid("tier") != first)
+    world.until(lambda: not is_alive(orphan))
+    supervisor.stop()
