@@ -1,0 +1,236 @@
+"""Reading the log from given offsets on, without a consumer group: positions are ours to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from millstream.errors import LogError
+from millstream.log.connection import client_config
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+
+BEGINNING: int = OFFSET_BEGINNING
+END: int = OFFSET_END
+Partition = tuple[str, int]  # topic, partition
+
+_LOGGER = logging.getLogger("millstream.log")
+_WAIT = 0.1  # seconds; how late at most a reader notices that it was closed
+_LOST = {
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.INCONSISTENT_TOPIC_ID,
+}
+
+
+class Reader:
+    """A thread that reads topic-partitions from given offsets on and hands over what it finds.
+
+    `deliver` gets lists of records, in order per partition: in the event loop if one is given, else
+    in the reader's thread. The next list comes when it has returned, so a slow receiver slows the
+    reading and nothing piles up. `caught_up` is called once, there too, when the end of every
+    partition has been reached.
+
+    Kafka being away only delays. `lost` is called when a partition's next offset is not in the log:
+    the topic was made anew or deleted, or its retention was faster; that partition is then read no
+    further. Without `lost`, reading goes on from what there is.
+    """
+
+    def __init__(
+        self,
+        log: LogSettings,
+        start: Mapping[Partition, int],
+        deliver: Callable[[list[Record]], None],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        caught_up: Callable[[], None] | None = None,
+        lost: Callable[[str, int], None] | None = None,
+        batch: int = 1000,
+    ) -> None:
+        self._deliver = deliver
+        self._loop = loop
+        self._tell_caught_up = caught_up
+        self._lost = lost
+        self._batch = batch
+        self._behind = set(start)  # partitions whose end has not been seen yet
+        self._assigned = [TopicPartition(*partition, start[partition]) for partition in start]
+        self._closing = threading.Event()
+        self.failure: BaseException | None = None  # what `deliver` raised; it ended the reading
+        reset = "error" if lost else "earliest"
+        self._kafka = _consumer(log, auto_offset_reset=reset, enable_partition_eof=True)
+        self._kafka.assign(self._assigned)
+        self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the end of every partition has been reached since the start."""
+        return not self._behind
+
+    def ends(self, timeout: float = 10.0) -> dict[Partition, int]:
+        """The offset after the newest record of each partition, asked of Kafka now; blocks."""
+        return {(p.topic, p.partition): _bounds(self._kafka, p, timeout)[1] for p in self._assigned}
+
+    def pause(self) -> None:
+        """Fetch nothing until `resume`; a list that is on its way is still delivered."""
+        self._kafka.pause(self._assigned)
+
+    def resume(self) -> None:
+        self._kafka.resume(self._assigned)
+
+    def close(self) -> None:
+        """End the reading; returns at once. Called in the loop, nothing is delivered after it."""
+        self._closing.set()
+
+    def join(self, timeout: float = 10.0) -> None:
+        """Wait until the thread has ended; not in the loop."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._read()
+        except BaseException as error:
+            self.failure = error
+            _LOGGER.exception("a reader of the log stopped: what it delivered was not accepted")
+        finally:
+            self._kafka.close()
+
+    def _read(self) -> None:
+        # consume() alone would wait for a full batch: poll for the first, then take what is there.
+        first = self._kafka.poll(_WAIT)
+        if first is None:
+            return
+        messages = [first, *self._kafka.consume(self._batch - 1, 0)]
+        if records := [Record.of(message) for message in messages if message.error() is None]:
+            self._call(lambda: self._deliver(records))
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._heed(error, message)
+
+    def _heed(self, error: KafkaError, message: Message) -> None:
+        topic, partition = message.topic() or "", message.partition() or 0
+        if error.code() == KafkaError._PARTITION_EOF:
+            if self._behind:
+                self._behind.discard((topic, partition))
+                if not self._behind and self._tell_caught_up:
+                    self._call(self._tell_caught_up)
+        elif error.code() in _LOST and self._lost:
+            self._kafka.incremental_unassign([TopicPartition(topic, partition)])
+            lost = self._lost
+            self._call(lambda: lost(topic, partition))
+        else:
+            _LOGGER.warning("reading topic %s, partition %d: %s", topic, partition, error.str())
+
+    def _call(self, function: Callable[[], None]) -> None:
+        if self._closing.is_set():
+            return
+        if self._loop is None:
+            function()
+            return
+        done: Future[None] = Future()
+        try:
+            self._loop.call_soon_threadsafe(self._complete, function, done)
+        except RuntimeError:  # the loop is closed: nobody is left to deliver to
+            self._closing.set()
+            return
+        while not self._closing.is_set():
+            try:
+                return done.result(_WAIT)
+            except TimeoutError:
+                if done.done():  # it was `function` that timed out
+                    raise
+
+    def _complete(self, function: Callable[[], None], done: Future[None]) -> None:
+        try:
+            if not self._closing.is_set():
+                function()
+            done.set_result(None)
+        except Exception as error:
+            done.set_exception(error)
+
+
+def read_range(
+    log: LogSettings, topic: str, partition: int, start: int, stop: int, *, patience: float = 30.0
+) -> Iterator[Record]:
+    """The records with start <= offset < stop that are still there; blocks between them.
+
+    LogError when `start` is not in the log any more, or nothing comes for `patience` seconds.
+    """
+    consumer = _consumer(log, auto_offset_reset="error", enable_partition_eof=True)
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        deadline = time.monotonic() + patience
+        while start < stop:
+            first = consumer.poll(_WAIT)
+            if first is None:
+                if time.monotonic() > deadline:
+                    raise LogError(f"cannot read {topic}: nothing came in {patience:g} s")
+                continue
+            deadline = time.monotonic() + patience
+            for message in (first, *consumer.consume(1000, 0)):
+                if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        return
+                    raise LogError(f"cannot read {topic} from offset {start} on: {error.str()}")
+                start = (message.offset() or 0) + 1
+                if start > stop:
+                    return
+                yield Record.of(message)
+    finally:
+        consumer.close()
+
+
+def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tuple[int, int]]:
+    """Per partition, the oldest offset that is held and the one after the newest; blocks."""
+    consumer = _consumer(log)
+    try:
+        known = consumer.list_topics(topic, timeout).topics[topic]
+        if known.error is not None:
+            raise LogError(f"cannot look at topic {topic}: {known.error.str()}")
+        return {p: _bounds(consumer, TopicPartition(topic, p), timeout) for p in known.partitions}
+    except KafkaException as error:
+        raise LogError(f"cannot look at topic {topic}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def _bounds(consumer: Consumer, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+    try:
+        low, high = consumer.get_watermark_offsets(partition, timeout)
+    except KafkaException as error:
+        raise LogError(
+            f"cannot ask for the end of topic {partition.topic}: {error.args[0].str()}"
+        ) from error
+    return low, high
+
+
+def _consumer(log: LogSettings, **extra: object) -> Consumer:
+    return Consumer(
+        client_config(
+            log,
+            group_id="millstream",  # the client demands one; we neither join it nor commit
+            enable_auto_commit=False,
+            fetch_error_backoff_ms=50,
+            fetch_queue_backoff_ms=50,
+            queued_max_messages_kbytes=16 << 10,
+            **extra,
+        )
+    )

@@ -1,0 +1,147 @@
+"""Writing to the log from asyncio: a record's future is done when the in-sync replicas have it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import Producer as KafkaProducer
+
+from millstream.errors import LogError
+from millstream.log.connection import client_config
+from millstream.log.settings import LogSettings
+
+_BUFFERED_RECORDS = 100_000
+_BUFFERED_KIB = 128 << 10
+
+
+class Delivery(NamedTuple):
+    """Where a record is now."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+_Outcome = tuple["asyncio.Future[Delivery]", Delivery | LogError]
+
+
+class Producer:
+    """An idempotent producer that belongs to one event loop.
+
+    Order holds per key. While Kafka is away records wait, up to `patience` seconds and the size of
+    the buffer. A record whose future failed may be in the log nevertheless: the answer can be what
+    got lost.
+    """
+
+    def __init__(
+        self,
+        log: LogSettings,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        patience: float = 120.0,
+    ) -> None:
+        self._loop = loop or asyncio.get_running_loop()
+        self._kafka = KafkaProducer(
+            client_config(
+                log,
+                enable_idempotence=True,  # and with it acks=all
+                linger_ms=0,
+                delivery_timeout_ms=round(patience * 1000),
+                queue_buffering_max_messages=_BUFFERED_RECORDS,
+                queue_buffering_max_kbytes=_BUFFERED_KIB,
+            )
+        )
+        self._settled: deque[_Outcome] = deque()  # filled by whichever thread polls
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="producer", daemon=True)
+        self._poller.start()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: str | bytes | None = None,
+        timestamp: int | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> asyncio.Future[Delivery]:
+        """Hand a record over; never blocks. LogError, with retry, when the buffer is full.
+
+        The future fails with LogError when the record was not acknowledged in time. `timestamp` in
+        milliseconds since the epoch, now if None.
+        """
+        future: asyncio.Future[Delivery] = self._loop.create_future()
+        more: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
+        try:
+            self._kafka.produce(
+                topic,
+                value,
+                key,
+                headers=list(headers.items()) if headers else None,
+                on_delivery=partial(self._delivered, future),
+                **more,
+            )
+        except BufferError:
+            raise LogError(
+                f"cannot take a record for topic {topic}: {len(self)} wait for Kafka already",
+                remedy="send it again in a moment",
+            ) from None
+        return future
+
+    def __len__(self) -> int:
+        """How many records wait for Kafka's acknowledgement."""
+        return len(self._kafka)
+
+    async def flush(self, seconds: float) -> int:
+        """Wait until every record is settled, or so many seconds; how many still wait."""
+        deadline = self._loop.time() + seconds
+        while len(self._kafka) and (left := deadline - self._loop.time()) > 0:
+            await asyncio.to_thread(self._kafka.flush, min(left, 0.5))
+        self._hand_over()
+        return len(self._kafka)
+
+    async def close(self, seconds: float = 10.0) -> None:
+        """Flush, then end; what was not acknowledged by then fails with LogError."""
+        await self.flush(seconds)
+        self._kafka.purge()
+        await asyncio.to_thread(self._kafka.flush, 1.0)
+        self._closing.set()
+        await asyncio.to_thread(self._poller.join)
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            self._kafka.poll(0.1)
+            self._hand_over()
+
+    def _delivered(
+        self, future: asyncio.Future[Delivery], error: KafkaError | None, message: Message
+    ) -> None:
+        if error is None:
+            place = Delivery(message.topic() or "", message.partition() or 0, message.offset() or 0)
+            self._settled.append((future, place))
+        else:
+            failure = LogError(f"topic {message.topic()} did not take a record: {error.str()}")
+            self._settled.append((future, failure))
+
+    def _hand_over(self) -> None:
+        # One wake-up of the loop for all that one poll brought: a wake-up per record costs more
+        # than the record.
+        batch = [self._settled.popleft() for _ in range(len(self._settled))]
+        if batch and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_settle, batch)
+
+
+def _settle(batch: list[_Outcome]) -> None:
+    for future, outcome in batch:
+        if future.done():  # given up by whoever waited
+            continue
+        if isinstance(outcome, LogError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
