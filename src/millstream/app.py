@@ -2,60 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Never, TypeVar, overload
 
-from millstream.schema import Schema
+from millstream.declare import check_name, declare_stream, declare_view
+from millstream.errors import PipelineError
+from millstream.graph import check_graph, in_order
+from millstream.model import Delivery, Mode, Reading, Stream, View
+from millstream.place import Call, Place, Statement, mistake
 from millstream.source import Source
 
-Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
-Mode = Literal["auto", "real_time", "micro_batch"]
+__all__ = ["App", "Delivery", "Mode", "Place", "Reading", "Stream", "View"]
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the user's files something was written."""
-
-    file: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Events that come in."""
-
-    name: str
-    schema: Schema
-    key: str | None
-    event_time: str | None
-    lateness: timedelta
-    delivery: Delivery
-    retention: timedelta
-    source: Source | None
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a continuous query keeps: a table if it has a key, else a stream of result rows."""
-
-    name: str
-    inputs: tuple[str, ...]
-    key: tuple[str, ...] | None
-    keep: timedelta | None
-    mode: Mode
-    description: str
-    function: Callable[..., Any] | None  # exactly one of function and sql is set
-    sql: str | None
-    place: Place
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class App:
     """A pipeline: streams in, views out."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, **unknown: Never) -> None:
+        self._start(Call.of_user(), name)
+        if unknown:
+            raise TypeError(f"App() got an unexpected keyword argument {next(iter(unknown))!r}")
+
+    @classmethod
+    def at(cls, statement: Statement, name: str) -> App:
+        """An app that is declared by something else than a Python call."""
+        app = cls.__new__(cls)
+        app._start(statement, name)
+        return app
+
+    def _start(self, statement: Statement, name: str) -> None:
+        self.name = check_name(statement, "app", name)
+        self.place = statement.place
         self.streams: dict[str, Stream] = {}
         self.views: dict[str, View] = {}
+        self._undecorated: dict[int, Statement] = {}
+
+    def stream(
+        self,
+        name: str,
+        *,
+        schema: str | type | None = None,
+        key: str | None = None,
+        event_time: str | None = None,
+        lateness: str | timedelta = "0 seconds",
+        delivery: Delivery = "exactly_once",
+        retention: str | timedelta = "7 days",
+        source: Source | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> Stream:
+        """Declare events that come in.
+
+        schema: Spark DDL, or a dataclass, msgspec Struct or pydantic model.
+        key: the column by which events are spread over partitions; order holds per key.
+        event_time: the TIMESTAMP column that says when an event happened.
+        lateness: how long a window waits for events that come late.
+        delivery: what holds when something dies: exactly_once, at_least_once or at_most_once.
+        retention: how long the log keeps events.
+        source: where the collector pulls events from; they can always be posted as well.
+        """
+        options = {
+            "schema": schema,
+            "key": key,
+            "event_time": event_time,
+            "lateness": lateness,
+            "delivery": delivery,
+            "retention": retention,
+            "source": source,
+            "description": description,
+            **unknown,
+        }
+        return self.add_stream(Call.of_user(), name, options)
+
+    @overload
+    def view(self, name: Function, /) -> Function: ...
+
+    @overload
+    def view(
+        self,
+        name: str | None = None,
+        *,
+        sql: str,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        reads: Mapping[str, Reading] | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> View: ...
+
+    @overload
+    def view(
+        self,
+        name: str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        reads: Mapping[str, Reading] | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> Callable[[Function], Function]: ...
+
+    def view(
+        self,
+        name: Callable[..., Any] | str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        sql: str | None = None,
+        reads: Mapping[str, Reading] | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> Any:
+        """Declare what a continuous query keeps: above a function, or with sql=.
+
+        name: the view's name; a function's own name if left out.
+        key: result columns of which each combination has one row; makes the view a table.
+        keep: how long a table's row stays: after its window's end, else after its last change.
+        mode: real_time or micro_batch forces one; auto takes real_time where Spark can.
+        sql: a SELECT in Spark SQL over streams and views.
+        reads: how each table among the inputs is read: its "changes", or as "reference".
+        """
+        call = Call.of_user()
+        if callable(name):
+            self.add_view(call, name.__name__, {}, name)
+            return name
+        options = {
+            "key": key,
+            "keep": keep,
+            "mode": mode,
+            "reads": reads,
+            "description": description,
+            **unknown,
+        }
+        if sql is not None:
+            return self.add_view(call, name, {**options, "sql": sql})
+        return self._decorator(call, name, options)
+
+    def _decorator(
+        self, call: Call, name: str | None, options: Mapping[str, Any]
+    ) -> Callable[[Function], Function]:
+        self._undecorated[id(call)] = call
+
+        def declare(function: Function) -> Function:
+            self._undecorated.pop(id(call), None)
+            if not callable(function):
+                raise mistake(
+                    call, f"{function!r} is not a function", remedy="put @app.view(…) above a def"
+                )
+            self.add_view(call, name or function.__name__, options, function)
+            return function
+
+        return declare
+
+    def add_stream(self, statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
+        """Declare a stream by a call or by an SQL statement."""
+        stream = declare_stream(statement, name, options)
+        self._check_new(stream)
+        self.streams[stream.name] = stream
+        return stream
+
+    def add_view(
+        self,
+        statement: Statement,
+        name: object,
+        options: Mapping[str, Any],
+        function: Callable[..., Any] | None = None,
+    ) -> View:
+        """Declare a view by a call or by an SQL statement."""
+        view = declare_view(statement, name, options, function)
+        self._check_new(view)
+        self.views[view.name] = view
+        return view
+
+    def check(self) -> None:
+        """PipelineError if the declarations, now that all are there, do not fit together."""
+        for statement in self._undecorated.values():
+            raise mistake(
+                statement,
+                "this view has no query",
+                remedy="put @app.view(…) above a function, or add sql='SELECT …'",
+            )
+        check_graph(self.streams, self.views)
+
+    def views_in_order(self) -> list[View]:
+        """The views, each after those that it reads."""
+        return in_order(self.views)
+
+    def _check_new(self, new: Stream | View) -> None:
+        old = self.streams.get(new.name) or self.views.get(new.name)
+        if old is not None:
+            kind = "stream" if isinstance(old, Stream) else "view"
+            raise PipelineError(
+                f"the name {new.name!r} is taken by the {kind} in line {old.place.line}",
+                remedy="give one of them another name",
+                file=new.place.file,
+                line=new.place.line,
+            )

@@ -10,6 +10,9 @@ MillstreamError
 ├── InvalidEvent       an event does not fit its stream's schema
 ├── InvalidPosition    a position that no server of ours could have given out
 ├── QueryError         a client's filter or SQL is wrong or not allowed
+├── NotReachable       no server answered a client
+├── RequestRefused     a server answered a client with no; carries the status
+├── NotAllSent         a sender could not hand in everything; says what is in and what is unclear
 └── ViewFailed         a continuous query cannot be built or does not stay up
 
 An error says what was attempted, on what, why it failed and what to do. `retry` says whether the same
@@ -46,7 +49,8 @@ class PipelineError(MillstreamError):
         self.line = line
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        line = f":{self.line}" if self.line else ""
+        place = f"{self.file}{line}: " if self.file else ""
         return f"{place}{super().__str__()}"
 
 
@@ -92,3 +96,39 @@ class ViewFailed(MillstreamError):
     """A view's continuous query that cannot be built or does not stay up."""
 
     retry = True
+
+
+class NotReachable(MillstreamError):
+    """No server answered."""
+
+    retry = True
+
+
+class RequestRefused(MillstreamError):
+    """A server's no, in its own words."""
+
+    def __init__(self, message: str, *, status: int, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+
+
+class NotAllSent(MillstreamError):
+    """A sender stopped before the end.
+
+    The events of `unclear` (their places, from 0) may or may not be in: sending them again could store
+    them twice. Which others are in, `accepted` and `rejected` count.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        accepted: int,
+        rejected: int,
+        unclear: tuple[int, ...],
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.accepted = accepted
+        self.rejected = rejected
+        self.unclear = unclear

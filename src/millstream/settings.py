@@ -1,13 +1,30 @@
-"""All settings: `millstream.toml` beside the pipeline, then MILLSTREAM_SECTION__FIELD, then flags."""
+"""All settings: `millstream.toml` beside the pipeline, then MILLSTREAM_SECTION__FIELD, then flags.
+
+`python -m millstream.settings` prints docs/configuration.md.
+"""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.collect.settings import CollectSettings
+from millstream.errors import SettingsError
 from millstream.log.settings import LogSettings
+from millstream.names import suggest
 from millstream.serve.settings import ServeSettings
+
+FILE = "millstream.toml"
+_PREFIX = "MILLSTREAM_"
 
 
 class Settings(BaseModel):
@@ -19,3 +36,200 @@ class Settings(BaseModel):
     collect: CollectSettings = CollectSettings()
     analyze: AnalyzeSettings = AnalyzeSettings()
     serve: ServeSettings = ServeSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value that someone has set, and where."""
+
+    section: str
+    field: str
+    value: Any
+    where: str  # names the file and line, the variable or the flag, as its reader writes it
+
+
+def load_settings(pipeline: Path | None, **flags: Mapping[str, Any] | None) -> Settings:
+    """The settings for a pipeline; SettingsError names where the wrong one was set.
+
+    A flag that is None was not given. Without a pipeline, the file is looked for in the current folder.
+    """
+    folder = pipeline.parent if pipeline is not None else Path()
+    winners: dict[tuple[str, str], _Given] = {}
+    for given in (*_from_file(folder / FILE), *_from_environment(), *_from_flags(flags)):
+        _check_known(given)
+        winners[given.section, given.field] = given
+    values: dict[str, dict[str, Any]] = {}
+    for given in winners.values():
+        values.setdefault(given.section, {})[given.field] = given.value
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise _invalid(error, winners) from None
+
+
+def _from_file(file: Path) -> Iterator[_Given]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} cannot be read: {error}") from None
+    try:
+        sections = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
+        place, why = (f"{file}:{found[2]}", found[1]) if found else (str(file), str(error))
+        raise SettingsError(f"{place}: this is not TOML: {why}", remedy="correct it") from None
+    for section, fields in sections.items():
+        if not isinstance(fields, dict):
+            raise SettingsError(
+                f"{file}:{_line(text, '', section)}: {section!r} stands in no section",
+                remedy=f"write it under one of {', '.join(f'[{each}]' for each in _sections())}",
+            )
+        if not fields:
+            yield from _check_section(section, f"{file}:{_line(text, section, '')}")
+        for field, value in fields.items():
+            yield _Given(section, field, value, f"{file}:{_line(text, section, field)}")
+
+
+def _line(text: str, section: str, field: str) -> int:
+    """The line where a field of a section stands, or else the section's."""
+    current, header = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"\s*\[\s*\"?([\w.-]+)\"?\s*\]", line):
+            current = found[1]
+            if current.partition(".")[0] == section:
+                header = number
+                if current == f"{section}.{field}":
+                    return number
+        elif found := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            path = ".".join(filter(None, (current, found[1].replace('"', "").replace("'", ""))))
+            wanted = ".".join(filter(None, (section, field)))
+            if path == wanted or path.startswith(f"{wanted}."):
+                return number
+    return header
+
+
+def _from_environment() -> Iterator[_Given]:
+    for name, text in sorted(os.environ.items()):
+        if not name.startswith(_PREFIX):
+            continue
+        section, separator, field = name.removeprefix(_PREFIX).lower().partition("__")
+        if separator:
+            yield _Given(section, field, _from_text(section, field, text, name), f"variable {name}")
+        else:
+            # MILLSTREAM_HOME and the like are no settings; but a lost underscore should not go unseen.
+            for each, model in _sections().items():
+                if section.removeprefix(f"{each}_") in model.model_fields and each in section:
+                    field = section.removeprefix(f"{each}_")
+                    raise SettingsError(
+                        f"variable {name} is not read",
+                        remedy=f"write {_PREFIX}{each.upper()}__{field.upper()} (two underscores)",
+                    )
+
+
+def _from_text(section: str, field: str, text: str, name: str) -> Any:
+    model = _sections().get(section)
+    info = model.model_fields.get(field) if model else None
+    if info is None or get_origin(info.annotation) not in (dict, list, tuple):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise SettingsError(
+            f"variable {name} is {text!r}, which is not JSON",
+            remedy='write it as JSON, as in {"name": "value"}',
+        ) from None
+
+
+def _from_flags(flags: Mapping[str, Mapping[str, Any] | None]) -> Iterator[_Given]:
+    for section, fields in flags.items():
+        for field, value in (fields or {}).items():
+            if value is not None:
+                yield _Given(section, field, value, f"flag for {section}.{field}")
+
+
+def _sections() -> dict[str, type[BaseModel]]:
+    return {
+        name: info.annotation
+        for name, info in Settings.model_fields.items()
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+    }
+
+
+def _check_section(section: str, where: str) -> Iterator[_Given]:
+    if section not in _sections():
+        raise SettingsError(
+            f"{where}: there is no section {section!r}", remedy=suggest(section, _sections())
+        )
+    return iter(())
+
+
+def _check_known(given: _Given) -> None:
+    _check_section(given.section, given.where)
+    fields = _sections()[given.section].model_fields
+    if given.field not in fields:
+        remedy = suggest(given.field, fields)
+        for section, model in _sections().items():
+            if section != given.section and given.field in model.model_fields:
+                remedy = f"it is in the section {section!r}"
+        raise SettingsError(
+            f"{given.where}: there is no setting {given.field!r} in the section {given.section!r}",
+            remedy=remedy,
+        )
+
+
+def _invalid(error: ValidationError, winners: Mapping[tuple[str, str], _Given]) -> SettingsError:
+    detail = error.errors()[0]
+    section, field = [*(str(part) for part in detail["loc"]), "", ""][:2]
+    given = winners.get((section, field))
+    why = detail["msg"].removeprefix("Value error, ")
+    why = f"{why[:1].lower()}{why[1:]}"
+    if given is None:
+        return SettingsError(f"the settings of {section!r} do not fit together: {why}")
+    info = _sections()[section].model_fields[field]
+    return SettingsError(
+        f"{given.where}: setting {section}.{field} is {_hidden(field, given.value)}: {why}",
+        remedy=f"it is: {info.description}",
+    )
+
+
+def _hidden(field: str, value: Any) -> str:
+    """The value, unless it may hold a password."""
+    return "as it is" if field == "security" else repr(value)
+
+
+def describe() -> str:
+    """docs/configuration.md: every setting with its type, default and meaning."""
+    lines = [
+        "# Configuration",
+        "",
+        "<!-- Written by `python -m millstream.settings`; change the descriptions there. -->",
+        "",
+        f"Settings come from `{FILE}` beside the pipeline, then from the environment, then from the",
+        "command's flags; each wins over the one before, setting by setting. In the file a setting is",
+        "`field = value` under `[section]`; in the environment it is `MILLSTREAM_SECTION__FIELD`, with",
+        "tables and lists as JSON. An unknown name is an error that suggests the close one.",
+        "",
+        "```toml",
+        "[collect]",
+        "port = 8401",
+        "```",
+        "",
+        "Two variables are not settings: `MILLSTREAM_HOME` is the default of `--home`, and",
+        "`MILLSTREAM_CACHE` is where downloaded jars are kept.",
+    ]
+    for section, model in _sections().items():
+        lines += ["", f"## {section}", "", f"{(model.__doc__ or '').strip()}", ""]
+        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
+        for name, info in model.model_fields.items():
+            default = info.get_default(call_default_factory=True)
+            kind = re.sub(r"<class '(.*)'>", r"\1", str(info.annotation)).replace("|", "\\|")
+            lines.append(
+                f"| `{name}` | {kind} | `{json.dumps(default, default=str)}` | {info.description} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(describe(), end="")

@@ -1,0 +1,129 @@
+"""A pipeline file, Python or SQL, as an `App` that has been checked."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from millstream.app import App
+from millstream.errors import PipelineError
+from millstream.names import name_like
+from millstream.script import read_script
+
+
+def load(path: Path) -> App:
+    """The app that a .py or .sql file defines; PipelineError for everything wrong in it."""
+    source = _read(path)
+    if path.suffix == ".sql":
+        app = read_script(source, str(path))
+    else:
+        app = _the_app(_execute(source, path), path)
+    if not app.views and not app.streams:
+        raise PipelineError(
+            f"the app {app.name!r} has no streams",
+            remedy="declare one with app.stream(…)" if path.suffix == ".py" else "CREATE STREAM …",
+            file=path,
+            line=app.place.line,
+        )
+    app.check()
+    return app
+
+
+def _read(path: Path) -> str:
+    if path.suffix not in (".py", ".sql"):
+        raise PipelineError(
+            "a pipeline is a .py or a .sql file", remedy="give the path of one", file=path
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        others = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))
+        remedy = f"there is {', '.join(others[:5])}" if others else "check the path"
+        raise PipelineError("there is no such file", remedy=remedy, file=path) from None
+    except UnicodeDecodeError as error:
+        raise PipelineError(
+            f"the file is not UTF-8 text: {error.reason} at byte {error.start}",
+            remedy="save it as UTF-8",
+            file=path,
+        ) from None
+    except OSError as error:
+        raise PipelineError(
+            f"the file cannot be read: {error.strerror}", remedy="check the path", file=path
+        ) from None
+
+
+def _execute(source: str, path: Path) -> ModuleType:
+    name = f"millstream_pipeline_{name_like(path.stem)}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # the pipeline's own modules lie beside it
+        sys.path.insert(0, folder)
+    # Dataclasses look their module up to resolve annotations.
+    sys.modules[name] = module
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except PipelineError:
+        raise
+    except SyntaxError as error:
+        raise PipelineError(
+            f"{type(error).__name__}: {error.msg}",
+            remedy="correct the Python",
+            file=error.filename or path,
+            line=error.lineno or 0,
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _failure(error, path) from None
+    _pickle_by_value(module)
+    return module
+
+
+def _failure(error: BaseException, path: Path) -> PipelineError:
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    remedy = "correct the line"
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"correct the name, or install the package that has {error.name!r}"
+    elif isinstance(error, SystemExit):
+        remedy = "a pipeline only declares; leave the exit out"
+    text = str(error).strip()
+    return PipelineError(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        remedy=remedy,
+        file=path,
+        line=(lines[-1] or 0) if lines else 0,
+    )
+
+
+def _pickle_by_value(module: ModuleType) -> None:
+    """Let Spark's workers have the user's functions, as they cannot import the pipeline file."""
+    if "pyspark" in sys.modules:
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _the_app(module: ModuleType, path: Path) -> App:
+    apps = list(
+        {id(each): each for each in vars(module).values() if isinstance(each, App)}.values()
+    )
+    if not apps:
+        raise PipelineError(
+            "the file defines no app",
+            remedy=f"write app = App({name_like(path.stem)!r}) and declare streams and views on it",
+            file=path,
+        )
+    if len(apps) > 1:
+        named = ", ".join(f"{app.name!r} in line {app.place.line}" for app in apps)
+        raise PipelineError(
+            f"the file defines {len(apps)} apps: {named}",
+            remedy="keep one, and put the others into files of their own",
+            file=path,
+            line=apps[1].place.line,
+        )
+    return apps[0]

@@ -1,0 +1,49 @@
+"""The model that every tier works from: what the user's streams and views are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from millstream.place import Place
+from millstream.schema import Schema
+from millstream.source import Source
+
+Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
+Mode = Literal["auto", "real_time", "micro_batch"]
+Reading = Literal["changes", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Events that come in."""
+
+    name: str
+    schema: Schema
+    key: str | None
+    event_time: str | None
+    lateness: timedelta
+    delivery: Delivery
+    retention: timedelta
+    source: Source | None
+    place: Place
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a continuous query keeps: a table if it has a key, else a stream of result rows."""
+
+    name: str
+    inputs: tuple[str, ...]
+    key: tuple[str, ...] | None
+    keep: timedelta | None
+    mode: Mode
+    description: str
+    function: Callable[..., Any] | None  # exactly one of function and sql is set
+    sql: str | None
+    place: Place
+    # For each input that is a table: whether its changes are read as events, or it is looked up.
+    reads: Mapping[str, Reading] = field(default_factory=dict, hash=False)

@@ -1,0 +1,43 @@
+"""Names that users give, and the close ones to suggest when they mistype."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# Kafka allows 249 characters for a topic's name, which holds the app's name and one more.
+_LONGEST = 100
+
+
+def name_problem(name: object) -> str:
+    """Why `name` cannot name an app, a stream or a view; empty if it can."""
+    if not isinstance(name, str):
+        return f"is a {type(name).__name__}, not a text"
+    if not _NAME.fullmatch(name):
+        return "is not made of a-z, 0-9 and _ with a letter first"
+    if len(name) > _LONGEST:
+        return f"is longer than {_LONGEST} characters"
+    return ""
+
+
+def name_like(text: str) -> str:
+    """A valid name that resembles `text`, to suggest."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:_LONGEST]
+    return name if name[:1].isalpha() else f"x_{name}".rstrip("_")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that the user probably meant, if one is close."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """What to write instead of `name`: the close one, or the list of all."""
+    known = list(known)
+    if close := closest(name, known):
+        return f"did you mean {close!r}?"
+    return f"write one of {', '.join(known)}" if known else ""

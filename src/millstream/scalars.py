@@ -1,0 +1,72 @@
+"""Values that JSON has no type for: what text or number stands for a timestamp or a decimal."""
+
+from __future__ import annotations
+
+import functools
+import re
+from datetime import datetime
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
+from typing import ClassVar
+
+# From the year 1 to 9999, in milliseconds; a number below 10^11 means seconds.
+EARLIEST, LATEST = -62_135_596_800_000, 253_402_300_799_999
+SECONDS_BELOW = 10**11
+# RFC 3339, as far as Spark reads it: capital letters, nanoseconds at most, offsets to 18 hours.
+_RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))",
+    re.ASCII,
+)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+class Timestamp:
+    """RFC 3339 text, or whole milliseconds (from 10^11 on) or seconds since 1970."""
+
+    @staticmethod
+    def check(value: object) -> Timestamp:
+        """Something that stands for a valid one, as msgspec wants an instance; else ValueError."""
+        if type(value) is int:
+            if EARLIEST <= value <= LATEST:
+                return _TIMESTAMP
+        elif type(value) is str and _RFC_3339.fullmatch(value):
+            datetime.fromisoformat(value)
+            return _TIMESTAMP
+        raise ValueError("not a timestamp")
+
+
+_TIMESTAMP = Timestamp()
+
+
+class Decimals:
+    """Numbers, or their text, that fit a decimal of some precision and scale."""
+
+    precision: ClassVar[int]
+    scale: ClassVar[int]
+
+    @staticmethod
+    @functools.cache
+    def of(precision: int, scale: int) -> type[Decimals]:
+        """The numbers that fit decimal(precision, scale)."""
+        return type("Decimal", (Decimals,), {"precision": precision, "scale": scale})
+
+    @classmethod
+    def check(cls, value: object) -> Decimals:
+        """An instance if it fits, else ValueError; places beyond the scale are rounded by Spark."""
+        if type(value) is int or type(value) is float:
+            number = Decimal(repr(value))
+        elif type(value) is str and _NUMBER.fullmatch(value):
+            number = Decimal(value)
+        else:
+            raise ValueError("not a decimal")
+        whole = cls.precision - cls.scale
+        if number and not (
+            number.adjusted() < whole and _rounded(number, cls.scale).adjusted() < whole
+        ):
+            raise ValueError("out of range")
+        return cls()
+
+
+def _rounded(number: Decimal, scale: int) -> Decimal:
+    with localcontext(Context(prec=1100)):
+        return number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)

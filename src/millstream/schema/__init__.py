@@ -1,0 +1,30 @@
+"""One description of a stream's events, from which the validator, Spark's reader and the API come."""
+
+from __future__ import annotations
+
+from millstream.schema.classes import read_class
+from millstream.schema.ddl import read_ddl, to_ddl, type_ddl
+from millstream.schema.document import json_schema
+from millstream.schema.types import Array, Field, Map, Primitive, Schema, Struct, Type
+
+__all__ = [
+    "Array",
+    "Field",
+    "Map",
+    "Primitive",
+    "Schema",
+    "Struct",
+    "Type",
+    "json_schema",
+    "parse_schema",
+    "to_ddl",
+    "type_ddl",
+]
+
+
+def parse_schema(description: object) -> Schema:
+    """The schema that Spark DDL or a class describes; PipelineError (without a file) if it can't be.
+
+    The error's line counts from the first line of the DDL.
+    """
+    return read_ddl(description) if isinstance(description, str) else read_class(description)

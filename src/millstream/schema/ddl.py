@@ -1,0 +1,207 @@
+"""Schemas as Spark DDL, as in "id LONG NOT NULL, `group` STRUCT<city: STRING>"."""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot.dialects.spark import Spark
+from sqlglot.tokens import Token, TokenType
+
+from millstream.errors import PipelineError
+from millstream.names import closest
+from millstream.schema.types import Array, Field, Map, Primitive, Schema, Struct, Type
+from millstream.tokens import Tokens, is_name
+
+_TYPES = {
+    **{"TINYINT": "tinyint", "BYTE": "tinyint", "SMALLINT": "smallint", "SHORT": "smallint"},
+    **{"INT": "int", "INTEGER": "int", "BIGINT": "bigint", "LONG": "bigint"},
+    **{"FLOAT": "float", "REAL": "float", "DOUBLE": "double", "BOOLEAN": "boolean"},
+    **{"STRING": "string", "BINARY": "binary", "DATE": "date"},
+    **{"TIMESTAMP": "timestamp", "TIMESTAMP_LTZ": "timestamp"},
+}
+_DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
+_NESTED = ("ARRAY", "MAP", "STRUCT")
+_INSTEAD = {
+    **{"VARCHAR": "STRING", "CHAR": "STRING", "TEXT": "STRING", "TIMESTAMP_NTZ": "TIMESTAMP"},
+    **{"DATETIME": "TIMESTAMP", "BOOL": "BOOLEAN", "JSON": "STRING", "VARIANT": "STRING"},
+}
+_SUPPORTED = (
+    "TINYINT, SMALLINT, INT, BIGINT (or LONG), FLOAT, DOUBLE, DECIMAL(p,s), BOOLEAN, STRING, BINARY, "
+    "DATE, TIMESTAMP, ARRAY<…>, MAP<STRING, …> or STRUCT<name: …>"
+)
+_FORM = "write 'name TYPE, name TYPE, …'"
+_KEYWORDS = {word for phrase in Spark.Tokenizer.KEYWORDS for word in phrase.split()}
+# msgspec, which checks events, cannot look for these in a field's name.
+_UNUSABLE = re.compile(r'["\\\x00-\x1f]')
+
+
+def read_ddl(text: str) -> Schema:
+    """The schema that Spark DDL describes; PipelineError points to the offending part."""
+    tokens = Tokens(text, "the schema")
+    if tokens.next is None:
+        raise PipelineError("the schema is empty", remedy="write its columns, as in 'id LONG'")
+    schema = _read_columns(tokens, "")
+    if tokens.next is not None:
+        raise tokens.unexpected("a comma or the end is expected", _FORM)
+    return schema
+
+
+def check_name(name: str, path: str = "") -> None:
+    """PipelineError if no event could have a field of that name."""
+    if not name or _UNUSABLE.search(name):
+        raise PipelineError(
+            f"column name {path + name!r} is empty or holds a quote, backslash or control character",
+            remedy="leave that column out of the schema; events may still have the field",
+        )
+
+
+def _read_columns(tokens: Tokens, path: str) -> Struct:
+    fields = [_read_column(tokens, path, [])]
+    while tokens.skip(","):
+        if tokens.next is None or tokens.next_is(">"):
+            break  # a comma after the last one does no harm
+        fields.append(_read_column(tokens, path, fields))
+    return Struct(tuple(fields))
+
+
+def _read_column(tokens: Tokens, path: str, before: list[Field]) -> Field:
+    start = tokens.next
+    name = tokens.take_name("a column's name", _FORM)
+    try:
+        check_name(name, path)
+    except PipelineError as error:
+        raise tokens.error(error.message, error.remedy, start) from None
+    for other in before:
+        if other.name.lower() == name.lower():
+            same = "" if other.name == name else f" (Spark takes it for {path + other.name!r})"
+            raise tokens.error(
+                f"column {path + name!r} is there twice{same}", "leave one out", start
+            )
+    if not tokens.skip(":") and tokens.next_is("."):
+        raise tokens.error(
+            f"column {path + name!r} is followed by a dot",
+            "a name with a dot goes in backquotes; a nested field is written name STRUCT<field: TYPE>",
+        )
+    of = _read_type(tokens, path + name)
+    required, description = False, ""
+    while True:
+        if tokens.skip("NOT", "NULL"):
+            required = True
+        elif tokens.skip("COMMENT"):
+            token = tokens.take()
+            if token is None or token.token_type is not TokenType.STRING:
+                raise tokens.error(
+                    f"the COMMENT of column {path + name!r} is not a text in quotes",
+                    "write COMMENT 'text'",
+                    token,
+                )
+            description = token.text
+        elif not tokens.skip("NULL"):
+            return Field(name, of, required, description)
+
+
+def _read_type(tokens: Tokens, path: str) -> Type:
+    token = tokens.next
+    if token is None or not is_name(token) or token.token_type is TokenType.IDENTIFIER:
+        raise tokens.unexpected(f"a type for column {path!r} is expected", f"write {_SUPPORTED}")
+    word = tokens.written(token).upper()
+    tokens.take()
+    if word in _NESTED:
+        return _read_nested(tokens, word, path)
+    if word in _DECIMALS:
+        return _read_decimal(tokens, token, path)
+    if word not in _TYPES:
+        raise _unknown_type(tokens, token, path)
+    return Primitive(_TYPES[word])
+
+
+def _read_nested(tokens: Tokens, word: str, path: str) -> Type:
+    form = {"ARRAY": "ARRAY<TYPE>", "MAP": "MAP<STRING, TYPE>", "STRUCT": "STRUCT<name: TYPE>"}[
+        word
+    ]
+    tokens.expect("<", f"write {form}")
+    of: Type
+    if word == "ARRAY":
+        of = Array(_read_type(tokens, f"{path}[]"))
+    elif word == "STRUCT":
+        of = _read_columns(tokens, f"{path}.")
+    else:
+        start = tokens.next
+        if _read_type(tokens, path) != Primitive("string"):
+            raise tokens.error(
+                f"column {path!r} is a map whose keys are not text, as JSON's are",
+                f"write {form}",
+                start,
+            )
+        tokens.expect(",", f"write {form}")
+        of = Map(_read_type(tokens, f"{path}[]"))
+    tokens.expect(">", f"write {form}")
+    return of
+
+
+def _read_decimal(tokens: Tokens, start: Token, path: str) -> Primitive:
+    numbers = [10, 0]
+    if tokens.skip("("):
+        for index in (0, 1):
+            token = tokens.take()
+            if token is None or not token.text.isdigit():
+                raise tokens.error(
+                    f"column {path!r} is no DECIMAL(p,s)", "write DECIMAL(10,2)", token
+                )
+            numbers[index] = int(token.text)
+            if not tokens.skip(","):
+                break
+        tokens.expect(")", "write DECIMAL(10,2)")
+    precision, scale = numbers
+    if not 1 <= precision <= 38 or scale > precision:
+        raise tokens.error(
+            f"column {path!r} is DECIMAL({precision},{scale})",
+            "write DECIMAL(p,s) with p from 1 to 38 and s from 0 to p",
+            start,
+        )
+    return Primitive(f"decimal({precision},{scale})")
+
+
+def _unknown_type(tokens: Tokens, token: Token, path: str) -> PipelineError:
+    word = tokens.written(token)
+    instead = _INSTEAD.get(word.upper())
+    close = closest(word, (*_TYPES, *_DECIMALS, *_NESTED))
+    if instead:
+        remedy = f"write {instead}"
+    else:
+        remedy = f"did you mean {close}?" if close else f"write {_SUPPORTED}"
+    return tokens.error(
+        f"column {path!r} has the type {word}, which a stream cannot have", remedy, token
+    )
+
+
+def to_ddl(schema: Schema) -> str:
+    """The schema as Spark DDL, with backquotes where a name needs them."""
+    return ", ".join(_column_ddl(field, " ") for field in schema.fields)
+
+
+def type_ddl(of: Type) -> str:
+    """The type as Spark DDL."""
+    match of:
+        case Primitive(name):
+            return name
+        case Array(element):
+            return f"array<{type_ddl(element)}>"
+        case Map(value):
+            return f"map<string, {type_ddl(value)}>"
+        case Struct(fields):
+            return f"struct<{', '.join(_column_ddl(field, ': ') for field in fields)}>"
+
+
+def _column_ddl(field: Field, between: str) -> str:
+    required = " NOT NULL" if field.required else ""
+    text = field.description.replace("\\", "\\\\").replace("'", "\\'")
+    comment = f" COMMENT '{text}'" if text else ""
+    return f"{quote(field.name)}{between}{type_ddl(field.type)}{required}{comment}"
+
+
+def quote(name: str) -> str:
+    """The name as SQL writes it: in backquotes unless it is a plain word that is no keyword."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.upper() not in _KEYWORDS:
+        return name
+    return f"`{name.replace('`', '``')}`"

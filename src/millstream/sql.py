@@ -1,0 +1,181 @@
+"""What can be known about a view's SQL without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.tokens import Token, TokenType
+
+from millstream.errors import PipelineError
+from millstream.names import closest
+from millstream.tokens import line_at, split_tokens
+
+_KEYWORDS = (
+    *(
+        "SELECT",
+        "FROM",
+        "WHERE",
+        "GROUP",
+        "BY",
+        "HAVING",
+        "JOIN",
+        "LEFT",
+        "INNER",
+        "ON",
+        "AS",
+        "AND",
+    ),
+    *("OR", "UNION", "ALL", "DISTINCT", "LATERAL", "VIEW", "CASE", "WHEN", "THEN", "ELSE", "END"),
+)
+_FORM = "a view's sql is one SELECT"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT, as far as its text tells."""
+
+    inputs: tuple[str, ...]
+    columns: tuple[str, ...] | None  # None: not knowable from the text (SELECT *)
+    aggregates: bool
+    grouping: tuple[str, ...]  # the result columns that are not aggregated, if it aggregates
+
+
+def read_query(text: str) -> Query:
+    """What a SELECT reads and gives; PipelineError (without a file) if it is not one SELECT."""
+    tree = _parse(text)
+    inputs = _inputs(tree, text)
+    if not inputs:
+        raise PipelineError("the sql reads no stream and no view", remedy="write FROM and its name")
+    aggregates = _aggregates(tree)
+    names = [_name(each) for each in tree.selects]
+    grouping = [
+        name
+        for each, name in zip(tree.selects, names, strict=True)
+        if aggregates and name and not each.find(exp.AggFunc)
+    ]
+    return Query(
+        inputs,
+        None if "*" in names else tuple(name for name in names if name),
+        aggregates,
+        tuple(grouping),
+    )
+
+
+def _parse(text: str) -> exp.Query:
+    tokens = [_plain_window(*three) for three in _threes(split_tokens(text, "the sql"))]
+    try:
+        trees = [tree for tree in Spark().parser().parse(tokens, text) if tree is not None]
+    except ParseError as error:
+        raise _syntax_error(error, tokens, text) from None
+    if not trees:
+        raise PipelineError("the sql is empty", remedy="write a SELECT")
+    if len(trees) > 1:
+        last = next(token for token in tokens if token.token_type is TokenType.SEMICOLON)
+        raise PipelineError(
+            f"the sql has {len(trees)} statements", remedy=_FORM, line=line_at(text, last.start)
+        )
+    if not isinstance(trees[0], exp.Query) or isinstance(trees[0], exp.Values):
+        raise PipelineError(
+            f"the sql is not a SELECT but {text.split()[0].upper()}",
+            remedy=_FORM,
+            line=line_at(text, tokens[0].start),
+        )
+    return trees[0]
+
+
+def _threes(tokens: list[Token]) -> list[tuple[Token, Token | None, Token | None]]:
+    ahead: list[Token | None] = [*tokens[1:], None, None]
+    return list(zip(tokens, ahead, ahead[1:], strict=False))
+
+
+def _plain_window(token: Token, after: Token | None, then: Token | None) -> Token:
+    """`window` is a keyword only in `WINDOW name AS`; else it is Spark's function or its column.
+
+    sqlglot takes it for the keyword after GROUP BY.
+    """
+    if token.token_type is not TokenType.WINDOW:
+        return token
+    if after and then and after.token_type is TokenType.VAR and then.text.upper() == "AS":
+        return token
+    return Token(
+        TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments
+    )
+
+
+def _inputs(tree: exp.Query, text: str) -> tuple[str, ...]:
+    """The tables that the query names, without those that it defines itself, in order."""
+    names: dict[str, None] = {}
+    for scope in traverse_scope(tree):
+        for source in scope.sources.values():
+            if isinstance(source, Scope) or not isinstance(source.this, exp.Identifier):
+                continue  # a CTE, a subquery, or a function that makes rows
+            if source.db:
+                written = source.sql("spark")
+                raise PipelineError(
+                    f"the sql reads {written}, and a view reads only the app's streams and views",
+                    remedy=f"write {source.name} if that is one of them",
+                    line=line_at(text, max(text.find(source.db), 0)),
+                )
+            names[source.name.lower()] = None  # Spark's names of tables ignore case
+    return tuple(names)
+
+
+def _aggregates(tree: exp.Query) -> bool:
+    """Whether rows of an input are folded into fewer anywhere in the query."""
+    return any(
+        select.args.get("group")
+        or select.args.get("distinct")
+        or any(_is_aggregate(each, select) for each in select.selects)
+        for select in tree.find_all(exp.Select)
+    )
+
+
+def _is_aggregate(projection: exp.Expression, select: exp.Select) -> bool:
+    return any(
+        each.find_ancestor(exp.Select) is select and not isinstance(each.parent, exp.Window)
+        for each in projection.find_all(exp.AggFunc)
+    )
+
+
+def _name(projection: exp.Expression) -> str:
+    """The result column's name as Spark will have it; empty where Spark makes one up."""
+    if projection.is_star:
+        return "*"
+    if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)):
+        return projection.output_name or projection.name
+    if isinstance(projection, exp.Anonymous) and projection.name.lower() in _NAMED_AFTER:
+        return projection.name.lower()
+    return ""
+
+
+_NAMED_AFTER = ("window", "session_window")
+
+
+def _syntax_error(error: ParseError, tokens: list[Token], text: str) -> PipelineError:
+    detail = error.errors[0]
+    # The context before the word is cut to its last 100 characters, so its length tells nothing; the
+    # line and the column of the word's end do.
+    lines = text.split("\n")
+    at = sum(len(line) + 1 for line in lines[: detail["line"] - 1]) + detail["col"] - 1
+    before = [token for token in tokens if token.start <= at]
+    near = before[-1] if before else None
+    wrong = [token for token in before[-2:] if token.token_type is TokenType.VAR]
+    for token in reversed(wrong):
+        close = closest(token.text, _KEYWORDS)
+        if close and close != token.text.upper() and abs(len(close) - len(token.text)) <= 1:
+            return PipelineError(
+                f"the sql cannot be read at {token.text!r}",
+                remedy=f"did you mean {close}?",
+                line=line_at(text, token.start),
+            )
+    wanted = detail["description"].removeprefix("Expecting ")
+    written = text[near.start : near.end + 1] if near else ""
+    return PipelineError(
+        f"the sql cannot be read at {written!r}" if near else "the sql cannot be read",
+        remedy=f"{wanted!r} is missing there" if len(wanted) == 1 else "write it in Spark SQL",
+        line=line_at(text, near.start) if near else 1,
+    )
