@@ -1,6 +1,107 @@
+"""`send`: hand in the events of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
 import click
+
+from millstream.cli.options import home_option, url_of, url_option
+from millstream.cli.outcome import FAILED
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.cli.events import Events
+    from millstream.client import Sent
+
+REJECTIONS_SHOWN = 10
 
 
 @click.command()
-def send() -> None:
-    """Follow a view."""
+@click.argument("stream")
+@click.argument("file", metavar="FILE")
+@home_option
+@url_option
+def send(stream: str, file: str, home: Path, url: str) -> int:
+    """Hand in the events of a FILE, or of stdin if it is `-`.
+
+    One JSON event a line (NDJSON), or one JSON array. Events that do not fit the stream's schema
+    are rejected alone, named with their line, and make the exit code 1.
+
+    \b
+    millstream send rsvps events.ndjson
+    zcat archive.gz | millstream send rsvps -
+    """
+    import asyncio
+
+    from millstream.cli.events import Events
+
+    address = url_of("collect", url, home)
+    started = time.monotonic()
+    with opened(file) as source, progress_bar(source) as (read, sent):
+        events = Events(source, file, read)
+        answer = asyncio.run(hand_in(address, stream, events, sent))
+    report(answer, events, time.monotonic() - started)
+    return FAILED if answer.rejected else 0
+
+
+async def hand_in(
+    url: str, stream: str, events: Events, progress: Callable[[int, int], None]
+) -> Sent:
+    from millstream.client import Sender
+
+    async with Sender(url) as sender:
+        return await sender.send(stream, events, progress=progress)
+
+
+@contextlib.contextmanager
+def opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115
+    except OSError as error:
+        raise MillstreamError(
+            f"cannot read {file}: {error.strerror}", remedy="give another file, or - for stdin"
+        ) from None
+    with source:
+        yield source
+
+
+@contextlib.contextmanager
+def progress_bar(
+    source: BinaryIO,
+) -> Iterator[tuple[Callable[[int], None], Callable[[int, int], None]]]:
+    """What to call with bytes read, and with the sums of accepted and rejected events."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    size = os.fstat(source.fileno()).st_size or None
+    columns = (BarColumn(), DownloadColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    # Where stderr is a file, a bar would only leave a trail.
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("0 events", total=size)
+
+        def sent(accepted: int, rejected: int) -> None:
+            refused = f", {rejected:,} rejected" if rejected else ""
+            bar.update(task, description=f"{accepted:,} events{refused}")
+
+        yield lambda count: bar.advance(task, count), sent
+
+
+def report(answer: Sent, events: Events, seconds: float) -> None:
+    for rejection in answer.rejected[:REJECTIONS_SHOWN]:
+        click.echo(f"{events.place(rejection.index)}: {rejection.error}", err=True)
+    if (more := len(answer.rejected) - REJECTIONS_SHOWN) > 0:
+        click.echo(f"… and {more:,} more", err=True)
+    total = answer.accepted + len(answer.rejected)
+    speed = f"{total / seconds:,.0f} events/s" if seconds > 0.1 else "at once"
+    click.echo(f"{answer.accepted:,} accepted, {len(answer.rejected):,} rejected ({speed})")

@@ -177,4 +177,4 @@ class Supervisor:
         return True
 
     def _log(self, one: Running) -> Path:
-        return self._logs / f"{one.part.name}.log"
+        return self._logs / f"{one.part.log or one.part.name}.log"

@@ -59,6 +59,7 @@ def parts_of(
             ready=announced(home, name),
             stage=stage,
             grace=grace,
+            log="kafka-start" if name == "kafka" else "",  # kafka.log is written by Kafka itself
         )
 
     parts = []
