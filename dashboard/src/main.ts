@@ -1,0 +1,12 @@
+import "@fontsource-variable/geist/wght.css";
+import "@fontsource-variable/geist-mono/wght.css";
+import "./style/palette.css";
+import "./style/page.css";
+import "./style/tiers.css";
+import "./style/card.css";
+import "./style/pictures.css";
+import { Page } from "./ui/page";
+import { applyTheme } from "./ui/theme";
+
+applyTheme();
+new Page(document.body).open();

@@ -1,0 +1,150 @@
+/** What `serve` says: the system's description, the messages of a subscription, a query's answer. */
+
+/** A JSON value as it comes in an event; integers too long for a double stay decimal text. */
+export type Value = string | number | boolean | null | Value[] | { [name: string]: Value };
+export type Row = Readonly<Record<string, Value>>;
+export type Key = readonly Value[] | null;
+
+export interface Column {
+  readonly name: string;
+  readonly type: string;
+}
+
+export interface Latency {
+  readonly p50: number;
+  readonly p99: number;
+  readonly max: number;
+  readonly count: number;
+}
+
+export interface StreamDescription {
+  readonly name: string;
+  readonly columns: readonly Column[];
+  readonly delivery?: string;
+  readonly source?: { readonly kind: string; readonly url: string } | null;
+}
+
+export interface ViewDescription {
+  readonly name: string;
+  readonly inputs: readonly string[];
+  readonly key: readonly string[] | null;
+  readonly columns: readonly Column[];
+  readonly window?: string | null;
+  readonly keep_ms?: number | null;
+  readonly mode: string;
+  readonly reason: string;
+  readonly guarantee?: string;
+  readonly description?: string;
+  readonly rows?: number;
+  readonly position?: string;
+}
+
+export interface ViewCounts {
+  readonly state?: string;
+  readonly restarts?: number;
+  readonly error?: string;
+  readonly rate?: number;
+  readonly analyze_ms?: Latency | null;
+  readonly serve_ms?: Latency | null;
+}
+
+export interface SourceState {
+  readonly stream: string;
+  readonly kind: string;
+  readonly url: string;
+  readonly state: string;
+  readonly error?: string;
+}
+
+export interface Tier {
+  readonly state: string;
+  readonly rate?: number;
+  readonly latency_ms?: Latency | null;
+  readonly instances?: number;
+}
+
+export interface CollectTier extends Tier {
+  readonly accepted?: number;
+  readonly rejected?: number;
+  readonly pending?: number;
+  readonly sources?: readonly SourceState[];
+}
+
+export interface ViewsTier extends Tier {
+  readonly clients?: number;
+  readonly views?: Readonly<Record<string, ViewCounts>>;
+}
+
+export interface System {
+  readonly app: string;
+  readonly version: string;
+  readonly now: string;
+  readonly streams: readonly StreamDescription[];
+  readonly views: readonly ViewDescription[];
+  readonly tiers: {
+    readonly collect: CollectTier;
+    readonly log: Tier;
+    readonly analyze: ViewsTier;
+    readonly serve: ViewsTier;
+  };
+  readonly end_to_end_ms?: Latency | null;
+}
+
+export interface Snapshot {
+  readonly type: "snapshot";
+  readonly id: string;
+  readonly position: string;
+  readonly rows: readonly { readonly key: Key; readonly row: Row }[];
+}
+
+export interface Change {
+  readonly type: "change";
+  readonly id: string;
+  readonly op: "upsert" | "delete";
+  readonly key: Key;
+  readonly row: Row | null;
+  readonly position: string;
+}
+
+export interface Gap {
+  readonly type: "gap";
+  readonly id: string;
+  readonly position: string;
+  readonly reason: string;
+}
+
+export interface Lag {
+  readonly type: "lag";
+  readonly id: string;
+  readonly behind: number;
+  readonly position: string;
+}
+
+export interface Problem {
+  readonly type: "error";
+  readonly id?: string | null;
+  readonly title: string;
+  readonly detail?: string;
+}
+
+export type Message =
+  | Snapshot
+  | Change
+  | Gap
+  | Lag
+  | Problem
+  | { readonly type: "unsubscribed"; readonly id: string }
+  | { readonly type: "pong" };
+
+export interface QueryAnswer {
+  readonly columns: readonly Column[];
+  readonly rows: readonly (readonly Value[])[];
+  readonly truncated: boolean;
+  readonly elapsed_ms: number;
+}
+
+/** One sentence out of a problem+json body or an `error` message. */
+export function explain(problem: { title?: string; detail?: string }): string {
+  const parts = [problem.title, problem.detail].filter((part) => part !== undefined && part !== "");
+  return parts.length > 0 ? parts.join(": ") : "the server gave no reason";
+}

@@ -1,0 +1,9 @@
+import type { Rows } from "../state/rows";
+
+/** A drawing of a view's rows. `paint` is called inside an animation frame, and only when rows moved. */
+export interface Picture {
+  readonly root: HTMLElement;
+  paint(rows: Rows, now: number): void;
+  /** One sentence for those who don't see the drawing. */
+  describe(): string;
+}

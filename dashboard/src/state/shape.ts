@@ -1,0 +1,44 @@
+import type { ViewDescription } from "../net/protocol";
+import { isIdentifier, kindOf } from "./columns";
+
+/** How a view is drawn, told from its description alone. */
+export type Shape =
+  | { readonly kind: "map"; readonly lat: string; readonly lon: string; readonly label: readonly string[]; readonly measure: string | null }
+  | { readonly kind: "race"; readonly window: string; readonly label: readonly string[]; readonly measure: string }
+  | { readonly kind: "timeline"; readonly window: string | null; readonly measure: string }
+  | { readonly kind: "bars"; readonly label: readonly string[]; readonly measure: string }
+  | { readonly kind: "none" };
+
+const LATITUDE = /^(lat|latitude)$|_(lat|latitude)$/i;
+const LONGITUDE = /^(lon|lng|long|longitude)$|_(lon|lng|longitude)$/i;
+const PLACE = /city|town|place|venue|station|site/i;
+
+export function shapeOf(view: ViewDescription): Shape {
+  const kinds = new Map(view.columns.map((column) => [column.name, kindOf(column)]));
+  const numbers = view.columns.map((c) => c.name).filter((name) => kinds.get(name) === "number");
+  const lat = numbers.find((name) => LATITUDE.test(name));
+  const lon = numbers.find((name) => LONGITUDE.test(name));
+  const key = view.key ?? [];
+  const measure = numbers.find(
+    (name) => !key.includes(name) && !isIdentifier(name) && name !== lat && name !== lon,
+  );
+  const texts = view.columns.map((c) => c.name).filter((name) => kinds.get(name) === "text");
+  if (lat !== undefined && lon !== undefined) {
+    const place = texts.find((name) => PLACE.test(name)) ?? texts[0];
+    const label = place === undefined ? [] : [place];
+    return { kind: "map", lat, lon, label, measure: view.key === null ? null : (measure ?? null) };
+  }
+  if (measure === undefined) return { kind: "none" };
+  const window = windowOf(view);
+  const label = key.filter((name) => name !== window);
+  if (window !== null && label.length === 0) return { kind: "timeline", window, measure };
+  if (window !== null && view.key !== null) return { kind: "race", window, label, measure };
+  if (view.key === null) return { kind: "timeline", window: null, measure };
+  return { kind: "bars", label, measure };
+}
+
+/** The column that is a time window, as described or as its type shows. */
+export function windowOf(view: ViewDescription): string | null {
+  if (view.window !== undefined && view.window !== null) return view.window;
+  return view.columns.find((column) => kindOf(column) === "window")?.name ?? null;
+}

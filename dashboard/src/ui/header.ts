@@ -1,0 +1,106 @@
+import type { LinkState } from "../net/connection";
+import type { System } from "../net/protocol";
+import { drawn, element, say } from "./dom";
+import * as format from "./format";
+import { theme, turnTheme, onTheme } from "./theme";
+
+const LAG_SHOWN_MS = 4_000;
+
+/** The top line: which app, whether we hear from it, how far behind, how fast end to end. */
+export class Header {
+  readonly root: HTMLElement;
+  private readonly app = element("h1", {}, "Millstream");
+  private readonly pill = element("p", { class: "pill" });
+  private readonly latency = element("dd", {}, "–");
+  private readonly tail = element("dd", {}, "–");
+  private readonly lag = element("dd", {}, "–");
+  private link: LinkState = { kind: "connecting" };
+  private readonly behind = new Map<string, { count: number; at: number }>();
+
+  /** `announce` reaches screen readers, so it is told only what changes rarely. */
+  constructor(private readonly announce: (text: string) => void) {
+    const figures = element(
+      "dl",
+      { class: "figures" },
+      figure("end to end", this.latency, "Median time from collected to served, over the last seconds"),
+      figure("p99", this.tail, "99 of 100 results are faster"),
+      figure("lag", this.lag, "Changes this page has still to receive"),
+    );
+    const title = element("div", { class: "title" }, mark(), this.app, element("span", { class: "brand" }, "Millstream"));
+    this.root = element("header", {}, title, figures, this.pill, themeButton());
+    setInterval(() => {
+      this.paintLink();
+      this.paintLag();
+    }, 500);
+  }
+
+  paint(system: System | null): void {
+    if (system === null) return;
+    say(this.app, system.app);
+    document.title = `${system.app} · Millstream`;
+    const total = system.end_to_end_ms ?? null;
+    say(this.latency, total === null ? "–" : format.duration(total.p50));
+    say(this.tail, total === null ? "–" : format.duration(total.p99));
+  }
+
+  setLink(link: LinkState): void {
+    const before = this.link.kind;
+    this.link = link;
+    this.paintLink();
+    if (link.kind === "live" && before !== "live") this.announce("Connected.");
+    if (link.kind === "waiting" && before === "live") this.announce("Connection lost, trying again.");
+  }
+
+  setLag(subscription: string, count: number): void {
+    this.behind.set(subscription, { count, at: Date.now() });
+  }
+
+  private paintLink(): void {
+    this.pill.dataset.state = this.link.kind;
+    if (this.link.kind === "live") say(this.pill, "live");
+    else if (this.link.kind === "connecting") say(this.pill, "connecting");
+    else {
+      const seconds = Math.max(0, Math.ceil((this.link.until - Date.now()) / 1_000));
+      say(this.pill, seconds === 0 ? "reconnecting" : `offline, again in ${seconds} s`);
+    }
+  }
+
+  /** The server tells a lag while there is one; when it falls silent we have caught up. */
+  private paintLag(): void {
+    let most = 0;
+    for (const { count, at } of this.behind.values()) {
+      if (Date.now() - at < LAG_SHOWN_MS) most = Math.max(most, count);
+    }
+    say(this.lag, this.link.kind === "live" ? format.number(most) : "–");
+    this.lag.classList.toggle("warm", most > 0);
+  }
+}
+
+function figure(name: string, value: HTMLElement, title: string): HTMLElement {
+  return element("div", { title }, element("dt", {}, name), value);
+}
+
+function mark(): Node {
+  const wave = (y: number, opacity: number): SVGPathElement =>
+    drawn("path", { d: `M4 ${y}c4-3.6 8-3.6 12 0s8 3.6 12 0`, opacity });
+  return drawn("svg", { class: "mark", viewBox: "0 0 32 32", "aria-hidden": "true" }, wave(10, 1), wave(17, 0.65), wave(24, 0.35));
+}
+
+function themeButton(): HTMLElement {
+  const button = element("button", { type: "button", class: "theme" });
+  const icon = drawn("path");
+  button.append(drawn("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, icon));
+  onTheme(() => {
+    const dark = theme() === "dark";
+    button.setAttribute("aria-label", dark ? "Use the light theme" : "Use the dark theme");
+    button.title = button.getAttribute("aria-label") ?? "";
+    icon.setAttribute(
+      "d",
+      dark
+        ? "M12 4V2m0 20v-2M4 12H2m20 0h-2M6.3 6.3 4.9 4.9m14.2 14.2-1.4-1.4m0-11.4 1.4-1.4M4.9 19.1l1.4-1.4M16 12a4 4 0 1 1-8 0 4 4 0 0 1 8 0Z"
+        : "M20 14.5A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.5Z",
+    );
+  });
+  button.addEventListener("click", turnTheme);
+  return button;
+}

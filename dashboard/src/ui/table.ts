@@ -1,0 +1,137 @@
+import type { Column, ViewDescription } from "../net/protocol";
+import { kindOf } from "../state/columns";
+import { first, sensibleOrder, type Sort } from "../state/order";
+import type { Entry, Rows } from "../state/rows";
+import { element, say } from "./dom";
+import * as format from "./format";
+
+const MOST_FLASHES = 48;
+const FEW = 8;
+const MANY = 100;
+
+interface Line {
+  readonly row: HTMLTableRowElement;
+  readonly cells: readonly HTMLTableCellElement[];
+  sequence: number;
+}
+
+/** The first rows of a view in a sensible order; a cell lights up when its text changes. */
+export class LiveTable {
+  readonly root: HTMLElement;
+  private readonly body = element("tbody");
+  private readonly lines = new Map<string, Line>();
+  private readonly headings = new Map<string, HTMLTableCellElement>();
+  private readonly more = element("button", { type: "button", class: "quiet" });
+  private readonly columns: readonly Column[];
+  private chosen: Sort | null = null;
+  private count: number;
+  private drawnOnce = false;
+
+  constructor(
+    private readonly view: ViewDescription,
+    private readonly onAsk: () => void,
+    hidden: readonly string[] = [],
+    private readonly few = FEW,
+  ) {
+    this.count = few;
+    this.columns = view.columns.filter((column) => !hidden.includes(column.name));
+    const head = element("tr", {}, ...this.columns.map((column) => this.heading(column)));
+    const caption = element("caption", { class: "unseen" }, `Rows of ${view.name}`);
+    const table = element("table", {}, caption, element("thead", {}, head), this.body);
+    const scroller = element(
+      "div",
+      { class: "scroller", tabindex: "0", role: "region", "aria-label": `Rows of ${view.name}` },
+      table,
+    );
+    this.more.addEventListener("click", () => {
+      this.count = this.count === MANY ? this.few : MANY;
+      this.onAsk();
+    });
+    this.root = element("div", { class: "rows" }, scroller, this.more);
+  }
+
+  paint(rows: Rows): void {
+    const order = this.chosen === null ? sensibleOrder(this.view) : [this.chosen];
+    const shown = first(rows, order, this.count);
+    const flashes = { left: this.drawnOnce ? MOST_FLASHES : 0 };
+    const now = Date.now();
+    const kept = new Set(shown.map((entry) => entry.id));
+    for (const [id, line] of this.lines) {
+      if (kept.has(id)) continue;
+      line.row.remove();
+      this.lines.delete(id);
+    }
+    let at: Element | null = this.body.firstElementChild;
+    for (const entry of shown) {
+      const line = this.lines.get(entry.id) ?? this.line(entry);
+      this.fill(line, entry, now, flashes);
+      if (line.row === at) at = at.nextElementSibling;
+      else this.body.insertBefore(line.row, at);
+    }
+    this.drawnOnce ||= shown.length > 0;
+    this.sayMore(rows);
+  }
+
+  private heading(column: Column): HTMLTableCellElement {
+    const button = element("button", { type: "button" }, column.name);
+    const cell = element("th", { scope: "col", class: kindOf(column), title: column.type }, button);
+    button.addEventListener("click", () => {
+      this.sortBy(column);
+    });
+    this.headings.set(column.name, cell);
+    return cell;
+  }
+
+  /** Numbers and times start with the largest; a third click goes back to the sensible order. */
+  private sortBy(column: Column): void {
+    const falling = !["text", "other"].includes(kindOf(column));
+    const same = this.chosen?.column === column.name;
+    if (!same) this.chosen = { column: column.name, descending: falling };
+    else if (this.chosen?.descending === falling) this.chosen = { column: column.name, descending: !falling };
+    else this.chosen = null;
+    for (const [name, cell] of this.headings) {
+      if (this.chosen?.column !== name) cell.removeAttribute("aria-sort");
+      else cell.setAttribute("aria-sort", this.chosen.descending ? "descending" : "ascending");
+    }
+    this.onAsk();
+  }
+
+  private line(entry: Entry): Line {
+    const cells = this.columns.map((column) => element("td", { class: kindOf(column) }));
+    const line: Line = { row: element("tr", {}, ...cells), cells, sequence: -1 };
+    this.lines.set(entry.id, line);
+    return line;
+  }
+
+  private fill(line: Line, entry: Entry, now: number, flashes: { left: number }): void {
+    if (line.sequence === entry.sequence) return;
+    const fresh = line.sequence === -1;
+    line.sequence = entry.sequence;
+    this.columns.forEach((column, index) => {
+      const cell = line.cells[index];
+      if (cell === undefined) return;
+      const text = format.cell(entry.row[column.name], column, now);
+      if (!say(cell, text)) return;
+      cell.title = text.length > 24 ? text : "";
+      if (fresh || flashes.left-- <= 0) return;
+      flash(cell);
+    });
+    if (fresh && flashes.left-- > 0) flash(line.row);
+  }
+
+  private sayMore(rows: Rows): void {
+    const total = rows.entries.size;
+    this.more.hidden = total <= this.few;
+    const all = format.number(total) + (rows.overflowed ? "+" : "");
+    say(this.more, this.count === MANY ? `Show ${this.few} of ${all} rows` : `Show more of ${all} rows`);
+  }
+}
+
+/** A fade of colour, no movement: it is kept for readers who asked for less motion, too. */
+function flash(target: HTMLElement): void {
+  const ink = getComputedStyle(document.documentElement).getPropertyValue("--flash");
+  target.animate([{ backgroundColor: ink }, { backgroundColor: "transparent" }], {
+    duration: 1_100,
+    easing: "ease-out",
+  });
+}
