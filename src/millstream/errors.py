@@ -15,8 +15,8 @@ MillstreamError
 ├── NotAllSent         a sender could not hand in everything; says what is in and what is unclear
 └── ViewFailed         a continuous query cannot be built or does not stay up
 
-An error says what was attempted, on what, why it failed and what to do. `retry` says whether the same
-call can succeed later without a change by the user.
+An error says what was attempted, on what, why it failed and what to do. `retry` says whether the
+same call can succeed later without a change by the user.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class RequestRefused(MillstreamError):
 class NotAllSent(MillstreamError):
     """A sender stopped before the end.
 
-    The events of `unclear` (their places, from 0) may or may not be in: sending them again could store
-    them twice. Which others are in, `accepted` and `rejected` count.
+    The events of `unclear` (their places, from 0) may or may not be in: sending them again could
+    store them twice. `accepted` and `rejected` count the others that reached the collector.
     """
 
     def __init__(

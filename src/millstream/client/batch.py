@@ -1,0 +1,68 @@
+"""Events as lines of JSON, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Event = bytes | str | dict[str, Any] | msgspec.Struct
+MOST_BYTES = 1024 * 1024  # of a batch, unless a single event is larger
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Lines, each with its place among all that is sent."""
+
+    indexes: Sequence[int]
+    lines: Sequence[bytes]
+
+    @property
+    def body(self) -> bytes:
+        return b"\n".join(self.lines)
+
+    def only(self, places: Iterable[int]) -> Batch:
+        """The events at these places of the batch."""
+        chosen = list(places)
+        return Batch([self.indexes[p] for p in chosen], [self.lines[p] for p in chosen])
+
+
+def line_of(event: Event) -> bytes:
+    """The event on one line: JSON has no line break that means something."""
+    if isinstance(event, str):
+        event = event.encode()
+    if isinstance(event, bytes):
+        return event.strip().replace(b"\n", b" ")
+    return msgspec.json.encode(event)
+
+
+async def batches(
+    events: Iterable[Event] | AsyncIterable[Event], most: int
+) -> AsyncIterator[Batch]:
+    """All events that are not blank, in their order, up to `most` in a batch."""
+    indexes: list[int] = []
+    lines: list[bytes] = []
+    size = index = 0
+    async for event in _each(events):
+        line = line_of(event)
+        if line and lines and (len(lines) == most or size + len(line) > MOST_BYTES):
+            yield Batch(indexes, lines)
+            indexes, lines, size = [], [], 0
+        if line:
+            indexes.append(index)
+            lines.append(line)
+            size += len(line)
+        index += 1
+    if lines:
+        yield Batch(indexes, lines)
+
+
+async def _each(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:
+    if isinstance(events, AsyncIterable):
+        async for event in events:
+            yield event
+    else:
+        for event in events:
+            yield event

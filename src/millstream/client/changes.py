@@ -1,0 +1,155 @@
+"""Following a view or stream: one WebSocket at a time, on whichever server answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from millstream.client.backoff import Backoff
+from millstream.client.messages import (
+    Change,
+    FromServer,
+    Gap,
+    Lag,
+    Message,
+    Pong,
+    Refused,
+    Snapshot,
+    decode,
+)
+from millstream.client.servers import Servers
+from millstream.errors import NotReachable, QueryError, RequestRefused
+
+TOO_SLOW = 4008  # the server's close code for when_slow="disconnect"
+_ID = "1"  # one subscription per socket
+
+_logger = logging.getLogger(__name__)
+
+
+class Changes:
+    """Messages without end: `async for message in changes`.
+
+    A lost connection is made anew, on the next server, from the position of the last message:
+    nothing is missed and nothing comes twice. `async with` closes it when you leave early.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        request: dict[str, Any],
+        *,
+        backoff: Backoff,
+        attempts: int | None,
+    ) -> None:
+        self._servers = servers
+        self._request = request
+        self._backoff = backoff
+        self._attempts = attempts
+        self._messages = self._follow()
+
+    @property
+    def position(self) -> str | None:
+        """Where you are; give it as `after` to go on from here, with any server."""
+        return self._request.get("after")
+
+    def __aiter__(self) -> AsyncGenerator[Message, None]:
+        return self._messages
+
+    async def __anext__(self) -> Message:
+        return await anext(self._messages)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; nothing more comes."""
+        await self._messages.aclose()
+
+    async def _follow(self) -> AsyncGenerator[Message, None]:
+        failures = 0
+        while True:
+            server = self._servers.current
+            try:
+                async with _connection(server) as socket:
+                    await socket.send(_subscribe(self._request))
+                    async for raw in socket:
+                        message = _checked(raw)
+                        if message is None:
+                            continue
+                        failures = 0
+                        if isinstance(message, Snapshot | Change):
+                            self._request["after"] = message.position
+                        yield message
+                reason = f"{server} closed the connection"
+            except ConnectionClosed as closed:
+                _raise_if_too_slow(server, closed)
+                reason = f"{server}: {closed}"
+            except (OSError, TimeoutError, InvalidHandshake) as error:
+                reason = f"{server}: {error or type(error).__name__}"
+            failures += 1
+            if self._attempts is not None and failures >= self._attempts:
+                raise NotReachable(
+                    f"cannot follow {_name(self._request)}: {reason}",
+                    remedy=f"check that a server runs on {self._servers}",
+                )
+            wait = self._backoff.after(failures)
+            _logger.info("following %s: %s; again in %.1f s", _name(self._request), reason, wait)
+            self._servers.move_on()
+            await asyncio.sleep(wait)
+
+
+def _connection(server: str) -> connect:
+    return connect(
+        "ws" + server.removeprefix("http") + "/v1/connect",
+        compression=None,
+        max_size=None,
+        open_timeout=10,
+        # A server that is gone without a word is noticed within ten seconds.
+        ping_interval=5,
+        ping_timeout=5,
+        close_timeout=1,
+    )
+
+
+def _subscribe(request: dict[str, Any]) -> str:
+    asked = {name: value for name, value in request.items() if value is not None}
+    return msgspec.json.encode({"type": "subscribe", "id": _ID, **asked}).decode()
+
+
+def _checked(raw: str | bytes) -> Message | None:
+    said: FromServer = decode(raw)
+    match said:
+        case Refused(title, detail):
+            raise QueryError(f"{title}: {detail}" if detail else title)
+        case Pong():
+            return None
+        case Snapshot() | Change() | Gap() | Lag() as message:
+            return message
+
+
+def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
+    if closed.rcvd is not None and closed.rcvd.code == TOO_SLOW:
+        raise RequestRefused(
+            f"{server} closed the connection: changes were read too slowly",
+            status=TOO_SLOW,
+            remedy="read faster, ask for less by where=, or follow with when_slow='catch_up'",
+        ) from None
+
+
+def _name(request: dict[str, Any]) -> str:
+    return str(request.get("view") or request.get("stream"))

@@ -1,0 +1,142 @@
+"""Asking a running system: rows, changes, SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from millstream.client.backoff import Backoff
+from millstream.client.changes import Changes
+from millstream.client.messages import Rows, Table
+from millstream.client.servers import Servers
+from millstream.errors import RequestRefused
+
+
+class Client:
+    """Talks to one system through any of its servers: `async with Client("http://a", "http://b")`.
+
+    Every call goes to the server that answered last, and on to the next one if that is gone.
+    """
+
+    def __init__(self, *urls: str, timeout: float = 30.0, backoff: Backoff | None = None) -> None:
+        self._urls = urls
+        self._servers = Servers(urls)
+        self._backoff = backoff or Backoff()
+        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+
+    async def views(self) -> list[dict[str, Any]]:
+        """What each view is: name, key, columns, mode …"""
+        answer = await self._get("/v1/views")
+        views: list[dict[str, Any]] = answer["views"]
+        return views
+
+    async def system(self) -> dict[str, Any]:
+        """Streams, views and tiers with their rates and latencies."""
+        answer: dict[str, Any] = await self._get("/v1/system")
+        return answer
+
+    async def snapshot(
+        self,
+        view: str,
+        *,
+        where: str | None = None,
+        select: Sequence[str] | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+        lineage: bool = False,
+    ) -> Rows:
+        """The rows of a view now, and their position."""
+        asked = {
+            "where": where,
+            "select": ",".join(select) if select else None,
+            "order": order,
+            "limit": limit,
+            "lineage": "true" if lineage else None,
+        }
+        params = {name: value for name, value in asked.items() if value is not None}
+        path = f"/v1/views/{quote(view, safe='')}"
+        response = await self._servers.ask(self._http, "GET", path, params=params)
+        return msgspec.json.decode(response.content, type=Rows)
+
+    async def get(self, view: str, *key: Any) -> dict[str, Any] | None:
+        """The row with that key (one value per key column), or None if there is none."""
+        path = f"/v1/views/{quote(view, safe='')}/{quote(_written(key), safe='')}"
+        try:
+            response = await self._servers.ask(self._http, "GET", path)
+        except RequestRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+        rows = msgspec.json.decode(response.content, type=Rows).rows
+        return rows[0] if rows else None
+
+    def changes(
+        self,
+        view: str | None = None,
+        *,
+        stream: str | None = None,
+        after: str | None = None,
+        where: str | None = None,
+        select: Sequence[str] | None = None,
+        limit: int | None = None,
+        lineage: bool = False,
+        when_slow: Literal["catch_up", "disconnect"] = "catch_up",
+        attempts: int | None = None,
+    ) -> Changes:
+        """Follow a view, or the events of a stream: a snapshot, then every change, without end.
+
+        With `after`, only the changes since that position. A server that goes away is replaced by
+        the next one, without loss; `attempts` failures in a row raise NotReachable (None: never).
+        """
+        if (view is None) == (stream is None):
+            raise TypeError(
+                "follow either a view or a stream: changes('by_city') or stream='rsvps'"
+            )
+        request = {
+            "view": view,
+            "stream": stream,
+            "after": after,
+            "where": where,
+            "select": list(select) if select else None,
+            "limit": limit,
+            "lineage": True if lineage else None,
+            "when_slow": when_slow,
+        }
+        # Its own list of servers: one connection that moves on does not take the others along.
+        return Changes(Servers(self._urls), request, backoff=self._backoff, attempts=attempts)
+
+    async def query(self, sql: str, *, limit: int | None = None) -> Table:
+        """The answer to SQL over all views, read only."""
+        asked = {"sql": sql} if limit is None else {"sql": sql, "limit": limit}
+        response = await self._servers.ask(self._http, "POST", "/v1/query", json=asked)
+        return msgspec.json.decode(response.content, type=Table)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _get(self, path: str) -> Any:
+        response = await self._servers.ask(self._http, "GET", path)
+        return msgspec.json.decode(response.content)
+
+
+def _written(key: Sequence[Any]) -> str:
+    """A key as part of an address: the text itself, or a JSON array of several columns."""
+    if len(key) == 1 and isinstance(key[0], str) and not key[0].startswith("["):
+        return key[0]
+    return msgspec.json.encode(list(key)).decode()

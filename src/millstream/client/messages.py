@@ -1,0 +1,87 @@
+"""What a server tells a client."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Keyed(msgspec.Struct, frozen=True):
+    """A row of a snapshot; the key is None where the view or stream has none."""
+
+    key: list[Any] | None
+    row: dict[str, Any]
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
+    """All rows at `position`: forget what you held before. Changes follow from there."""
+
+    position: str
+    rows: list[Keyed]
+
+
+class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
+    """One row that came, changed or went; `position` is the place after it."""
+
+    op: Literal["upsert", "delete"]
+    position: str
+    key: list[Any] | None = None
+    row: dict[str, Any] | None = None
+
+
+class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
+    """The changes after `asked` are no longer held; a snapshot at `position` follows."""
+
+    asked: str
+    position: str
+    reason: str = ""
+
+
+class Lag(msgspec.Struct, frozen=True, tag_field="type", tag="lag"):
+    """You read more slowly than the view changes: `behind` changes are waiting for you."""
+
+    behind: int
+    position: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """A request on the socket that the server cannot fulfil."""
+
+    title: str
+    detail: str = ""
+
+
+class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
+    """The answer to a ping."""
+
+
+Message = Snapshot | Change | Gap | Lag
+"""What `Client.changes` yields."""
+
+FromServer = Message | Refused | Pong
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The answer of `Client.snapshot`: plain rows, and the position to follow the changes from."""
+
+    view: str
+    position: str
+    rows: list[dict[str, Any]]
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    type: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The answer of `Client.query`."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    truncated: bool = False
+    elapsed_ms: float = 0.0
+
+
+decode = msgspec.json.Decoder(FromServer).decode

@@ -1,0 +1,166 @@
+"""Following, when connections break, servers vanish and subscriptions are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.client.peers import StartSocket
+from websockets.asyncio.server import ServerConnection
+
+from millstream.client import Change, Client, Gap, Keyed, Lag, Message, Snapshot
+from millstream.client.backoff import Backoff
+from millstream.errors import NotReachable, QueryError, RequestRefused
+
+QUICK = Backoff(first=0.001, longest=0.01)
+
+
+async def tell(connection: ServerConnection, kind: str, **fields: Any) -> None:
+    await connection.send(json.dumps({"type": kind, "id": "1", **fields}))
+
+
+async def tell_change(connection: ServerConnection, n: int) -> None:
+    await tell(connection, "change", op="upsert", key=["a"], row={"n": n}, position=f"e:0={n}")
+
+
+def change(n: int) -> Change:
+    return Change("upsert", f"e:0={n}", ["a"], {"n": n})
+
+
+async def take(messages: AsyncIterator[Message], count: int) -> list[Message]:
+    async with asyncio.timeout(10):
+        return [await anext(messages) for _ in range(count)]
+
+
+async def test_a_snapshot_comes_first_and_then_every_change(socket_peer: StartSocket) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        rows = [{"key": ["a"], "row": {"n": 1}}]
+        await tell(connection, "snapshot", view="v", position="e:0=1", rows=rows)
+        await tell_change(connection, 2)
+        await tell(connection, "change", op="delete", key=["a"], row=None, position="e:0=3")
+        await tell(connection, "lag", behind=7, position="e:0=3")
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    async with Client(peer.url) as client, client.changes("v", where="n > 0") as changes:
+        assert await take(aiter(changes), 4) == [
+            Snapshot("e:0=1", [Keyed(["a"], {"n": 1})]),
+            change(2),
+            Change("delete", "e:0=3", ["a"], None),
+            Lag(7, "e:0=3"),
+        ]
+        assert changes.position == "e:0=3"
+    assert peer.asked == [
+        {"type": "subscribe", "id": "1", "view": "v", "where": "n > 0", "when_slow": "catch_up"}
+    ]
+
+
+async def test_after_a_broken_connection_it_goes_on_from_the_last_position(
+    socket_peer: StartSocket,
+) -> None:
+    async def script(number: int, connection: ServerConnection) -> None:
+        if number == 0:
+            await tell(connection, "snapshot", view="v", position="e:0=0", rows=[])
+        await tell_change(connection, 2 * number + 1)
+        await tell_change(connection, 2 * number + 2)
+        connection.transport.abort()
+
+    peer = await socket_peer(script)
+    client = Client(peer.url, backoff=QUICK)
+    async with client, client.changes("v") as changes:
+        got = await take(aiter(changes), 7)
+    assert got == [Snapshot("e:0=0", []), *map(change, range(1, 7))]
+    assert [asked.get("after") for asked in peer.asked[:3]] == [None, "e:0=2", "e:0=4"]
+
+
+async def test_another_server_goes_on_when_one_is_gone(socket_peer: StartSocket) -> None:
+    async def dying(_: int, connection: ServerConnection) -> None:
+        await tell_change(connection, 1)
+        await connection.close(1012, "restarting")
+
+    async def living(_: int, connection: ServerConnection) -> None:
+        await tell_change(connection, 2)
+        await connection.wait_closed()
+
+    first, second = await socket_peer(dying), await socket_peer(living)
+    client = Client("http://127.0.0.1:9", first.url, second.url, backoff=QUICK)
+    async with client, client.changes("v", after="e:0=0") as changes:
+        assert await take(aiter(changes), 2) == [change(1), change(2)]
+    assert [first.asked[0]["after"], second.asked[0]["after"]] == ["e:0=0", "e:0=1"]
+
+
+async def test_a_gap_is_told_and_does_not_move_the_position(socket_peer: StartSocket) -> None:
+    async def script(number: int, connection: ServerConnection) -> None:
+        await tell(connection, "gap", asked="old:0=1", position="e:0=5", reason="a new generation")
+        if number == 0:
+            return
+        await tell(connection, "snapshot", view="v", position="e:0=5", rows=[])
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    client = Client(peer.url, backoff=QUICK)
+    async with client, client.changes("v", after="old:0=1") as changes:
+        gap = Gap("old:0=1", "e:0=5", "a new generation")
+        assert await take(aiter(changes), 3) == [gap, gap, Snapshot("e:0=5", [])]
+    # Broken off between gap and snapshot: the snapshot was still owed.
+    assert [asked["after"] for asked in peer.asked] == ["old:0=1", "old:0=1"]
+
+
+async def test_a_refused_subscription_is_an_error_in_the_servers_words(
+    socket_peer: StartSocket,
+) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        await tell(connection, "error", title="Bad Request", detail="there is no column 'm'")
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    async with Client(peer.url) as client, client.changes("v", where="m = 1") as changes:
+        with pytest.raises(QueryError, match="there is no column 'm'"):
+            await take(aiter(changes), 1)
+
+
+async def test_a_client_that_asked_to_be_cut_off_when_slow_is_told_so(
+    socket_peer: StartSocket,
+) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        await connection.close(4008, "too slow")
+
+    peer = await socket_peer(script)
+    client = Client(peer.url, backoff=QUICK)
+    async with client, client.changes("v", when_slow="disconnect") as changes:
+        with pytest.raises(RequestRefused, match="too slowly"):
+            await take(aiter(changes), 1)
+    assert len(peer.asked) == 1
+
+
+async def test_it_gives_up_after_the_attempts_allowed() -> None:
+    client = Client("http://127.0.0.1:9", backoff=QUICK)
+    async with client, client.changes("v", attempts=3) as changes:
+        with pytest.raises(NotReachable, match=r"cannot follow v: .*check that a server runs"):
+            await take(aiter(changes), 1)
+
+
+async def test_leaving_early_closes_the_connection(socket_peer: StartSocket) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        await tell_change(connection, 1)
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    async with Client(peer.url) as client, client.changes(stream="s") as changes:
+        async for _ in changes:
+            break
+        assert not peer.closed.is_set()
+    async with asyncio.timeout(5):
+        await peer.closed.wait()
+    assert peer.asked[0]["stream"] == "s"
+
+
+async def test_either_a_view_or_a_stream_is_followed() -> None:
+    async with Client("http://127.0.0.1:9") as client:
+        with pytest.raises(TypeError, match="either a view or a stream"):
+            client.changes()
+        with pytest.raises(TypeError, match="either a view or a stream"):
+            client.changes("v", stream="s")

@@ -1,0 +1,100 @@
+"""Asking over HTTP, when some servers are away."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import pytest
+from tests.client.peers import BREAK_OFF, Response, StartHttp
+
+from millstream.client import Client, Rows
+from millstream.client.messages import Column, Table
+from millstream.errors import NotReachable, QueryError, RequestRefused, SettingsError
+
+NOBODY = "http://127.0.0.1:9"
+ROWS = {"view": "v", "position": "e:0=1", "rows": [{"city": "Köln", "n": 1}]}
+
+
+async def test_a_snapshot_asks_for_what_was_asked(http_peer: StartHttp) -> None:
+    peer = await http_peer(lambda *_: Response(body=ROWS))
+    async with Client(peer.url) as client:
+        rows = await client.snapshot(
+            "v", where="n > 0", select=["city", "n"], order="n DESC", limit=5
+        )
+    assert rows == Rows("v", "e:0=1", [{"city": "Köln", "n": 1}])
+    path, _, asked = peer.requests[0][0].split()[1].partition("?")
+    assert path == "/v1/views/v"
+    assert dict(parse_qsl(asked)) == {
+        "where": "n > 0",
+        "select": "city,n",
+        "order": "n DESC",
+        "limit": "5",
+    }
+
+
+async def test_the_next_server_is_asked_when_one_is_away_and_kept_while_it_answers(
+    http_peer: StartHttp,
+) -> None:
+    broken = await http_peer(lambda *_: BREAK_OFF)
+    starting = await http_peer(lambda *_: Response(503, {"detail": "catching up"}))
+    ready = await http_peer(lambda *_: Response(body={"views": [{"name": "v"}]}))
+    async with Client(NOBODY, broken.url, starting.url, ready.url) as client:
+        assert await client.views() == [{"name": "v"}]
+        assert await client.views() == [{"name": "v"}]
+    assert [len(peer.requests) for peer in (broken, starting, ready)] == [1, 1, 2]
+
+
+async def test_an_error_says_which_servers_were_tried_and_why_none_answered(
+    http_peer: StartHttp,
+) -> None:
+    peer = await http_peer(lambda *_: Response(503, {"detail": "catching up"}))
+    async with Client(NOBODY, peer.url) as client:
+        with pytest.raises(NotReachable) as caught:
+            await client.system()
+    assert "catching up" in str(caught.value)
+    assert NOBODY in str(caught.value)
+    assert caught.value.retry
+
+
+async def test_a_wrong_query_is_told_in_the_servers_words(http_peer: StartHttp) -> None:
+    peer = await http_peer(lambda *_: Response(400, {"title": "Bad", "detail": "no table 'x'"}))
+    async with Client(peer.url) as client:
+        with pytest.raises(QueryError, match="no table 'x'"):
+            await client.query("SELECT * FROM x")
+
+
+async def test_a_query_gives_columns_and_rows(http_peer: StartHttp) -> None:
+    body = {
+        "columns": [{"name": "n", "type": "BIGINT"}],
+        "rows": [[1], [2]],
+        "truncated": True,
+        "elapsed_ms": 1.5,
+    }
+    peer = await http_peer(lambda *_: Response(body=body))
+    async with Client(peer.url) as client:
+        table = await client.query("SELECT n FROM v", limit=2)
+    assert table == Table([Column("n", "BIGINT")], [[1], [2]], True, 1.5)
+    assert peer.requests[0][1] == b'{"sql":"SELECT n FROM v","limit":2}'
+
+
+async def test_a_key_that_is_not_there_is_none_and_another_refusal_is_an_error(
+    http_peer: StartHttp,
+) -> None:
+    statuses = iter([404, 410])
+    peer = await http_peer(lambda *_: Response(next(statuses), {"title": "Gone"}))
+    async with Client(peer.url) as client:
+        assert await client.get("v", "Köln") is None
+        with pytest.raises(RequestRefused, match="Gone") as caught:
+            await client.get("v", "Köln")
+    assert caught.value.status == 410
+
+
+@pytest.mark.parametrize("url", ["localhost:8500", "ws://localhost:8500", ""])
+def test_an_address_that_is_none_is_refused_with_the_form_to_write(url: str) -> None:
+    with pytest.raises(SettingsError, match="http://host:port"):
+        Client(url)
+
+
+def test_no_address_at_all_is_refused() -> None:
+    with pytest.raises(SettingsError, match="give an address"):
+        Client()
