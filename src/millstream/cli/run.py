@@ -67,12 +67,10 @@ def run(
     millstream run pipeline.sql --serve-port 9000 --home /var/lib/millstream
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
-    place = open_home(home)
+    # The user's mistakes come before the home is touched and the first process is started.
+    flags = Flags(assignments, kafka_port, collect_port, serve_port)
+    app, settings, place = load_app(pipeline), settings_of(pipeline, flags), open_home(home)
     with place.hold("run"):
-        # The user's mistakes come before the first process.
-        flags = Flags(assignments, kafka_port, collect_port, serve_port)
-        app = load_app(pipeline)
-        settings = settings_of(pipeline, flags)
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
         await_leftovers(place, show)

@@ -1,0 +1,138 @@
+"""A whole run over tiny processes: signals, the order of the end, what the user reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.home import is_alive
+
+# Three parts that tell their pid; `stubborn` ignores SIGTERM.
+RUN = """
+import sys
+from pathlib import Path
+from millstream.cli.outcome import complain
+from millstream.errors import MillstreamError
+from millstream.home import Home
+from millstream.supervise.part import Part, Policy
+from millstream.supervise.run import keep_up
+from millstream.supervise.steps import PlainShow
+
+home, last = Path(sys.argv[1]), sys.argv[2]
+code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + code
+parts = [
+    Part("kafka", (sys.executable, "-c", code), stage=3),
+    Part("collect", (sys.executable, "-c", code), needs=("kafka",), stage=0),
+    Part("serve", (sys.executable, "-c", eval(last)), needs=("kafka",), stage=2, grace=60),
+]
+try:
+    ended_by = keep_up(parts, Home(home), PlainShow(), ready_lines=["all ready"], policy=Policy(
+        backoff=0.01, deaths=3))
+except MillstreamError as error:
+    complain(str(error))
+    sys.exit(1)
+print("ended by", ended_by, flush=True)
+"""
+
+
+class Run:
+    def __init__(self, folder: Path, last: str = "code") -> None:
+        self.logs = folder / "logs"
+        self.output = folder / "out"
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", RUN, str(folder), last],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def until_said(self, text: str) -> None:
+        deadline = time.monotonic() + 20
+        while text not in self.output.read_text():
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.01)
+
+    def pids(self) -> list[int]:
+        """Of the parts, as they tell them themselves; waits until all have."""
+        deadline = time.monotonic() + 20
+        while True:
+            logs = [path.read_text() for path in self.logs.glob("*.log")]
+            if len(logs) == 3 and all(log.endswith("\n") for log in logs):
+                return [int(log.split()[-1]) for log in logs]
+            assert time.monotonic() < deadline, logs
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    yield run
+    run.process.kill()
+    run.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_in_order(system: Run, number: signal.Signals) -> None:
+    system.until_said("all ready")
+    pids = system.pids()
+    system.process.send_signal(number)
+    assert system.process.wait(15) == 0
+    assert not any(is_alive(pid) for pid in pids)
+    out = system.output.read_text()
+    assert f"ended by {int(number)}" in out
+    ends = [line.split()[2] for line in out.splitlines() if "ended after" in line]
+    assert ends == ["collect", "serve", "kafka"]
+
+
+def test_the_end_of_a_killed_supervisor_is_the_end_of_its_parts(system: Run) -> None:
+    system.until_said("all ready")
+    pids = system.pids()
+    system.process.kill()
+    system.process.wait()
+    deadline = time.monotonic() + 10
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "parts outlive their supervisor"
+        time.sleep(0.01)
+
+
+def test_a_second_signal_ends_what_does_not_want_to_end(tmp_path: Path) -> None:
+    run = Run(tmp_path, "deaf")
+    run.until_said("all ready")
+    pids = run.pids()
+    run.process.send_signal(signal.SIGINT)
+    run.until_said("serve      ending")
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(15) == 0
+    assert "serve      killed" in run.output.read_text()
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_part_that_was_killed_comes_back_and_the_user_is_told(system: Run) -> None:
+    system.until_said("all ready")
+    before = system.pids()
+    os.kill(before[0], signal.SIGKILL)
+    system.until_said("by signal SIGKILL; starting it again")
+    deadline = time.monotonic() + 20
+    while not all(is_alive(pid) for pid in system.pids()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(set(before) & set(system.pids())) == 2
+
+
+def test_giving_up_ends_the_others_and_shows_the_log(tmp_path: Path) -> None:
+    run = Run(tmp_path, "\"print('no luck', flush=True); raise SystemExit(9)\"")
+    assert run.process.wait(30) == 1
+    out = run.output.read_text()
+    assert "error: serve does not stay up: it died 3 times, last by exit code 9" in out
+    assert "  no luck" in out
+    for path in (tmp_path / "logs" / "kafka.log", tmp_path / "logs" / "collect.log"):
+        if text := path.read_text():
+            assert not is_alive(int(text))

@@ -1,0 +1,127 @@
+"""What the terminal shows, drawn into a text."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from millstream.supervise.part import Part
+from millstream.supervise.screen import TerminalShow
+from millstream.supervise.steps import PlainShow, sentence
+from millstream.supervise.supervisor import Happening, Supervisor
+from millstream.supervise.tables import milliseconds, one_line, rate, streams_table, views_table
+
+LATENCY = {"p50": 9.12, "p99": 31.0, "max": 40.0, "count": 7}
+SYSTEM: dict[str, Any] = {
+    "app": "shop",
+    "streams": [
+        {"name": "orders", "source": None},
+        {"name": "rsvps", "source": {"kind": "websocket", "url": "ws://x"}},
+    ],
+    "views": [{"name": "by_city", "mode": "real_time", "rows": 1234}, {"name": "new", "rows": 0}],
+    "tiers": {
+        "collect": {
+            "state": "up",
+            "rate": 12.34,
+            "accepted": 5000,
+            "rejected": 2,
+            "latency_ms": LATENCY,
+            "streams": {"orders": {"accepted": 5000, "rejected": 2, "rate": 12.34}},
+            "sources": [
+                {"stream": "rsvps", "state": "retrying", "url": "ws://x", "error": "[red]refused"}
+            ],
+        },
+        "log": {"state": "up", "rate": 12.0},
+        "analyze": {
+            "state": "up",
+            "rate": 5.0,
+            "views": {"by_city": {"state": "running", "restarts": 3}},
+        },
+        "serve": {
+            "state": "up",
+            "clients": 4,
+            "views": {"by_city": {"rate": 250.0, "analyze_ms": LATENCY}},
+        },
+    },
+    "end_to_end_ms": LATENCY,
+}
+
+
+def drawn(thing: Any) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(thing)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_figures_are_short() -> None:
+    assert milliseconds(LATENCY) == "9.1 / 31 ms"
+    assert milliseconds(None) == milliseconds({"count": 0}) == "–"
+    assert (rate(3.14159), rate(1234.5), rate(None)) == ("3.1/s", "1,234/s", "–")
+
+
+def test_streams_show_their_counts_and_sources() -> None:
+    text = drawn(streams_table(SYSTEM))
+    orders = next(line for line in text.splitlines() if line.startswith("orders"))
+    assert orders.split()[1:4] == ["12.3/s", "5,000", "2"]
+    assert "retrying ws://x [red]refused" in text  # a stranger's text is no markup
+
+
+def test_views_show_the_state_of_their_query() -> None:
+    by_city, new = drawn(views_table(SYSTEM)).splitlines()[1:3]
+    assert by_city.split()[:5] == ["by_city", "real-time", "●", "running", "1,234"]
+    assert "✗ unknown" in new
+
+
+def test_one_line_tells_the_most_important() -> None:
+    assert one_line(SYSTEM, restarts=1) == (
+        "in 12.3/s · accepted 5,000 · rejected 2 · queries running 1 of 2 · "
+        "end to end 9.1 / 31 ms · clients 4 · restarts 1"
+    )
+    assert "serve does not answer" in one_line(None, restarts=0)
+
+
+def test_happenings_are_sentences() -> None:
+    assert sentence(Happening("a", "ready", "http://x", 1.23)) == "ready on http://x after 1.2 s"
+    assert sentence(Happening("a", "died", "exit code 3", 2)) == "died after 2.0 s by exit code 3"
+
+
+def test_plain_lines_carry_the_time_and_a_status_line_comes_every_ten_seconds() -> None:
+    now, out = 100.0, io.StringIO()
+    show = PlainShow(out, clock=lambda: now)
+    supervisor = Supervisor([], Path("logs"), show.happened)
+    show.happened(Happening("serve", "ready", "http://x", 1.0))
+    show.ready(["all ready"])
+    for _ in range(40):
+        now += 0.5
+        show.tick(supervisor, SYSTEM)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "    0.0 s  serve      ready on http://x after 1.0 s"
+    assert [line.split()[0] for line in lines if "accepted" in line] == ["10.0", "20.0"]
+
+
+def test_a_terminal_shows_steps_then_the_screen_then_the_end(tmp_path: Path) -> None:
+    out = io.StringIO()
+    show = TerminalShow(Console(file=out, force_terminal=True, width=120, height=50))
+    supervisor = Supervisor(
+        [Part("serve", ("true",), needs=("kafka",)), Part("kafka", ("true",))],
+        tmp_path,
+        show.happened,
+    )
+    show.tick(supervisor, None)
+    assert "waits for kafka" in out.getvalue()
+    show.ready(["all ready: dashboard http://x/"])
+    deadline = time.monotonic() + 5
+    while "by_city" not in out.getvalue():
+        assert time.monotonic() < deadline
+        show.tick(supervisor, SYSTEM)
+    assert "\x1b[?1049h" in out.getvalue()  # the alternate screen is entered …
+    show.close()
+    assert "\x1b[?1049l" in out.getvalue()  # … and left
+    show.happened(Happening("serve", "ended", "", 0.5))
+    assert out.getvalue().rstrip().endswith("ended after 0.5 s\x1b[0m")
