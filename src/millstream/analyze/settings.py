@@ -15,6 +15,10 @@ class AnalyzeSettings(BaseModel):
         "5 minutes",
         description="How often real-time queries commit; the most that a restart replays. At least 5 s.",
     )
+    shuffle_partitions: int = Field(
+        1, ge=1, description="Tasks over which a query's groups are spread; each takes a slot."
+    )
+    driver_memory: str = Field("1g", description="Heap of Spark's driver, as Java writes it.")
     spark: dict[str, str] = Field(
         default_factory=dict, description="Spark configuration that wins over ours."
     )

@@ -1,0 +1,109 @@
+"""Catalyst's plans, taken apart and put together from Python through py4j."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+# What py4j hands out has no types: a plan, an expression and an attribute are Java objects to us.
+LogicalPlan = Any
+Attribute = Any
+Expression = Any
+
+
+class Catalyst:
+    """Plans of one Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.session: Any = spark._jsparkSession
+        self.jvm: Any = spark._jvm
+        self.none = self.module("scala.None")
+
+    def java(self, path: str) -> Any:
+        """The class of that name."""
+        found = self.jvm
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def module(self, path: str) -> Any:
+        """The Scala object of that name."""
+        return getattr(self.java(f"{path}$"), "MODULE$")
+
+    def some(self, value: Any) -> Any:
+        return self.jvm.scala.Some(value)
+
+    def seq(self, values: Iterable[Any]) -> Any:
+        """A Scala Seq."""
+        java = self.jvm.java.util.ArrayList()
+        for value in values:
+            java.add(value)
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(java)
+
+    def analysed(self, frame: DataFrame) -> LogicalPlan:
+        return frame._jdf.queryExecution().analyzed()
+
+    def frame(self, plan: LogicalPlan) -> DataFrame:
+        """The DataFrame that a plan gives."""
+        rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session, plan)
+        return DataFrame(rows, self.spark)
+
+    def column(self, expression: Expression) -> Column:
+        """An attribute or expression of a plan, for use in a DataFrame over it."""
+        java = self.jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression)
+        return Column(java)
+
+    def project(self, child: LogicalPlan, attributes: Iterable[Attribute]) -> LogicalPlan:
+        logical = self.jvm.org.apache.spark.sql.catalyst.plans.logical
+        return logical.Project(self.seq(attributes), child)
+
+    def extend(
+        self, child: LogicalPlan, **columns: Column
+    ) -> tuple[LogicalPlan, dict[str, Attribute]]:
+        """A plan with further columns computed over `child`, and their attributes."""
+        kept = [self.column(attribute) for attribute in items(child.output())]
+        added = [column.alias(name) for name, column in columns.items()]
+        plan = self.analysed(self.frame(child).select(*kept, *added))
+        return plan, dict(zip(columns, items(plan.output())[len(kept) :], strict=True))
+
+    def aggregates(self, child: LogicalPlan, **columns: Column) -> list[Expression]:
+        """Aliased aggregate expressions over `child`, to be put into an Aggregate of its rows."""
+        named = [column.alias(name) for name, column in columns.items()]
+        return items(self.analysed(self.frame(child).groupBy().agg(*named)).aggregateExpressions())
+
+
+def items(seq: Any) -> list[Any]:
+    """A Scala Seq as a list."""
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def name_of(node: Any) -> str:
+    """The class of a plan or expression, as in `Project`."""
+    return str(node.getClass().getSimpleName())
+
+
+def identity(attribute: Attribute) -> int:
+    """What stays the same of an attribute wherever a plan mentions it."""
+    return int(attribute.exprId().id())
+
+
+def references(expression: Expression) -> set[int]:
+    return {identity(each) for each in items(expression.references().toSeq())}
+
+
+def leaves(plan: LogicalPlan) -> list[LogicalPlan]:
+    return items(plan.collectLeaves())
+
+
+def replace_leaves(
+    catalyst: Catalyst, plan: LogicalPlan, replace: Callable[[LogicalPlan], LogicalPlan]
+) -> LogicalPlan:
+    """The plan with every leaf replaced by what `replace` makes of it."""
+    children = items(plan.children())
+    if not children:
+        return replace(plan)
+    fresh = [replace_leaves(catalyst, child, replace) for child in children]
+    return plan.withNewChildren(catalyst.seq(fresh))

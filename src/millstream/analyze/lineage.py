@@ -1,0 +1,453 @@
+"""Hidden columns through a user's plan: how new each result row is, and which event it comes from.
+
+A grouped result gets `_revision` (how many rows are in: it only grows), `_received_at` and `_event_time`
+(of the newest event that is in). Any other result keeps its event's `_position`, to which the number
+of the row among the event's rows is added where a plan makes several of one. The user writes nothing
+for this: their analysed plan is walked from the top down to our reader and built anew with the
+columns passed up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from millstream.analyze.catalyst import (
+    Attribute,
+    Catalyst,
+    LogicalPlan,
+    identity,
+    items,
+    leaves,
+    name_of,
+    references,
+)
+from millstream.analyze.reader import EVENT_TIME, MARK, POSITION, RECEIVED, REVISION
+
+# Nodes that give their child's columns, whatever these are.
+_TRANSPARENT = {
+    *(
+        "Filter",
+        "SubqueryAlias",
+        "EventTimeWatermark",
+        "UpdateEventTimeWatermarkColumn",
+        "Deduplicate",
+    ),
+    *(
+        "DeduplicateWithinWatermark",
+        "ResolvedHint",
+        "Repartition",
+        "RepartitionByExpression",
+        "Sort",
+    ),
+    *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
+}
+# An event's rows within rows (an explode in an explode): this many per level, on three levels.
+_ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
+
+Lineage = Literal["revision", "position", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A plan that gives at least the columns it gave, and the hidden ones."""
+
+    plan: LogicalPlan
+    sources: frozenset[str] = frozenset()  # the inputs that its rows come from
+    position: Attribute | None = None  # which event; None once that can't be told
+    row: Attribute | None = None  # which of the event's rows; None: there is but one
+    levels: int = 0  # how many times one row was made into several
+    received: Attribute | None = None
+    event_time: Attribute | None = None
+    revision: Attribute | None = None
+    grouping: tuple[LogicalPlan, ...] = ()  # the Aggregate that gave the revision
+    lost: str = ""  # why there is no position
+
+    def hidden(self) -> dict[str, Attribute]:
+        named = {
+            "position": self.position,
+            "row": self.row,
+            "received": self.received,
+            "event_time": self.event_time,
+            "revision": self.revision,
+        }
+        return {name: attribute for name, attribute in named.items() if attribute is not None}
+
+    def without_position(self, why: str) -> Carried:
+        return replace(self, position=None, row=None, lost=self.lost or why)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A user's result with its lineage."""
+
+    frame: DataFrame  # the user's columns, then `_revision` or `_position`, and the times
+    columns: tuple[str, ...]  # the user's
+    lineage: Lineage
+    lost: str  # why there is neither, if so
+    grouping: (
+        tuple[str, ...] | None
+    )  # the result's columns that tell groups apart; None: not grouped
+    ungrouped_key: tuple[str, ...]  # what the key lacks to tell groups apart
+
+
+def trace(frame: DataFrame, key: tuple[str, ...] | None) -> Traced:
+    """The user's result with hidden columns behind its own."""
+    catalyst = Catalyst(frame.sparkSession)
+    plan = catalyst.analysed(frame)
+    carried = _Carrier(catalyst).carry(plan)
+    output = items(plan.output())
+    columns = [catalyst.column(attribute) for attribute in output]
+    result = catalyst.frame(carried.plan).select(*columns, *_columns(catalyst, carried))
+    names = tuple(str(attribute.name()) for attribute in output)
+    groups = _grouping(plan, output, carried) if carried.grouping else None
+    lineage: Lineage = "none"
+    if carried.revision is not None:
+        lineage = "revision"
+    elif carried.position is not None:
+        lineage = "position"
+    return Traced(
+        result,
+        names,
+        lineage,
+        "" if lineage != "none" else carried.lost,
+        tuple(groups) if groups is not None else None,
+        _missing(groups or {}, key or ()),
+    )
+
+
+def _columns(catalyst: Catalyst, carried: Carried) -> list[Column]:
+    def column(attribute: Attribute | None, kind: str) -> Column:
+        return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
+
+    hidden = []
+    if carried.revision is not None:
+        hidden.append(catalyst.column(carried.revision).alias(REVISION))
+    elif carried.position is not None:
+        position = catalyst.column(carried.position)
+        row = F.lit(0) if carried.row is None else catalyst.column(carried.row)
+        parts = [position.getField(name).alias(name) for name in ("source", "partition", "offset")]
+        hidden.append(F.struct(*parts, row.cast("bigint").alias("row")).alias(POSITION))
+    hidden.append(column(carried.received, "timestamp").alias(RECEIVED))
+    hidden.append(column(carried.event_time, "timestamp").alias(EVENT_TIME))
+    return hidden
+
+
+class _Carrier:
+    """Walks one plan."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+
+    def carry(self, plan: LogicalPlan) -> Carried:
+        match name_of(plan):
+            case "Project":
+                return self._project(plan)
+            case "View":  # a name for its child, which Spark drops too
+                return self.carry(plan.child())
+            case "Generate":
+                return self._generate(plan)
+            case "Expand":
+                return self._expand(plan)
+            case "Aggregate":
+                return self._aggregate(plan)
+            case "Distinct":
+                return self._distinct(plan)
+            case "Union":
+                return self._union(plan)
+            case "Join":
+                return self._join(plan)
+            case name if name in _TRANSPARENT:
+                child = self.carry(plan.child())
+                return replace(child, plan=self._over(plan, child.plan))
+            case _ if not plan.isStreaming():
+                return Carried(plan)
+            case name:
+                return Carried(plan, lost=f"rows cannot be followed through {_words(name)}")
+
+    def _over(self, plan: LogicalPlan, *children: LogicalPlan) -> LogicalPlan:
+        return plan.withNewChildren(self._catalyst.seq(children))
+
+    def _project(self, plan: LogicalPlan) -> Carried:
+        below = plan.child()
+        marked = {a.name(): a for a in items(below.output()) if a.metadata().contains(MARK)}
+        if {POSITION, RECEIVED, EVENT_TIME} <= marked.keys():
+            child = Carried(
+                below,
+                sources=_topics(below),
+                position=marked[POSITION],
+                received=marked[RECEIVED],
+                event_time=marked[EVENT_TIME],
+            )
+        else:
+            child = self.carry(below)
+        given = {identity(each.toAttribute()) for each in items(plan.projectList())}
+        passed = [a for a in child.hidden().values() if identity(a) not in given]
+        fresh = plan.copy(plan.projectList().appendedAll(self._catalyst.seq(passed)), child.plan)
+        return replace(child, plan=fresh)
+
+    def _generate(self, plan: LogicalPlan) -> Carried:
+        catalyst, child = self._catalyst, self.carry(plan.child())
+        kind = name_of(plan.generator())
+        output = items(plan.generatorOutput())
+        if child.position is None:
+            return replace(child, plan=self._over(plan, child.plan))
+        if kind == "PosExplode":
+            ordinal, made = output[0], self._over(plan, child.plan)
+        elif kind == "Explode":
+            array = catalyst.column(plan.generator().child())
+            numbered = catalyst.analysed(catalyst.frame(child.plan).select(F.posexplode(array)))
+            generate = numbered.child()
+            ordinal = items(generate.generatorOutput())[0].withNullability(plan.outer())
+            made = plan.copy(
+                generate.generator(),
+                plan.unrequiredChildIndex(),
+                plan.outer(),
+                plan.qualifier(),
+                catalyst.seq([ordinal, *output]),
+                child.plan,
+            )
+        else:
+            made = self._over(plan, child.plan)
+            why = f"the rows that {_words(kind)} makes of one event cannot be numbered"
+            return replace(child, plan=made).without_position(why)
+        return self._number(
+            replace(child, plan=made), F.coalesce(catalyst.column(ordinal), F.lit(0))
+        )
+
+    def _expand(self, plan: LogicalPlan) -> Carried:
+        """Several rows of each row: sliding windows, and grouping sets."""
+        catalyst, child = self._catalyst, self.carry(plan.child())
+        known = {identity(attribute) for attribute in items(plan.output())}
+        passed = [a for a in child.hidden().values() if identity(a) not in known]
+        literal = catalyst.module("org.apache.spark.sql.catalyst.expressions.Literal")
+        ordinal = items(catalyst.analysed(catalyst.frame(child.plan).select(F.lit(0))).output())[0]
+        projections = [
+            catalyst.seq([*items(projection), *passed, literal.apply(number)])
+            for number, projection in enumerate(items(plan.projections()))
+        ]
+        output = catalyst.seq([*items(plan.output()), *passed, ordinal])
+        made = replace(child, plan=plan.copy(catalyst.seq(projections), output, child.plan))
+        return self._number(made, catalyst.column(ordinal))
+
+    def _number(self, made: Carried, ordinal: Column) -> Carried:
+        """Add the number of a row among those that were made of one row."""
+        if made.position is None:
+            return made
+        if made.levels == _LEVELS:
+            return made.without_position(f"it makes several rows of one {_LEVELS + 1} times over")
+        row = ordinal.cast("bigint")
+        if made.row is not None:
+            row = self._catalyst.column(made.row) * F.lit(_ROWS_PER_LEVEL) + row
+        plan, added = self._catalyst.extend(made.plan, _row=row)
+        return replace(made, plan=plan, row=added["_row"], levels=made.levels + 1)
+
+    def _aggregate(self, plan: LogicalPlan) -> Carried:
+        catalyst, child = self._catalyst, self.carry(plan.child())
+        if not plan.isStreaming():
+            return Carried(plan)
+        wanted = {REVISION: F.count(F.lit(1))}
+        if child.received is not None:
+            wanted[RECEIVED] = F.max(catalyst.column(child.received))
+        if child.event_time is not None:
+            wanted[EVENT_TIME] = F.max(catalyst.column(child.event_time))
+        added = catalyst.aggregates(child.plan, **wanted)
+        made = plan.copy(
+            plan.groupingExpressions(),
+            plan.aggregateExpressions().appendedAll(catalyst.seq(added)),
+            child.plan,
+            plan.hint(),
+        )
+        named = {alias.name(): alias.toAttribute() for alias in added}
+        return Carried(
+            made,
+            sources=child.sources,
+            received=named.get(RECEIVED),
+            event_time=named.get(EVENT_TIME),
+            revision=named[REVISION],
+            grouping=(plan,),
+        )
+
+    def _distinct(self, plan: LogicalPlan) -> Carried:
+        """Rows that differ in the user's columns; the hidden ones must not make a difference."""
+        child = self.carry(plan.child())
+        logical = self._catalyst.jvm.org.apache.spark.sql.catalyst.plans.logical
+        keys = plan.child().output()
+        return replace(child, plan=logical.Deduplicate(keys, child.plan, self._catalyst.none))
+
+    def _union(self, plan: LogicalPlan) -> Carried:
+        catalyst = self._catalyst
+        branches = [self.carry(child) for child in items(plan.children())]
+        sources = frozenset[str]().union(*(branch.sources for branch in branches))
+        if any(branch.revision is not None for branch in branches):
+            return Carried(plan, sources, lost="it puts grouped results together")
+        lost = next((branch.lost for branch in branches if branch.position is None), "")
+        fresh, seen = [], set[str]()
+        for number, (child, branch) in enumerate(
+            zip(items(plan.children()), branches, strict=True), start=1
+        ):
+            # Rows of the same event from two branches are two results, and told apart by the label.
+            label = f"#{number}" if branch.sources & seen else ""
+            seen |= branch.sources
+            kept = [catalyst.column(attribute) for attribute in items(child.output())]
+            hidden = _union_columns(catalyst, branch, label)
+            fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
+        made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
+        position, row, received, event_time = items(made.output())[-4:]
+        union = Carried(
+            made,
+            sources,
+            position,
+            row,
+            max(branch.levels for branch in branches),
+            received,
+            event_time,
+        )
+        return union.without_position(lost) if lost else union
+
+    def _join(self, plan: LogicalPlan) -> Carried:
+        left, right = self.carry(plan.left()), self.carry(plan.right())
+        made = plan.copy(left.plan, right.plan, plan.joinType(), plan.condition(), plan.hint())
+        kind = name_of(plan.joinType()).rstrip("$")
+        if plan.left().isStreaming() and plan.right().isStreaming():
+            return self._join_of_streams(made, left, right, kind)
+        streaming, static = (
+            (left, plan.right()) if plan.left().isStreaming() else (right, plan.left())
+        )
+        carried = replace(streaming, plan=made)
+        if kind in ("LeftSemi", "LeftAnti") or _at_most_one(plan, static):
+            return carried
+        why = (
+            "it joins reference data of which several rows may fit one event; "
+            "dropDuplicates([…]) by the joined columns on that data says that only one does"
+        )
+        return carried.without_position(why)
+
+    def _join_of_streams(
+        self, made: LogicalPlan, left: Carried, right: Carried, kind: str
+    ) -> Carried:
+        why = "its rows come from two events each"
+        if kind in ("LeftSemi", "LeftAnti"):
+            return replace(left, plan=made).without_position(why)
+        catalyst = self._catalyst
+        times = {}
+        for name, one, other in (
+            (RECEIVED, left.received, right.received),
+            (EVENT_TIME, left.event_time, right.event_time),
+        ):
+            both = [catalyst.column(each) for each in (one, other) if each is not None]
+            if len(both) == 2:
+                times[name] = F.greatest(*both)
+        plan, added = catalyst.extend(made, **times)
+        return Carried(
+            plan,
+            left.sources | right.sources,
+            received=added.get(RECEIVED),
+            event_time=added.get(EVENT_TIME),
+            lost=why,
+        )
+
+
+def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Column]:
+    def column(attribute: Attribute | None, kind: str) -> Column:
+        return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
+
+    kind = "struct<source: string, partition: int, offset: bigint>"
+    position = column(branch.position, kind)
+    if label and branch.position is not None:
+        source = F.concat(position.getField("source"), F.lit(label)).alias("source")
+        rest = [position.getField(name).alias(name) for name in ("partition", "offset")]
+        position = F.struct(source, *rest)
+    row = F.coalesce(column(branch.row, "bigint"), F.lit(0).cast("bigint"))
+    times = [column(each, "timestamp") for each in (branch.received, branch.event_time)]
+    named = zip(
+        (position.cast(kind), row, *times), (POSITION, "_row", RECEIVED, EVENT_TIME), strict=True
+    )
+    return [each.alias(name) for each, name in named]
+
+
+def _topics(plan: LogicalPlan) -> frozenset[str]:
+    relations = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
+    return frozenset(str(leaf.extraOptions().get("subscribe")) for leaf in relations)
+
+
+def _at_most_one(join: LogicalPlan, static: LogicalPlan) -> bool:
+    """Whether no two rows of the static side can fit one event, as far as Spark knows."""
+    if not join.condition().isDefined():
+        return False
+    equal = set[int]()
+    for part in _conjuncts(join.condition().get()):
+        if name_of(part) in ("EqualTo", "EqualNullSafe"):
+            equal |= references(part)
+    keys = items(static.distinctKeys().toSeq())
+    return any(
+        {i for each in items(key.toSeq()) for i in references(each)} <= equal for key in keys
+    )
+
+
+def _conjuncts(condition: LogicalPlan) -> list[LogicalPlan]:
+    if name_of(condition) != "And":
+        return [condition]
+    return [*_conjuncts(condition.left()), *_conjuncts(condition.right())]
+
+
+def _grouping(
+    plan: LogicalPlan, output: list[Attribute], carried: Carried
+) -> dict[str, tuple[set[int], set[str]]]:
+    """Each grouping expression, by what to call it: its references, and the columns made from it."""
+    aggregate = carried.grouping[0]
+    origins = {str(a.name()): _origins(plan, aggregate, {identity(a)}) for a in output}
+    groups = {}
+    for expression in items(aggregate.groupingExpressions()):
+        needed = references(expression)
+        if not needed or getattr(expression, "name", str)() == "spark_grouping_id":
+            continue
+        columns = {name for name, from_ in origins.items() if needed <= from_}
+        plain = [name for name in columns if origins[name] == needed]
+        name = plain[0] if plain else str(expression.sql()).replace("`", "")
+        groups[name] = (needed, columns)
+    return groups
+
+
+def _origins(plan: LogicalPlan, until: LogicalPlan, wanted: set[int]) -> set[int]:
+    """The attributes below the Aggregate from which these of `plan` are made."""
+    expressions = {}
+    if name_of(plan) == "Project":
+        expressions = {identity(e.toAttribute()): e for e in items(plan.projectList())}
+    elif plan.fastEquals(until):
+        expressions = {identity(e.toAttribute()): e for e in items(plan.aggregateExpressions())}
+    made = set[int]()
+    for attribute in wanted:
+        made |= references(expressions[attribute]) if attribute in expressions else {attribute}
+    children = items(plan.children())
+    if plan.fastEquals(until) or len(children) != 1:
+        return made
+    return _origins(children[0], until, made)
+
+
+def _missing(groups: dict[str, tuple[set[int], set[str]]], key: tuple[str, ...]) -> tuple[str, ...]:
+    lowered = {name.lower() for name in key}
+    return tuple(
+        name
+        for name, (_, columns) in groups.items()
+        if not any(column.lower() in lowered for column in columns)
+    )
+
+
+def _words(name: str) -> str:
+    known = {
+        "Inline": "inline()",
+        "Stack": "stack()",
+        "JsonTuple": "json_tuple()",
+        "MapInPandas": "mapInPandas",
+        "MapInArrow": "mapInArrow",
+        "PythonMapInArrow": "mapInArrow",
+        "TransformWithStateInPySpark": "transformWithState",
+        "FlatMapGroupsInPandas": "applyInPandas",
+        "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+        "UserDefinedGenerator": "a generator of your own",
+    }
+    return known.get(name, name)

@@ -1,0 +1,419 @@
+"""Builds each view's query and decides how it runs."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampType
+
+from millstream.analyze import tables
+from millstream.analyze.catalyst import Catalyst, items, name_of
+from millstream.analyze.fingerprint import generation
+from millstream.analyze.lineage import Traced, trace
+from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
+from millstream.analyze.reader import HIDDEN, MARK, REVISION, events, records
+from millstream.analyze.realtime import (
+    Refused,
+    Stages,
+    check_real_time,
+    check_streaming,
+    condense,
+)
+from millstream.analyze.session import start_session
+from millstream.app import App
+from millstream.audit import Column
+from millstream.errors import PipelineError
+from millstream.log.connection import spark_options
+from millstream.log.settings import LogSettings
+from millstream.log.topics import stream_topic, view_topic
+from millstream.model import View
+from millstream.names import suggest
+from millstream.settings import Settings
+
+_REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalancePartitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A view's query, ready to be started."""
+
+    view: View
+    plan: ViewPlan
+    rows: DataFrame  # the user's columns and the hidden ones
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    mode: RunMode
+    output_mode: str
+    reason: str
+    stages: Stages | None
+
+
+def plan(app: App, settings: Settings) -> Plan:
+    """What will run, found out with Spark but without Kafka; PipelineError for a view that can't."""
+    spark = start_session(settings.analyze, slots=2, name=f"{app.name} plan")
+    try:
+        return Planner(spark, app, settings).plan()
+    finally:
+        spark.stop()
+
+
+def enough_slots(app: App, settings: Settings, partitions: Callable[[str], int]) -> int:
+    """Slots that suffice for every view, whatever its query: waiting ones cost next to nothing."""
+    per_view = [
+        sum(partitions(stream_topic(app.name, stream)) for stream in _streams(app, view))
+        + sum(partitions(view_topic(app.name, each)) for each in view.inputs if each in app.views)
+        for view in app.views.values()
+    ]
+    return sum(per_view) + len(per_view) * 3 * settings.analyze.shuffle_partitions + 2
+
+
+class Planner:
+    """Plans the views of one app on one session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        app: App,
+        settings: Settings,
+        partitions: Callable[[str], int] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._app = app
+        self._settings = settings
+        self._partitions = partitions or (lambda topic: settings.log.partitions)
+        self._options = kafka_options(settings.log)
+        self._streams: dict[str, DataFrame] = {}
+        self._results: dict[str, DataFrame] = {}  # a view's rows as its user wrote them
+        self._queries: dict[str, Query] = {}
+
+    def plan(self) -> Plan:
+        return Plan(self._app.name, tuple(query.plan for query in self.queries()))
+
+    def queries(self) -> list[Query]:
+        """Every view's query, inputs before those that read them."""
+        for view in self._app.views_in_order():
+            if view.name not in self._queries:
+                self._queries[view.name] = self._query(view)
+        return list(self._queries.values())
+
+    def _query(self, view: View) -> Query:
+        frame = self._build(view)
+        self._results[view.name] = frame
+        _check_columns(view, frame)
+        traced = trace(_shown(frame), view.key)
+        _check_key(view, traced)
+        decision = self._decide(view, traced.frame)
+        lineage, doubt = _lineage(traced, decision)
+        rows = traced.frame
+        if lineage in ("batch", "none"):
+            rows = rows.select(*(_name(each) for each in rows.columns if each != "_position"))
+        key = None if view.key is None else tuple(_spelled(view, rows.columns))
+        topics = self._topics(view)
+        upstream = [
+            self._queries[each].plan.generation for each in view.inputs if each in self._queries
+        ]
+        return Query(
+            view,
+            ViewPlan(
+                name=view.name,
+                inputs=view.inputs,
+                reads=topics,
+                topic=view_topic(self._app.name, view.name),
+                key=key,
+                columns=_columns(rows, traced.columns),
+                window=_window(rows, traced.columns),
+                mode=decision.mode,
+                output_mode="append" if decision.output_mode == "append" else "update",
+                reason=decision.reason,
+                lineage=lineage,
+                doubt=doubt,
+                slots=self._slots(decision),
+                keep_ms=None if view.keep is None else view.keep // timedelta(milliseconds=1),
+                generation=generation(
+                    rows,
+                    view.place.file,
+                    [
+                        *(key, decision.mode, decision.output_mode, lineage, upstream),
+                        self._settings.analyze.shuffle_partitions,
+                    ],
+                ),
+                description=view.description,
+            ),
+            rows,
+        )
+
+    def _build(self, view: View) -> DataFrame:
+        """The rows as the user's function or SQL gives them."""
+        inputs = {name: self._input(view, name) for name in view.inputs}
+        with _blaming(view):
+            if view.sql is not None:
+                return _run_sql(self._spark, view.sql, inputs)
+            assert view.function is not None
+            result = view.function(**inputs)
+        if not isinstance(result, DataFrame):
+            raise PipelineError(
+                f"view {view.name!r} returns a {type(result).__name__}, not a DataFrame",
+                file=view.place.file,
+                line=view.place.line,
+                remedy="return the DataFrame that the query gives",
+            )
+        return result
+
+    def _input(self, view: View, name: str) -> DataFrame:
+        if name in self._app.streams:
+            return self._stream(name)
+        upstream, topic = self._queries[name], view_topic(self._app.name, name)
+        if view.reads.get(name) == "reference":
+            return tables.reference(self._spark, upstream, topic, self._options)
+        if upstream.plan.lineage == "revision":
+            return tables.changes(records(self._spark, topic, self._options), upstream)
+        # Rows that are made from one event each are made again rather than read back from the log,
+        # where a crash may have repeated them.
+        return self._results[name]
+
+    def _stream(self, name: str) -> DataFrame:
+        if name not in self._streams:
+            topic = stream_topic(self._app.name, name)
+            source = records(self._spark, topic, self._options)
+            self._streams[name] = events(source, self._app.streams[name])
+        return self._streams[name]
+
+    def _topics(self, view: View) -> tuple[str, ...]:
+        topics: dict[str, None] = {}
+        for name in view.inputs:
+            if name in self._app.streams:
+                topics[stream_topic(self._app.name, name)] = None
+            elif (
+                view.reads.get(name) == "reference"
+                or self._queries[name].plan.lineage == "revision"
+            ):
+                topics[view_topic(self._app.name, name)] = None
+            else:
+                topics |= dict.fromkeys(self._queries[name].plan.reads)
+        return tuple(topics)
+
+    def _decide(self, view: View, frame: DataFrame) -> _Decision:
+        if not frame.isStreaming:
+            raise PipelineError(
+                f"view {view.name!r} does not use its input as a stream",
+                file=view.place.file,
+                line=view.place.line,
+                remedy="build the result from the DataFrame that the function is given",
+            )
+        looked_up = [name for name, how in view.reads.items() if how == "reference"]
+        why_not = ""
+        if view.mode == "auto" and looked_up:
+            why_not = f"it looks up {looked_up[0]}, which real-time mode would see as of its last checkpoint"
+        elif view.mode != "micro_batch":
+            try:
+                stages = check_real_time(frame)
+            except Refused as refused:
+                why_not = str(refused)
+            else:
+                reason = "asked for" if view.mode == "real_time" else "Spark can run it so"
+                return _Decision("real_time", "update", reason, stages)
+        if view.mode == "real_time":
+            raise PipelineError(
+                f"view {view.name!r} cannot run in real-time mode: {why_not}",
+                file=view.place.file,
+                line=view.place.line,
+                remedy='leave mode="real_time" out to let it run in micro-batches',
+            )
+        return self._micro_batch(view, frame, why_not or "asked for")
+
+    def _micro_batch(self, view: View, frame: DataFrame, reason: str) -> _Decision:
+        refusals = []
+        for output_mode in ("update", "append"):
+            try:
+                check_streaming(frame, output_mode)
+            except Refused as refused:
+                refusals.append(str(refused))
+                continue
+            if output_mode == "append" and "joins" not in reason:
+                reason += "; its rows come when they are final"
+            return _Decision("micro_batch", output_mode, reason, None)
+        raise PipelineError(
+            f"view {view.name!r} cannot run as a continuous query: {refusals[0]}",
+            file=view.place.file,
+            line=view.place.line,
+        )
+
+    def _slots(self, decision: _Decision) -> int:
+        if decision.stages is None:
+            return 1  # its tasks take turns
+        scans = sum(self._partitions(topic) for topic in decision.stages.topics)
+        return scans + sum(decision.stages.shuffle_tasks)
+
+
+def kafka_options(log: LogSettings) -> dict[str, str]:
+    """How Spark reaches Kafka; for planning alone, any address does."""
+    return spark_options(log if log.bootstrap else LogSettings(bootstrap="127.0.0.1:1"))
+
+
+def _streams(app: App, view: View) -> Iterator[str]:
+    """The streams that a view may read, through other views too."""
+    for name in view.inputs:
+        if name in app.streams:
+            yield name
+        else:
+            yield from _streams(app, app.views[name])
+
+
+def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    for name, frame in inputs.items():
+        # Spark looks no further than a view's columns: a hidden one that the text names is among them.
+        named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
+        frame.select("*", *named).createOrReplaceTempView(name)
+    return spark.sql(sql)
+
+
+def _shown(frame: DataFrame) -> DataFrame:
+    """The result without the hidden columns that the user let through."""
+    catalyst = Catalyst(frame.sparkSession)
+    output = items(catalyst.analysed(frame).output())
+    kept = [
+        each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
+    ]
+    if len(kept) == len(output):
+        return frame
+    return frame.select(*(catalyst.column(each) for each in kept))
+
+
+def _check_columns(view: View, frame: DataFrame) -> None:
+    catalyst = Catalyst(frame.sparkSession)
+    seen: dict[str, str] = {}
+    for attribute in items(catalyst.analysed(frame).output()):
+        name = str(attribute.name())
+        if name in (*HIDDEN, REVISION) and not attribute.metadata().contains(MARK):
+            problem, remedy = f"names a column {name!r}, which is one of ours", "rename it"
+        elif name.lower() in seen:
+            problem, remedy = f"has two columns {name!r}", "give one another name by alias or AS"
+        else:
+            seen[name.lower()] = name
+            continue
+        raise PipelineError(
+            f"view {view.name!r} {problem}",
+            file=view.place.file,
+            line=view.place.line,
+            remedy=remedy,
+        )
+
+
+def _check_key(view: View, traced: Traced) -> None:
+    at = {"file": view.place.file, "line": view.place.line}
+    if view.key is None:
+        if traced.grouping is None:
+            return
+        columns = ", ".join(repr(name) for name in traced.grouping)
+        raise PipelineError(
+            f"view {view.name!r} groups, so its rows replace each other, but has no key",
+            **at,  # type: ignore[arg-type]
+            remedy=f"write key=[{columns}]",
+        )
+    known = {name.lower() for name in traced.columns}
+    for name in view.key:
+        if name.lower() not in known:
+            raise PipelineError(
+                f"key column {name!r} of view {view.name!r} is not in its result",
+                **at,  # type: ignore[arg-type]
+                remedy=suggest(name, traced.columns),
+            )
+    if traced.ungrouped_key:
+        columns = ", ".join(repr(name) for name in traced.grouping or ())
+        raise PipelineError(
+            f"view {view.name!r} groups by {', '.join(traced.ungrouped_key)} too, which its key lacks:"
+            " rows of different groups would replace each other",
+            **at,  # type: ignore[arg-type]
+            remedy=f"write key=[{columns}]",
+        )
+
+
+def _lineage(traced: Traced, decision: _Decision) -> tuple[Lineage, str]:
+    if traced.lineage == "revision":
+        return "revision", ""
+    doubt = traced.lost
+    if traced.lineage == "position":
+        reorders = (
+            decision.stages.reorders if decision.stages is not None else _may_reorder(traced.frame)
+        )
+        if not reorders:
+            return "position", ""
+        doubt = "it shuffles rows over several tasks, which reorders them"
+    return ("batch" if decision.mode == "micro_batch" else "none"), doubt
+
+
+def _may_reorder(frame: DataFrame) -> bool:
+    if frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "1":
+        return False
+    pending = [Catalyst(frame.sparkSession).analysed(frame)]
+    while pending:
+        node = pending.pop()
+        if name_of(node).startswith(_REORDERING):
+            return True
+        pending.extend(items(node.children()))
+    return False
+
+
+def _columns(rows: DataFrame, names: tuple[str, ...]) -> tuple[Column, ...]:
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    return tuple(Column(name, types[name]) for name in names)
+
+
+def _window(rows: DataFrame, names: tuple[str, ...]) -> str | None:
+    for field in rows.schema.fields:
+        if (
+            field.name in names
+            and isinstance(field.dataType, StructType)
+            and field.dataType.names == ["start", "end"]
+            and all(isinstance(each.dataType, TimestampType) for each in field.dataType.fields)
+        ):
+            return field.name
+    return None
+
+
+def _spelled(view: View, columns: list[str]) -> Iterator[str]:
+    """The key's columns as the result spells them: Spark ignores case."""
+    for name in view.key or ():
+        yield next(each for each in columns if each.lower() == name.lower())
+
+
+def _name(name: str) -> Any:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+class _blaming:
+    """Turns whatever a user's function raises into an error that names their file and line."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, PipelineError):
+            return
+        place = self._view.place
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == place.file
+        ]
+        if isinstance(error, PySparkException):
+            why = condense(str(error))
+        else:
+            why = f"{type(error).__name__}: {error}"
+        line = lines[-1] if lines else place.line or 0
+        raise PipelineError(
+            f"view {self._view.name!r} cannot be built: {why}", file=place.file, line=line or 0
+        ) from error

@@ -1,0 +1,130 @@
+"""Kafka's records as typed rows, with what is known of each event in hidden columns.
+
+A user's query sees its stream's columns and no others: `SELECT *` gives them alone. The hidden ones
+can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`), and `lineage` finds them
+beneath whatever the user built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millstream.analyze.catalyst import Catalyst, items
+from millstream.event import ID
+from millstream.model import Stream
+from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
+
+POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
+HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME)
+MARK = "millstream.hidden"  # in a column's metadata
+# From here on a whole number counts milliseconds, below it seconds. collect's validator has the same.
+MILLISECONDS_FROM = 100_000_000_000
+
+
+def records(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """A topic's records from the earliest on, as they come."""
+    reader = spark.readStream.format("kafka").options(**options)
+    return (
+        reader.option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        # What retention has taken is gone: a query that refuses to go on would not bring it back.
+        .option("failOnDataLoss", "false")
+        .load()
+    )
+
+
+def events(records: DataFrame, stream: Stream) -> DataFrame:
+    """A stream's events: the user's columns, and beneath them the hidden ones."""
+    parsed = records.select(
+        F.from_json(F.col("value").cast("string"), to_ddl(_as_read(stream.schema))).alias("value"),
+        mark(
+            F.expr(
+                f"try_element_at(transform(filter(headers, h -> h.key = '{ID}'), "
+                "h -> string(h.value)), 1)"
+            ),
+            "_id",
+        ),
+        mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
+        mark(F.col("timestamp"), RECEIVED),
+    )
+    columns = [
+        _convert(F.col("value").getField(field.name), field.type).alias(field.name)
+        for field in stream.schema.fields
+    ]
+    event_time = F.col(_quoted(stream.event_time)) if stream.event_time else F.lit(None)
+    typed = parsed.select(*columns, "_id", POSITION, RECEIVED).withColumn(
+        EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME)
+    )
+    if stream.event_time:
+        seconds = stream.lateness.total_seconds()
+        typed = typed.withWatermark(stream.event_time, f"{round(seconds * 1000)} milliseconds")
+    return hide(typed, [field.name for field in stream.schema.fields])
+
+
+def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
+    """The columns `shown`, with the hidden ones still to be had by name, though not by `*`."""
+    catalyst = Catalyst(frame.sparkSession)
+    seen = frame.select(*(F.col(_quoted(name)) for name in shown))
+    plan = catalyst.analysed(seen)
+    hidden = [each for each in items(plan.child().output()) if each.metadata().contains(MARK)]
+    # Spark keeps the columns that a USING join hides in the same way.
+    project = catalyst.module("org.apache.spark.sql.catalyst.plans.logical.Project")
+    plan.setTagValue(project.hiddenOutputTag(), catalyst.seq(hidden))
+    return seen
+
+
+def mark(column: Column, name: str) -> Column:
+    """A hidden column: `lineage` knows it by its mark."""
+    return column.alias(name, metadata={MARK: True})
+
+
+def _as_read(schema: Schema) -> Schema:
+    """The schema for Spark's JSON reader, which takes every whole number for seconds: times as text."""
+    return Struct(tuple(replace(field, type=_read_as(field.type)) for field in schema.fields))
+
+
+def _read_as(of: Type) -> Type:
+    match of:
+        case Primitive("timestamp"):
+            return Primitive("string")
+        case Primitive():
+            return of
+        case Array(element):
+            return Array(_read_as(element))
+        case Map(value):
+            return Map(_read_as(value))
+        case Struct():
+            return _as_read(of)
+
+
+def _convert(column: Column, of: Type) -> Column:
+    """The value that was read, with its times made times."""
+    if _read_as(of) == of:
+        return column
+    match of:
+        case Array(element):
+            return F.transform(column, lambda each: _convert(each, element))
+        case Map(value):
+            return F.transform_values(column, lambda _, each: _convert(each, value))
+        case Struct(fields):
+            parts = [_convert(column.getField(f.name), f.type).alias(f.name) for f in fields]
+            return F.when(column.isNotNull(), F.struct(*parts))
+        case _:
+            return _time(column)
+
+
+def _time(text: Column) -> Column:
+    number = text.try_cast("bigint")
+    counted = F.when(F.abs(number) >= MILLISECONDS_FROM, F.timestamp_millis(number)).otherwise(
+        F.timestamp_seconds(number)
+    )
+    return F.when(number.isNotNull(), counted).otherwise(F.upper(text).try_cast("timestamp"))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
