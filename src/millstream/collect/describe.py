@@ -110,7 +110,7 @@ def _post(stream: Stream) -> dict[str, Any]:
     one = {"$ref": f"#/components/schemas/stream.{stream.name}"}
     return {
         "operationId": f"send_{stream.name}",
-        "summary": f"Send events to {stream.name}; answered once Kafka's in-sync replicas have them",
+        "summary": f"Send events to {stream.name}; answered when Kafka's replicas have them",
         "parameters": [
             {
                 "name": "ack",

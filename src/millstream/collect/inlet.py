@@ -9,6 +9,7 @@ import random
 from millstream.collect.body import Form, split
 from millstream.collect.intake import Batch, Intake, Overloaded
 from millstream.collect.lane import Lane
+from millstream.log.producer import Producer
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -18,8 +19,9 @@ _logger = logging.getLogger(__name__)
 class StreamInlet:
     """Takes a source's messages in, and sends again what Kafka did not confirm."""
 
-    def __init__(self, intake: Intake, lane: Lane, source: str) -> None:
+    def __init__(self, intake: Intake, producer: Producer, lane: Lane, source: str) -> None:
         self._intake = intake
+        self._producer = producer
         self._lane = lane
         self._source = source
         self._unconfirmed: list[bytes] = []
@@ -47,7 +49,9 @@ class StreamInlet:
         while True:
             await self._intake.room()
             try:
-                return await self._intake.take(self._lane, events, source=self._source)
+                return await self._intake.take(
+                    self._lane, events, source=self._source, producer=self._producer
+                )
             except Overloaded:
                 # One message can be larger than the room that is left.
                 await asyncio.sleep(_FIRST_PAUSE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -24,6 +24,7 @@ from millstream.measure import Clock
 
 _EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
 _SWEEP_SECONDS = 0.1
+_GRACE_SECONDS = 2.0  # the producer gives up first, and then knows more than that time has passed
 
 
 class Overloaded(LogError):
@@ -76,18 +77,25 @@ class Intake:
         self._room.set()
 
     async def take(
-        self, lane: Lane, events: list[bytes], *, source: str = "", traceparent: str = ""
+        self,
+        lane: Lane,
+        events: list[bytes],
+        *,
+        source: str = "",
+        traceparent: str = "",
+        producer: Producer | None = None,
     ) -> Batch:
-        """Check events and hand them to Kafka; Overloaded, and nothing is taken, if it is behind."""
+        """Check events and hand them to Kafka; Overloaded, with nothing taken, if it is behind."""
         size, length = len(events), sum(map(len, events))
         self._reserve(lane, size, length)
         batch = Batch(lane, size, self._clock(), self._loop.create_future())
+        send = (producer or self._producer).send
         now = time.time_ns() // 1_000_000
         headers = _headers(lane, now, source, traceparent)
         for index, value in enumerate(events):
             if index and index % _EVENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            self._send(batch, index, value, now, headers, length)
+            self._send(send, batch, index, value, now, headers, length)
         return batch
 
     async def confirmed(self, batch: Batch) -> None:
@@ -106,7 +114,7 @@ class Intake:
         """Let no request wait longer than the settings say; runs as long as the tier does."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            overdue = self._clock() - self._settings.ack_timeout
+            overdue = self._clock() - self._settings.ack_timeout - _GRACE_SECONDS
             self._give_up(
                 [batch for batch in self._waiting if batch.received <= overdue],
                 f"Kafka did not confirm the events within {self._settings.ack_timeout:g} s",
@@ -139,26 +147,33 @@ class Intake:
             self._room.clear()
 
     def _send(
-        self, batch: Batch, index: int, value: bytes, now: int, headers: Headers, length: int
+        self,
+        send: Callable[..., asyncio.Future[Delivery]],
+        batch: Batch,
+        index: int,
+        value: bytes,
+        now: int,
+        headers: Headers,
+        length: int,
     ) -> None:
         lane, sequence = batch.lane, self.sequence + 1
         try:
             key, topic = lane.check(value).key, lane.topic
-            own: Headers = []
+            own: Headers = {}
         except InvalidEvent as invalid:
             batch.rejections[index] = invalid
             key, topic = None, lane.rejected_topic
-            own = [(event.REASON, str(invalid)), (event.FIELD, invalid.field)]
+            own = {event.REASON: str(invalid), event.FIELD: invalid.field}
             lane.pending -= 1
-        numbered: Headers = [
-            *headers,
-            (event.ID, f"{self.collector}-{sequence}"),
-            (event.SEQUENCE, str(sequence)),
-            (event.FINGERPRINT, event.fingerprint(value)),
-            *own,
-        ]
+        numbered = {
+            **headers,
+            event.ID: f"{self.collector}-{sequence}",
+            event.SEQUENCE: str(sequence),
+            event.FINGERPRINT: event.fingerprint(value),
+            **own,
+        }
         try:
-            future = self._producer.send(topic, value, key=key, timestamp=now, headers=numbered)
+            future = send(topic, value, key=key, timestamp=now, headers=numbered)
         except LogError:
             self._settled(batch, index, length, None)
             return
@@ -202,11 +217,11 @@ class Intake:
 
 def _headers(lane: Lane, now: int, source: str, traceparent: str) -> Headers:
     moment = datetime.fromtimestamp(now / 1000, UTC)
-    headers: Headers = [
-        *lane.headers,
-        (event.SOURCE, source or lane.default_source),
-        (event.TIME, moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")),
-    ]
+    headers = {
+        **lane.headers,
+        event.SOURCE: source or lane.default_source,
+        event.TIME: moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
     if traceparent:
-        headers.append((event.TRACEPARENT, traceparent))
+        headers[event.TRACEPARENT] = traceparent
     return headers

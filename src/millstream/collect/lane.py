@@ -11,7 +11,7 @@ from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
 from millstream.validate import Validator
 
-Headers = list[tuple[str, str | bytes]]
+Headers = dict[str, str | bytes]
 
 
 class Lane:
@@ -25,12 +25,12 @@ class Lane:
         self.topic = stream_topic(app.name, stream.name)
         self.rejected_topic = rejected_topic(app.name, stream.name)
         self.check = Validator(stream).check
-        self.headers: Headers = [
-            (event.SPECVERSION, "1.0"),
-            (event.TYPE, f"{app.name}.{stream.name}"),
-            (event.CONTENT_TYPE, "application/json"),
-            (event.COLLECTOR, collector),
-        ]
+        self.headers: Headers = {
+            event.SPECVERSION: "1.0",
+            event.TYPE: f"{app.name}.{stream.name}",
+            event.CONTENT_TYPE: "application/json",
+            event.COLLECTOR: collector,
+        }
         self.default_source = f"/{app.name}/{stream.name}"  # until senders name themselves
         self.logged = 0
         self.pending = 0

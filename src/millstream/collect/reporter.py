@@ -64,7 +64,6 @@ class Reporter:
                 msgspec.json.encode(report),
                 key=self._intake.collector,
                 timestamp=report.at,
-                headers=[],
             )
         except LogError as error:
             _logger.warning("cannot report to %s: %s", self._topic, error)

@@ -32,6 +32,7 @@ from millstream.settings import Settings
 from millstream.source import WebSocketSource
 
 _BROKER_SECONDS = 60.0
+_SOURCE_PATIENCE_SECONDS = 3600.0
 _IDLE_SECONDS = 65  # longer than senders' own pools keep a connection, so that they close first
 
 _logger = logging.getLogger(__name__)
@@ -99,11 +100,15 @@ async def collecting(
     app: App, settings: Settings, home: Home, listener: socket.socket
 ) -> AsyncIterator[str]:
     """The tier, ready, at the URL that is given; on leaving, what is under way is finished."""
-    producer = Producer(settings.log)
+    # What was answered with a 503 must not get into the log minutes later, when its sender has sent
+    # it again. Nobody sends a source's events again: waiting is what keeps them from being doubled.
+    producer = Producer(settings.log, patience=settings.collect.ack_timeout)
+    patient = Producer(settings.log, patience=_SOURCE_PATIENCE_SECONDS)
     intake = Intake(app, settings.collect, producer, next_identity(home))
     sources = _sources(app, settings.collect)
     inlets = [
-        StreamInlet(intake, intake.lanes[stream], source.state.url) for stream, source in sources
+        StreamInlet(intake, patient, intake.lanes[stream], source.state.url)
+        for stream, source in sources
     ]
     readers: Sequence[Source] = [source for _, source in sources]
     reporter = Reporter(intake, readers, producer, audit_topic(app.name))
@@ -138,21 +143,24 @@ async def collecting(
             server.should_exit = True
             await serving
             giving_up.cancel()
-            await _finish(settings.collect, producer, inlets, reporter)
+            await _finish(settings.collect, producer, patient, inlets, reporter)
             for task in own:
                 task.cancel()
 
 
 async def _finish(
-    settings: CollectSettings, producer: Producer, inlets: Sequence[StreamInlet], reporter: Reporter
+    settings: CollectSettings,
+    producer: Producer,
+    patient: Producer,
+    inlets: Sequence[StreamInlet],
+    reporter: Reporter,
 ) -> None:
-    await asyncio.to_thread(producer.flush, settings.stop_timeout)
-    lost = sum([await inlet.close() for inlet in inlets])
+    lost = await patient.flush(settings.stop_timeout)
+    lost += sum([await inlet.close() for inlet in inlets])
     if lost:
-        _logger.error("%d events that were read from sources never got to Kafka", lost)
+        _logger.error("%d events that were read from sources did not get to Kafka", lost)
     reporter.report()
-    await asyncio.to_thread(producer.flush, 1.0)
-    producer.close()
+    await asyncio.gather(producer.close(1.0), patient.close(0.0))
 
 
 def _sources(app: App, settings: CollectSettings) -> list[tuple[str, Source]]:
@@ -178,7 +186,7 @@ class _Server(uvicorn.Server):
         self._started = asyncio.Event()
         super().__init__(
             uvicorn.Config(
-                application,  # type: ignore[arg-type]
+                application,
                 loop="uvloop",
                 http="httptools",
                 ws="none",

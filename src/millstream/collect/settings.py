@@ -24,12 +24,13 @@ class CollectSettings(BaseModel):
         "and sources are not read. At least max_body.",
     )
     max_pending_events: int = Field(
-        100_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
+        50_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
     )
     ack_timeout: float = Field(
-        10.0,
+        30.0,
         gt=0,
-        description="Seconds until a request that Kafka has not acknowledged gets a 503.",
+        description="Seconds until a request that Kafka has not confirmed gets a 503; longer than "
+        "Kafka's restart, so that senders only wait.",
     )
     body_timeout: float = Field(
         30.0, gt=0, description="Seconds that a sender may take to send a request's body."
@@ -43,7 +44,7 @@ class CollectSettings(BaseModel):
         description="Seconds: the longest pause before a source is first connected again.",
     )
     reconnect_most: float = Field(
-        30.0,
+        15.0,
         gt=0,
         description="Seconds: the longest pause between two attempts, however many failed.",
     )

@@ -117,7 +117,9 @@ class WebSocketReader:
                 await asyncio.sleep(self._settings.ping_after - silent)
                 continue
             pong = await connection.ping()
-            done, _ = await asyncio.wait([pong], timeout=self._settings.ping_timeout)
+            done, _ = await asyncio.wait(
+                [asyncio.ensure_future(pong)], timeout=self._settings.ping_timeout
+            )
             if done:
                 self._heard = time.monotonic()
             elif self._reading:

@@ -1,0 +1,143 @@
+"""What the collection tests share: a collector, a look into the log, a WebSocket peer, waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from millstream.app import App
+from millstream.collect.service import bind, collecting
+from millstream.collect.settings import CollectSettings
+from millstream.home import Home
+from millstream.log.consumer import bounds, read_range
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
+from millstream.settings import Settings
+from millstream.source import Source
+
+Serve = Callable[[ServerConnection], Awaitable[None]]
+
+
+async def until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+    """Return once `condition` holds; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A running collector, and the log that it writes to."""
+
+    app: App
+    log: LogSettings
+    url: str
+    http: httpx.AsyncClient
+
+    async def post(self, stream: str, content: bytes | str, **more: Any) -> httpx.Response:
+        """Send a body to a stream."""
+        return await self.http.post(f"/v1/streams/{stream}", content=content, **more)
+
+    async def logged(self, stream: str) -> list[Record]:
+        """Everything in the stream's topic, in order."""
+        return await asyncio.to_thread(read_topic, self.log, stream_topic(self.app.name, stream))
+
+    async def rejected(self, stream: str) -> list[Record]:
+        """Everything in the stream's rejected topic, in order."""
+        return await asyncio.to_thread(read_topic, self.log, rejected_topic(self.app.name, stream))
+
+
+def read_topic(log: LogSettings, topic: str) -> list[Record]:
+    """Everything in a topic of one partition."""
+    first, end = bounds(log, topic)[0]
+    return list(read_range(log, topic, 0, first, end)) if end > first else []
+
+
+def shop(name: str, source: Source | None = None) -> App:
+    """A pipeline to collect for."""
+    app = App(name)
+    app.stream(
+        "clicks",
+        schema="id LONG, name STRING, price DOUBLE, at TIMESTAMP",
+        key="id",
+        event_time="at",
+        source=source,
+    )
+    app.stream("notes", schema="text STRING NOT NULL")
+    return app
+
+
+@contextlib.asynccontextmanager
+async def collect(
+    app: App, log: LogSettings, home: Path, **settings: Any
+) -> AsyncIterator[Collector]:
+    """Run a collector for `app` inside the test."""
+    chosen = CollectSettings(port=0, **settings)
+    await asyncio.to_thread(ensure_topics, app, log)
+    async with (
+        collecting(app, Settings(log=log, collect=chosen), Home(home), bind(chosen)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60.0) as http,
+    ):
+        yield Collector(app, log, url, http)
+
+
+@pytest.fixture
+async def collector(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> AsyncIterator[Collector]:
+    async with collect(shop(app_name), log_settings, tmp_path, max_body=100_000) as running:
+        yield running
+
+
+class Peer:
+    """A WebSocket server that does to each connection what the test says."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.serve: Serve = lambda connection: connection.wait_closed()
+        self._server: Server | None = None
+        self._serving: set[asyncio.Future[None]] = set()
+        self.url = ""
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await serve(
+            self._serve, "127.0.0.1", port, ping_interval=None, compression=None
+        )
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+        self.url = f"ws://127.0.0.1:{self.port}/events"
+
+    async def stop(self) -> None:
+        for task in list(self._serving):
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        self.connections += 1
+        task = asyncio.ensure_future(self.serve(connection))
+        self._serving.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._serving.discard(task)
+            connection.transport.abort()
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = Peer()
+    await peer.start()
+    yield peer
+    await peer.stop()
