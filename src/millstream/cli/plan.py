@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +20,11 @@ from millstream.cli.options import (
     set_option,
     settings_of,
 )
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.analyze.plan import Plan, ViewPlan
+    from millstream.app import App
 
 
 @click.command()
@@ -21,16 +32,120 @@ from millstream.cli.options import (
 @set_option
 @json_option
 def plan(pipeline: Path, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Explain what `run` would run: per view its inputs, topics, key, mode and the reason for it.
+    """Explain what would run: each view's inputs, topics, key, mode and the reason for it.
 
-    Builds every query with Spark (some 10 s), but starts none and needs no Kafka.
+    Builds every query with Spark, which takes some 10 s, but starts none and needs no Kafka.
 
     \b
     millstream plan pipeline.py
     millstream plan pipeline.py --json | jq '.views[].mode'
     """
-    from millstream.analyze.planner import plan as make_plan
+    import json
+
+    from rich.console import Console
 
     app = load_app(pipeline)
-    found = make_plan(app, settings_of(pipeline, Flags(assignments)))
-    click.echo(found)
+    settings = settings_of(pipeline, Flags(assignments))
+    with Console().status("building the queries with Spark"), sparks_words_kept():
+        from millstream.analyze.planner import plan as make_plan
+
+        found = make_plan(app, settings)
+    if as_json:
+        click.echo(json.dumps(as_data(app, found), indent=2))
+    else:
+        show(app, found)
+
+
+@contextlib.contextmanager
+def sparks_words_kept() -> Iterator[None]:
+    """Keeps what the JVM says on stderr from the user, unless it may explain a bug."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        terminal = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except MillstreamError:
+            raise
+        except Exception:
+            kept.seek(0)
+            os.write(terminal, kept.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+def as_data(app: App, found: Plan) -> dict[str, Any]:
+    """The plan as JSON."""
+    import msgspec
+
+    from millstream.log.topics import stream_topic
+
+    streams = [
+        {
+            "name": stream.name,
+            "topic": stream_topic(app.name, stream.name),
+            "key": stream.key,
+            "event_time": stream.event_time,
+            "delivery": stream.delivery,
+        }
+        for stream in app.streams.values()
+    ]
+    views = [
+        {**msgspec.to_builtins(view), "guarantee": view.guarantee, "slots": view.slots}
+        for view in found.views
+    ]
+    return {"app": found.app, "slots": found.slots, "streams": streams, "views": views}
+
+
+def show(app: App, found: Plan) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from millstream.log.topics import stream_topic
+
+    console = Console(highlight=False)
+    console.print(Text(f"app {found.app}", "bold"))
+    for stream in app.streams.values():
+        source = stream.source.url if stream.source else "HTTP"
+        console.print(Text.assemble("\n", ("stream ", "dim"), (stream.name, "bold cyan")))
+        console.print(
+            lines(
+                {
+                    "from": source,
+                    "topic": stream_topic(app.name, stream.name),
+                    "key": stream.key or "none: events go to any partition",
+                    "event time": stream.event_time or "none",
+                    "delivery": stream.delivery.replace("_", " "),
+                }
+            )
+        )
+    for view in found.views:
+        console.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
+        console.print(lines(facts(view)))
+    console.print(f"\n{found.slots} task slots in all")
+
+
+def facts(view: ViewPlan) -> dict[str, str]:
+    """What a user may want to know about a view, in words."""
+    return {
+        "reads": f"{', '.join(view.inputs)} ({', '.join(view.reads)})",
+        "topic": view.topic,
+        "key": ", ".join(view.key) if view.key else "none: a stream of result rows",
+        "columns": ", ".join(f"{column.name} {column.type}" for column in view.columns),
+        "mode": f"{view.mode.replace('_', '-')}: {view.reason}",
+        "slots": str(view.slots),
+        "lineage": view.lineage,
+        "guarantee": view.guarantee,
+    }
+
+
+def lines(pairs: dict[str, str]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs.items():
+        table.add_row(Text(f"  {name}", "dim"), Text(value))
+    return table

@@ -1,0 +1,257 @@
+"""`millstream run`, as a user meets it: start, an event in, an answer out, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millstream.home import is_alive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.end_to_end.conftest import StartSystem, System
+
+TIERS = ("kafka", "collect", "analyze", "serve")
+
+
+PIPELINE = """
+from millstream import App
+
+app = App("shop")
+app.stream("orders", schema="id LONG NOT NULL, city STRING, amount LONG", key="id")
+app.view(
+    "by_city",
+    key=["city"],
+    sql="SELECT city, count(*) AS n, sum(amount) AS amount FROM orders GROUP BY city",
+)
+"""
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def entry_of_another(system: System, tier: str, pid: int) -> dict[str, Any] | None:
+    """The tier's entry, once it is no longer that process's."""
+    entry: dict[str, Any] = system.home.running()[tier]
+    return entry if entry["pid"] != pid else None
+
+
+def test_an_event_that_is_posted_is_seen_in_the_view(system: System) -> None:
+    answer = system.post("orders", {"id": 1, "city": "Ghent", "amount": 5})
+    assert answer["accepted"] == 1
+    row = {"city": "Ghent", "n": 1, "amount": 5}
+    system.until(lambda: row in system.rows("by_city"), what="the row")
+    sql = "SELECT n, amount FROM by_city WHERE city = 'Ghent'"
+    system.until(lambda: lines(system.millstream("query", sql).stdout) == [{"n": 1, "amount": 5}])
+
+
+def test_tail_follows_a_view_and_goes_on_after_a_position(system: System, tmp_path: Path) -> None:
+    where = ["--where", "city = 'Bruges'"]
+    system.post("orders", {"id": 20, "city": "Bruges", "amount": 1})
+    system.until(lambda: any(row["city"] == "Bruges" for row in system.rows("by_city")))
+    first = lines(system.millstream("tail", "by_city", *where, "-n", "1").stdout)[0]
+    assert first["row"] == {"city": "Bruges", "n": 1, "amount": 1}
+    with (tmp_path / "out").open("w+") as out:
+        command = [sys.executable, "-m", "millstream", "tail", "by_city", *where, "-n", "1"]
+        after = ["--after", str(first["position"]), "--home", str(system.home.path)]
+        follower = subprocess.Popen([*command, *after], stdout=out, env=system.environment())
+        system.post("orders", {"id": 21, "city": "Bruges", "amount": 2})
+        assert follower.wait(30) == 0
+        out.seek(0)
+        change = lines(out.read())[0]
+    assert change["type"] == "change"
+    assert change["row"] == {"city": "Bruges", "n": 2, "amount": 3}
+
+
+def test_tail_shows_the_events_of_a_stream_too(system: System) -> None:
+    system.post("orders", {"id": 30, "city": "Namur", "amount": 7})
+
+    def seen() -> bool:
+        out = system.millstream("tail", "orders", "--where", "city = 'Namur'", "-n", "1").stdout
+        return bool(lines(out)[0]["row"])
+
+    system.until(seen)
+
+
+def test_tail_ends_quietly_by_ctrl_c(system: System) -> None:
+    command = [sys.executable, "-m", "millstream", "tail", "by_city"]
+    follower = subprocess.Popen(
+        [*command, "--home", str(system.home.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=system.environment(),
+    )
+    system.post("orders", {"id": 40, "city": "Liège", "amount": 7})
+    assert follower.stdout is not None
+    assert follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    _, errors = follower.communicate(timeout=10)
+    assert follower.returncode == 130
+    assert errors.strip() == b""
+
+
+def test_a_file_is_sent_and_its_bad_lines_are_named(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "events.ndjson"
+    events = [{"id": 100 + n, "city": "Mons", "amount": 1} for n in range(500)]
+    text = [json.dumps(event) for event in events]
+    text[7] = '{"id": "seven", "city": "Mons"}'
+    text[300] = "no json"
+    file.write_text("\n".join(text))
+    answer = system.millstream("send", "orders", str(file))
+    assert answer.returncode == 1
+    assert "498 accepted, 2 rejected" in answer.stdout
+    assert "line 8: " in answer.stderr
+    assert "line 301: " in answer.stderr
+    system.until(lambda: {"city": "Mons", "n": 498, "amount": 498} in system.rows("by_city"))
+
+
+def test_an_array_is_sent_from_stdin(system: System) -> None:
+    command = [sys.executable, "-m", "millstream", "send", "orders", "-"]
+    events = json.dumps(
+        [{"id": 700 + n, "city": "Tournai", "amount": 2} for n in range(3)], indent=2
+    )
+    answer = subprocess.run(
+        [*command, "--home", str(system.home.path)], input=events, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "3 accepted, 0 rejected" in answer.stdout
+    system.until(lambda: {"city": "Tournai", "n": 3, "amount": 6} in system.rows("by_city"))
+
+
+def test_status_shows_every_tier_and_query(system: System) -> None:
+    system.until(lambda: system.millstream("status").returncode == 0, what="a good status")
+    answer = json.loads(system.millstream("status", "--json").stdout)
+    assert {answer["running"][tier]["pid"] for tier in TIERS} == {system.pid(t) for t in TIERS}
+    assert answer["running"]["pid"] == system.process.pid
+    assert answer["problems"] == []
+    text = system.millstream("status").stdout
+    for word in (*TIERS, "by_city", "large", "orders", system.serve_url, system.bootstrap):
+        assert word in text
+
+
+def test_unknown_names_are_answered_with_known_ones(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "events"
+    file.write_text("{}\n")
+    for arguments, word in (
+        (["tail", "by_ctiy"], "by_city"),
+        (["send", "ordres", str(file)], "orders"),
+        (["query", "SELECT * FROM by_ctiy"], "by_city"),
+        (["tail", "by_city", "--where", "ctiy = 'x'"], "city"),
+        (["tail", "by_city", "--after", "nonsense"], "nonsense"),
+    ):
+        answer = system.millstream(*arguments)
+        assert answer.returncode == 1, answer
+        assert answer.stderr.startswith("error: "), answer.stderr
+        assert word in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_second_run_on_the_same_home_is_refused(system: System) -> None:
+    answer = system.millstream("run", str(system.pipeline), "--serve-port", "0")
+    assert answer.returncode == 1
+    assert f"process {system.process.pid} " in answer.stderr
+    assert "--home" in answer.stderr
+
+
+def test_a_second_server_on_the_same_home_answers_the_same(system: System) -> None:
+    system.post("orders", {"id": 50, "city": "Spa", "amount": 7})
+    row = {"city": "Spa", "n": 1, "amount": 7}
+    system.until(lambda: row in system.rows("by_city"))
+    command = [sys.executable, "-m", "millstream", "serve", str(system.pipeline)]
+    flags = ["--home", str(system.home.path), "--serve-port", "0"]
+    second = subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, text=True, env=system.environment()
+    )
+    try:
+        assert second.stdout is not None
+        url = second.stdout.readline().split()[-1]
+        assert url.startswith("http://")
+        assert url != system.serve_url
+        answer = system.millstream("query", "SELECT n FROM by_city WHERE city='Spa'", "--url", url)
+        assert lines(answer.stdout) == [{"n": 1}]
+    finally:
+        second.terminate()
+        assert second.wait(15) == 0
+        assert second.stdout is not None
+        second.stdout.close()
+
+
+def test_what_dies_comes_back_and_ctrl_c_leaves_nothing(
+    start_system: StartSystem, tmp_path: Path
+) -> None:
+    extra = tmp_path / "simulator.py"
+    extra.write_text("import time\nprint('at work', flush=True)\ntime.sleep(600)")
+    with start_system(PIPELINE, "--with", f"{sys.executable} {extra}") as system:
+        assert "at work" in (system.home.logs / "simulator.log").read_text()
+        system.post("orders", {"id": 1, "city": "Ghent", "amount": 5})
+        system.until(lambda: system.rows("by_city"))
+        for tier in ("serve", "collect"):
+            before = system.home.running()[tier]
+            os.kill(before["pid"], signal.SIGKILL)
+            again = system.until(partial(entry_of_another, system, tier, before["pid"]))
+            assert again["url"] == before["url"]
+        system.post("orders", {"id": 2, "city": "Ghent", "amount": 5})
+        system.until(lambda: {"city": "Ghent", "n": 2, "amount": 10} in system.rows("by_city"))
+        assert system.output_has("by signal SIGKILL; starting it again")
+        started = time.monotonic()
+        assert system.end(signal.SIGINT) == 130
+        assert time.monotonic() - started < 15
+        assert system.home.running() == {}
+        ends = [
+            line.split()[2] for line in system.output.read_text().splitlines() if "ended" in line
+        ]
+        assert sorted(ends[:2]) == ["collect", "simulator"]
+        assert ends[2:] == ["analyze", "serve", "kafka"]
+
+
+def test_nothing_outlives_a_run_that_was_killed_and_the_next_run_knows_all(
+    start_system: StartSystem,
+) -> None:
+    with start_system() as system:
+        system.post("orders", {"id": 1, "city": "Ghent", "amount": 5})
+        system.until(lambda: system.rows("by_city"))
+        pids = [system.pid(tier) for tier in (*TIERS, "spark")]
+        system.process.kill()
+        system.process.wait()
+        deadline = time.monotonic() + 15
+        while system.processes():
+            assert time.monotonic() < deadline, system.processes()
+            time.sleep(0.05)
+        assert not any(is_alive(pid) for pid in pids)
+        system.ended = True
+    with start_system(home=system.home.path) as again:
+        again.post("orders", {"id": 2, "city": "Ghent", "amount": 5})
+        again.until(lambda: {"city": "Ghent", "n": 2, "amount": 10} in again.rows("by_city"))
+        assert again.end(signal.SIGTERM) == 0
+
+
+def test_a_mistake_that_only_spark_sees_ends_the_run_with_its_message(
+    start_system: StartSystem,
+) -> None:
+    pipeline = """
+from millstream import App
+
+app = App("wrong")
+app.stream("orders", schema="id LONG NOT NULL, city STRING", key="id")
+
+@app.view(key=["city"])
+def by_city(orders):
+    return orders.groupBy("ctiy").count()
+"""
+    with start_system(pipeline, wait=False) as system:
+        assert system.process.wait(90) == 1
+        system.ended = True
+        last = system.output.read_text().splitlines()[-1]
+        assert last.startswith("error: cannot start analyze: ")
+        assert "pipeline.py:9" in last
+        assert "ctiy" in last
+        assert system.output.read_text().count("analyze    starting") == 1
+        assert system.processes() == {}
