@@ -130,8 +130,7 @@ class App:
         """
         call = Call.of_user()
         if callable(name):
-            self.add_view(call, name.__name__, {}, name)
-            return name
+            return self._decorator(call, None, {})(name)
         options = {
             "key": key,
             "keep": keep,
@@ -151,11 +150,12 @@ class App:
 
         def declare(function: Function) -> Function:
             self._undecorated.pop(id(call), None)
-            if not callable(function):
+            if isinstance(function, type) or not callable(function):
                 raise mistake(
-                    call, f"{function!r} is not a function", remedy="put @app.view(…) above a def"
+                    call, f"{function!r} is not a function", remedy="put @app.view above a def"
                 )
-            self.add_view(call, name or function.__name__, options, function)
+            own_name = getattr(function, "__name__", None)
+            self.add_view(call, own_name if name is None else name, options, function)
             return function
 
         return declare

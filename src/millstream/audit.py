@@ -46,7 +46,7 @@ class SourceState(msgspec.Struct, omit_defaults=True):
 
 
 class ViewCounts(msgspec.Struct, omit_defaults=True):
-    """One view in one process: `analyze` fills state and restarts, `serve` rows, changes and latency."""
+    """One view in one process: `analyze` fills state and restarts, `serve` rows and latency."""
 
     state: Literal["starting", "running", "restarting", "failed", "stopped", ""] = ""
     restarts: int = 0

@@ -1,4 +1,4 @@
-"""Streams and views from what the user wrote; every option is checked as far as it can be by itself."""
+"""Streams and views from what the user wrote, each option checked as far as it can be by itself."""
 
 from __future__ import annotations
 

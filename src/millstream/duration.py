@@ -18,6 +18,7 @@ _UNITS = {
     "d": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
+_MOST_DIGITS = 8  # what a timedelta holds in any unit
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
@@ -26,10 +27,26 @@ def parse_duration(text: str) -> timedelta:
     total, at = timedelta(), 0
     while match := _PART.match(text.lower(), at):
         unit = _UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))
-        if unit is None:
+        if unit is None or len(match[1]) > _MOST_DIGITS:
             break
-        total += float(match[1]) * unit
+        number = float(match[1])
+        total += (int(number) if number.is_integer() else number) * unit
         at = match.end()
     if at == 0 or at != len(text):
         raise ValueError(f"{text!r} is not a duration; write it as '10 minutes' or '3 hours'")
     return total
+
+
+_WRITTEN = (("day", "d"), ("hour", "h"), ("minute", "min"), ("second", "s"))
+
+
+def format_duration(duration: timedelta) -> str:
+    """The duration as a user would write it, to the millisecond."""
+    parts, rest = [], duration
+    for word, unit in _WRITTEN:
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count} {word}{'s' if count != 1 else ''}")
+    if milliseconds := rest // _UNITS["ms"]:
+        parts.append(f"{milliseconds} ms")
+    return " ".join(parts) or "0 seconds"

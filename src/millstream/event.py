@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-# CloudEvents' Kafka binding, and three of ours: who collected it, as the how-manieth, with which content.
+# CloudEvents' Kafka binding, and three of ours: who collected it, as the how-manieth, and what.
 SPECVERSION = "ce_specversion"
 ID = "ce_id"
 SOURCE = "ce_source"

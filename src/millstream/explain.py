@@ -33,97 +33,89 @@ _EXPECTED = {
     "date": _Expectation("a date", "send text like '2026-01-31'"),
     "timestamp": _Expectation(
         "a timestamp",
-        "send text like '2026-01-31T12:00:00Z' with Z or an offset, or whole milliseconds since 1970",
+        "send text like '2026-01-31T12:00:00Z' (ending in Z or an offset) or whole milliseconds",
     ),
 }
 
 
 def explain(schema: Schema, raw: bytes, error: Exception) -> InvalidEvent:
     """The error that tells a sender which field is wrong; `error` is what the decoder said."""
-    if isinstance(error, RecursionError):
-        return InvalidEvent("objects and arrays are nested too deep", remedy="send it flatter")
     if isinstance(error, UnicodeDecodeError):
         byte = f"byte {raw[error.start]:#04x} at {error.start}"
         return InvalidEvent(f"the event is not UTF-8 text: {byte}", remedy="send JSON in UTF-8")
     try:
-        value = msgspec.json.decode(raw)
-    except msgspec.DecodeError as malformed:
-        return _not_json(raw, malformed)
+        value = _read(raw)
+    except RecursionError:
+        return InvalidEvent("objects and arrays are nested too deep", remedy="send it flatter")
+    except ValueError as malformed:
+        return InvalidEvent(f"the event is not JSON: {malformed}", remedy="send one JSON object")
     if not isinstance(value, dict):
         return InvalidEvent(
             f"the event is {_kind(value)}, not an object", remedy='send {"field": value, …}'
         )
-    # The decoder checks in the order of the event, this in the order of the schema: any fault will do.
+    # The decoder goes by the event's order, this by the schema's: of several faults any will do.
     fault = next(_faults(schema, value, ""), None)
     return fault or InvalidEvent(f"the event does not fit its schema: {error}")
 
 
-def _not_json(raw: bytes, malformed: msgspec.DecodeError) -> InvalidEvent:
-    if not raw.strip():
-        return InvalidEvent("the event is empty", remedy="send a JSON object")
-    why = str(malformed)
+def _read(raw: bytes) -> object:
+    """The event's value; ValueError tells where it stops being JSON."""
     try:
-        json.loads(raw, parse_constant=_no_constant)
+        # Python's own reader, as it tells line and column, and has a value for 1e999.
+        value: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        near = (
-            _short(error.doc[error.pos : error.pos + 20])
-            if error.pos < len(error.doc)
-            else "its end"
-        )
-        why = f"{error.msg[:1].lower()}{error.msg[1:]} at line {error.lineno}, column {error.colno} ({near})"
-    except ValueError as error:
-        why = str(error)
-    except RecursionError:
-        why = "nested too deep"
-    else:
-        # Python's reader is laxer; what it lets through and ours doesn't are broken escapes in texts.
-        why = "a text has an escape that stands for no character (half of a \\u surrogate pair)"
-    return InvalidEvent(f"the event is not JSON: {why}", remedy="send one JSON object")
+        if not error.doc.strip():
+            raise ValueError("it is empty") from None
+        rest = error.doc[error.pos : error.pos + 20]
+        near = f"at {_short(rest)}" if rest else "at its end"
+        why = f"{error.msg[:1].lower()}{error.msg[1:]}"
+        raise ValueError(f"{why}, line {error.lineno}, column {error.colno}, {near}") from None
+    try:
+        msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        pass  # a number out of range, which is the schema's business
+    except msgspec.DecodeError:
+        raise ValueError("a text has half of a \\u surrogate pair, or a control code") from None
+    return value
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")
 
 
-def _faults(of: Type, value: object, path: str) -> Iterator[InvalidEvent]:
+def _faults(of: Type, value: object, path: str, nullable: bool = False) -> Iterator[InvalidEvent]:
     """What is wrong with a value that is not null, and with what is in it."""
     match of:
-        case Struct(fields):
-            if not isinstance(value, dict):
-                yield _fault(path, value, _Expectation("an object", "send {…}"), False)
-                return
+        case Struct(fields) if isinstance(value, dict):
             for field in fields:
                 inner = f"{path}.{field.name}" if path else field.name
-                if value.get(field.name) is not None:
-                    yield from _faults_of_field(
-                        field.type, value[field.name], inner, field.required
-                    )
+                found = value.get(field.name)
+                if found is not None:
+                    yield from _faults(field.type, found, inner, not field.required)
                 elif field.required:
-                    yield _missing(field.type, inner, field.name in value)
-        case Array(element):
-            if not isinstance(value, list):
-                yield _fault(path, value, _Expectation("an array", "send […]"), False)
-                return
+                    how = "got null" if field.name in value else "but it is missing"
+                    yield _fault(field.type, how, inner)
+        case Array(element) if isinstance(value, list):
             for index, each in enumerate(value):
                 if each is not None:
-                    yield from _faults_of_field(element, each, f"{path}[{index}]", False)
-        case Map(element):
-            if not isinstance(value, dict):
-                yield _fault(path, value, _Expectation("an object", "send {…}"), False)
-                return
+                    yield from _faults(element, each, f"{path}[{index}]", nullable=True)
+        case Map(element) if isinstance(value, dict):
             for key, each in value.items():
                 if each is not None:
-                    yield from _faults_of_field(element, each, f"{path}[{_short(key)}]", False)
-        case Primitive():
-            if not _fits(of, value):
-                yield _fault(path, value, _expected(of), True)
+                    yield from _faults(element, each, f"{path}[{_short(key)}]", nullable=True)
+        case Primitive() if _fits(of, value):
+            return
+        case _:
+            yield _fault(of, f"got {_short(value)}", path, nullable)
 
 
-def _faults_of_field(of: Type, value: object, path: str, required: bool) -> Iterator[InvalidEvent]:
-    for fault in _faults(of, value, path):
-        if fault.field == path and not required:
-            fault.remedy += " or null"
-        yield fault
+def _fault(of: Type, found: str, path: str, nullable: bool = False) -> InvalidEvent:
+    expected = _expected(of)
+    return InvalidEvent(
+        f"field {path!r}: expected {expected.what}, {found}",
+        field=path,
+        remedy=f"{expected.remedy} or null" if nullable else expected.remedy,
+    )
 
 
 def _fits(of: Primitive, value: object) -> bool:
@@ -186,22 +178,6 @@ def _expected(of: Type) -> _Expectation:
             return _EXPECTED[name]
 
 
-def _fault(path: str, value: object, expected: _Expectation, _: bool) -> InvalidEvent:
-    return InvalidEvent(
-        f"field {path!r}: expected {expected.what}, got {_short(value)}",
-        field=path,
-        remedy=expected.remedy,
-    )
-
-
-def _missing(of: Type, path: str, is_null: bool) -> InvalidEvent:
-    expected = _expected(of)
-    found = "got null" if is_null else "but it is missing"
-    return InvalidEvent(
-        f"field {path!r}: expected {expected.what}, {found}", field=path, remedy=expected.remedy
-    )
-
-
 def _kind(value: object) -> str:
     match value:
         case list():
@@ -215,5 +191,5 @@ def _kind(value: object) -> str:
 
 
 def _short(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

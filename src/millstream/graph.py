@@ -1,4 +1,4 @@
-"""How an app's streams and views hang together: inputs exist, nothing feeds itself, tables are read as said."""
+"""How streams and views hang together: inputs exist, none feeds itself, tables are read as said."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _check_inputs(view: View, streams: Mapping[str, Stream], views: Mapping[str,
 
 
 def _check_reads(view: View, views: Mapping[str, View]) -> None:
-    """A table's rows are not events: one key changes many times, so counting them counts changes."""
+    """A table's rows are not events: one changes often, so to count them counts changes."""
     for name in view.inputs:
         table = name in views and views[name].key is not None
         if table and name not in view.reads:
@@ -71,7 +71,7 @@ def _check_reads(view: View, views: Mapping[str, View]) -> None:
             kind = "a view without a key" if name in views else "a stream"
             raise _wrong(
                 view,
-                f"view {view.name!r} says how to read {name!r}, which is {kind}: its rows are events",
+                f"view {view.name!r} says how to read {name!r}, but rows of {kind} are events",
                 f"leave {name!r} out of reads",
             )
 
@@ -84,7 +84,7 @@ def _check_answer(view: View) -> None:
         key = list(query.grouping) or ["…"]
         raise _wrong(
             view,
-            f"view {view.name!r} aggregates but has no key, so nothing tells which row is the newest",
+            f"view {view.name!r} aggregates but has no key to tell which row replaces which",
             f"add key={key}"
             if query.grouping
             else "select the grouping columns and name them in key",

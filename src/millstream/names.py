@@ -40,4 +40,5 @@ def suggest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     if close := closest(name, known):
         return f"did you mean {close!r}?"
-    return f"write one of {', '.join(known)}" if known else ""
+    one_of = "one of " if len(known) > 1 else ""
+    return f"write {one_of}{', '.join(map(repr, known))}" if known else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from millstream.errors import PipelineError
 
-_OURS = str(Path(__file__).parent)
+_OURS = f"{Path(__file__).parent}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def mistake(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in a user's Python file. The source is looked at only when there is an error to place."""
+    """A call in a user's Python file; the source is read only when there is an error to place."""
 
     place: Place
     _span: tuple[int | None, ...]

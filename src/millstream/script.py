@@ -170,7 +170,9 @@ class _Script:
             else:
                 values.append(text)
             if not self.tokens.skip(",") and not self.tokens.next_is(")"):
-                raise self.tokens.unexpected("a comma or ')' is expected")
+                raise self.tokens.unexpected(
+                    "a comma or ')' is expected", f"write {option} = ('a', 'b')"
+                )
         return named or values
 
     def _read_text(self, option: str) -> str:

@@ -51,7 +51,7 @@ class _Given:
 def load_settings(pipeline: Path | None, **flags: Mapping[str, Any] | None) -> Settings:
     """The settings for a pipeline; SettingsError names where the wrong one was set.
 
-    A flag that is None was not given. Without a pipeline, the file is looked for in the current folder.
+    A flag that is None was not given. Without a pipeline, the current folder's file is read.
     """
     folder = pipeline.parent if pipeline is not None else Path()
     winners: dict[tuple[str, str], _Given] = {}
@@ -77,9 +77,12 @@ def _from_file(file: Path) -> Iterator[_Given]:
     try:
         sections = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
-        place, why = (f"{file}:{found[2]}", found[1]) if found else (str(file), str(error))
-        raise SettingsError(f"{place}: this is not TOML: {why}", remedy="correct it") from None
+        why, _, place = str(error).rpartition(" (at ")
+        found = re.match(r"line (\d+)", place)  # else "end of document"
+        line = found[1] if found else len(text.splitlines())
+        raise SettingsError(
+            f"{file}:{line}: this is not TOML: {why}", remedy="correct it"
+        ) from None
     for section, fields in sections.items():
         if not isinstance(fields, dict):
             raise SettingsError(
@@ -118,7 +121,7 @@ def _from_environment() -> Iterator[_Given]:
         if separator:
             yield _Given(section, field, _from_text(section, field, text, name), f"variable {name}")
         else:
-            # MILLSTREAM_HOME and the like are no settings; but a lost underscore should not go unseen.
+            # MILLSTREAM_HOME is no setting; but a lost underscore should not go unseen.
             for each, model in _sections().items():
                 if section.removeprefix(f"{each}_") in model.model_fields and each in section:
                     field = section.removeprefix(f"{each}_")
@@ -206,10 +209,11 @@ def describe() -> str:
         "",
         "<!-- Written by `python -m millstream.settings`; change the descriptions there. -->",
         "",
-        f"Settings come from `{FILE}` beside the pipeline, then from the environment, then from the",
-        "command's flags; each wins over the one before, setting by setting. In the file a setting is",
-        "`field = value` under `[section]`; in the environment it is `MILLSTREAM_SECTION__FIELD`, with",
-        "tables and lists as JSON. An unknown name is an error that suggests the close one.",
+        f"Settings come from `{FILE}` beside the pipeline, then from the environment, then from",
+        "the command's flags; each wins over the one before, setting by setting. In the file a",
+        "setting is `field = value` under `[section]`; in the environment it is",
+        "`MILLSTREAM_SECTION__FIELD`, with tables and lists as JSON. An unknown name is an error",
+        "that suggests the close one.",
         "",
         "```toml",
         "[collect]",

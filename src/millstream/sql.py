@@ -157,14 +157,16 @@ _NAMED_AFTER = ("window", "session_window")
 
 def _syntax_error(error: ParseError, tokens: list[Token], text: str) -> PipelineError:
     detail = error.errors[0]
-    # The context before the word is cut to its last 100 characters, so its length tells nothing; the
-    # line and the column of the word's end do.
+    # sqlglot's column is that of the word's end.
     lines = text.split("\n")
     at = sum(len(line) + 1 for line in lines[: detail["line"] - 1]) + detail["col"] - 1
     before = [token for token in tokens if token.start <= at]
     near = before[-1] if before else None
-    wrong = [token for token in before[-2:] if token.token_type is TokenType.VAR]
-    for token in reversed(wrong):
+    # A mistyped keyword is taken for a name, and the words after it make no sense.
+    suspects = [*reversed(before[-2:]), *before[:1]]
+    for token in suspects:
+        if token.token_type is not TokenType.VAR or len(token.text) < 3:
+            continue  # too short to tell a mistyped word from a name
         close = closest(token.text, _KEYWORDS)
         if close and close != token.text.upper() and abs(len(close) - len(token.text)) <= 1:
             return PipelineError(

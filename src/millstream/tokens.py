@@ -87,7 +87,7 @@ def split_tokens(text: str, what: str) -> list[Token]:
 
 
 def _left_open(text: str) -> int:
-    """Where the part starts that cannot be cut into tokens: the first after the longest good prefix."""
+    """Where the quote or comment opens that has no end: after the longest prefix that is sound."""
     for opening in sorted({i for i, c in enumerate(text) if c in "'\"`/"}):
         try:
             Spark().tokenize(text[:opening])

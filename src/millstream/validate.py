@@ -55,7 +55,7 @@ class Validator:
         self._has_decimals = _has_decimals(self._schema)
 
     def check(self, raw: bytes) -> Checked:
-        """What is known of a valid event; InvalidEvent names the field, the value and what is expected."""
+        """What is known of a valid event; InvalidEvent names field, value and expectation."""
         try:
             # msgspec skips the values of unknown fields without looking at their encoding.
             raw.decode()

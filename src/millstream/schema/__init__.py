@@ -1,4 +1,4 @@
-"""One description of a stream's events, from which the validator, Spark's reader and the API come."""
+"""One description of a stream's events, for the validator, Spark's reader and the API alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def parse_schema(description: object) -> Schema:
-    """The schema that Spark DDL or a class describes; PipelineError (without a file) if it can't be.
+    """The schema that Spark DDL or a class describes; PipelineError (without a file) if none.
 
     The error's line counts from the first line of the DDL.
     """

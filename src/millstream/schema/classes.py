@@ -41,7 +41,7 @@ class _Attribute(NamedTuple):
 
 
 def read_class(cls: object) -> Schema:
-    """The schema of a class's attributes; PipelineError names the one that cannot be in a schema."""
+    """The schema of a class's attributes; PipelineError names the one that cannot be in one."""
     if not isinstance(cls, type) or not _is_record(cls):
         kind = f"the class {cls.__name__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise PipelineError(

@@ -26,8 +26,8 @@ _INSTEAD = {
     **{"DATETIME": "TIMESTAMP", "BOOL": "BOOLEAN", "JSON": "STRING", "VARIANT": "STRING"},
 }
 _SUPPORTED = (
-    "TINYINT, SMALLINT, INT, BIGINT (or LONG), FLOAT, DOUBLE, DECIMAL(p,s), BOOLEAN, STRING, BINARY, "
-    "DATE, TIMESTAMP, ARRAY<…>, MAP<STRING, …> or STRUCT<name: …>"
+    "TINYINT, SMALLINT, INT, BIGINT (or LONG), FLOAT, DOUBLE, DECIMAL(p,s), BOOLEAN, STRING, "
+    "BINARY, DATE, TIMESTAMP, ARRAY<…>, MAP<STRING, …> or STRUCT<name: …>"
 )
 _FORM = "write 'name TYPE, name TYPE, …'"
 _KEYWORDS = {word for phrase in Spark.Tokenizer.KEYWORDS for word in phrase.split()}
@@ -50,7 +50,7 @@ def check_name(name: str, path: str = "") -> None:
     """PipelineError if no event could have a field of that name."""
     if not name or _UNUSABLE.search(name):
         raise PipelineError(
-            f"column name {path + name!r} is empty or holds a quote, backslash or control character",
+            f"column name {path + name!r} is empty, or holds a quote, backslash or control code",
             remedy="leave that column out of the schema; events may still have the field",
         )
 
@@ -80,7 +80,7 @@ def _read_column(tokens: Tokens, path: str, before: list[Field]) -> Field:
     if not tokens.skip(":") and tokens.next_is("."):
         raise tokens.error(
             f"column {path + name!r} is followed by a dot",
-            "a name with a dot goes in backquotes; a nested field is written name STRUCT<field: TYPE>",
+            "put a name with a dot in backquotes; write a nested field as name STRUCT<field: TYPE>",
         )
     of = _read_type(tokens, path + name)
     required, description = False, ""

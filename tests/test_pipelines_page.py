@@ -1,0 +1,59 @@
+"""The pipelines in docs/pipelines.md are pipelines."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream.app import App
+from millstream.declare import STREAM_OPTIONS, VIEW_OPTIONS
+from millstream.load import load
+from millstream.schema import to_ddl
+
+PAGE = (Path(__file__).parent.parent / "docs" / "pipelines.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```(python|sql)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(("language", "text"), SNIPPETS)
+def test_every_snippet_loads(tmp_path: Path, language: str, text: str) -> None:
+    path = tmp_path / f"pipeline.{'py' if language == 'python' else 'sql'}"
+    path.write_text(text, encoding="utf-8")
+    app = load(path)
+    assert app.streams
+    assert app.views
+
+
+def test_the_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:
+    apps = []
+    for suffix, language in ((".py", "python"), (".sql", "sql")):
+        path = tmp_path / f"pipeline{suffix}"
+        path.write_text(next(text for kind, text in SNIPPETS if kind == language), encoding="utf-8")
+        apps.append(load(path))
+    one, other = apps
+    assert one.name == other.name
+    for stream in one.streams.values():
+        twin = other.streams[stream.name]
+        assert to_ddl(stream.schema) == to_ddl(twin.schema)
+        assert (stream.key, stream.event_time, stream.lateness, stream.source) == (
+            *(twin.key, twin.event_time, twin.lateness, twin.source),
+        )
+    assert {name: (view.inputs, view.key, view.keep) for name, view in one.views.items()} == {
+        name: (view.inputs, view.key, view.keep) for name, view in other.views.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("heading", "options", "method"),
+    [("## Streams", STREAM_OPTIONS, App.stream), ("## Views", VIEW_OPTIONS, App.view)],
+)
+def test_every_option_is_in_the_page_and_in_the_signature(
+    heading: str, options: tuple[str, ...], method: object
+) -> None:
+    section = PAGE.partition(f"{heading}\n")[2].partition("\n##")[0]
+    documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert documented == set(options)
+    assert callable(method)
+    assert set(options) <= set(inspect.signature(method).parameters)
