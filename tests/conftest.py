@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 
@@ -25,3 +27,20 @@ def log_settings(broker: Broker) -> LogSettings:
 @pytest.fixture
 def app_name() -> str:
     return f"app{uuid.uuid4().hex[:10]}"
+
+
+class Eventually(Protocol):
+    def __call__(self, condition: Callable[[], object], seconds: float = 30.0) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Eventually:
+    """Wait until a condition holds, and fail if it does not in time."""
+
+    def wait(condition: Callable[[], object], seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not so after {seconds:g} s: {condition}"
+            time.sleep(0.02)
+
+    return wait

@@ -71,6 +71,7 @@ class Reader:
         self._batch = batch
         self._behind = set(start)  # partitions whose end has not been seen yet
         self._assigned = [TopicPartition(*partition, start[partition]) for partition in start]
+        self._wants_pause = self._is_paused = False
         self._closing = threading.Event()
         self.failure: BaseException | None = None  # what `deliver` raised; it ended the reading
         reset = "error" if lost else "earliest"
@@ -84,16 +85,17 @@ class Reader:
         """Whether the end of every partition has been reached since the start."""
         return not self._behind
 
-    def ends(self, timeout: float = 10.0) -> dict[Partition, int]:
-        """The offset after the newest record of each partition, asked of Kafka now; blocks."""
-        return {(p.topic, p.partition): _bounds(self._kafka, p, timeout)[1] for p in self._assigned}
-
     def pause(self) -> None:
-        """Fetch nothing until `resume`; a list that is on its way is still delivered."""
-        self._kafka.pause(self._assigned)
+        """Fetch nothing until `resume`; what is on its way is still delivered."""
+        self._wants_pause = True
 
     def resume(self) -> None:
-        self._kafka.resume(self._assigned)
+        """Fetch again, from where it was."""
+        self._wants_pause = False
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
 
     def close(self) -> None:
         """End the reading; returns at once. Called in the loop, nothing is delivered after it."""
@@ -106,12 +108,20 @@ class Reader:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
+                self._mind_pause()
                 self._read()
         except BaseException as error:
             self.failure = error
             _LOGGER.exception("a reader of the log stopped: what it delivered was not accepted")
         finally:
             self._kafka.close()
+
+    def _mind_pause(self) -> None:
+        # In the reader's own thread: from another, the call would wait for a poll that never ends.
+        if self._wants_pause != self._is_paused:
+            self._is_paused = self._wants_pause
+            change = self._kafka.pause if self._is_paused else self._kafka.resume
+            change(self._assigned)
 
     def _read(self) -> None:
         # consume() alone would wait for a full batch: poll for the first, then take what is there.
@@ -205,21 +215,14 @@ def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tup
         known = consumer.list_topics(topic, timeout).topics[topic]
         if known.error is not None:
             raise LogError(f"cannot look at topic {topic}: {known.error.str()}")
-        return {p: _bounds(consumer, TopicPartition(topic, p), timeout) for p in known.partitions}
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
+            for partition in known.partitions
+        }
     except KafkaException as error:
         raise LogError(f"cannot look at topic {topic}: {error.args[0].str()}") from error
     finally:
         consumer.close()
-
-
-def _bounds(consumer: Consumer, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-    try:
-        low, high = consumer.get_watermark_offsets(partition, timeout)
-    except KafkaException as error:
-        raise LogError(
-            f"cannot ask for the end of topic {partition.topic}: {error.args[0].str()}"
-        ) from error
-    return low, high
 
 
 def _consumer(log: LogSettings, **extra: object) -> Consumer:

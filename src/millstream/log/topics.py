@@ -77,10 +77,11 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
 
 def ensure_topics(app: App, log: LogSettings) -> None:
     """Create what is missing and put right what is kept how; many processes may do it at once."""
-    client = admin(log)
-    wanted = list(topics(app, log))
-    _create(client, wanted, log)
-    _put_right(client, wanted)
+    client, wanted = admin(log), list(topics(app, log))
+    made = _create(client, wanted, log)
+    _await_known(client, made)
+    if older := [topic for topic in wanted if topic.name not in made]:
+        _put_right(client, older)
 
 
 def topic_ids(log: LogSettings, names: Iterable[str]) -> dict[str, str]:
@@ -142,8 +143,8 @@ def _milliseconds(duration: timedelta) -> str:
     return str(duration // timedelta(milliseconds=1))
 
 
-def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> None:
-    existing = client.list_topics(timeout=_SECONDS).topics
+def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> set[str]:
+    existing = _known(client)
     missing = [
         NewTopic(
             topic.name,
@@ -156,9 +157,36 @@ def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> None:
     ]
     if missing:
         _settle(client.create_topics(missing), "create", {KafkaError.TOPIC_ALREADY_EXISTS})
+    return {topic.topic for topic in missing}
+
+
+def _await_known(client: AdminClient, names: set[str]) -> None:
+    # A topic is made by the controller; brokers hear of it a moment later.
+    deadline = time.monotonic() + _SECONDS
+    while unknown := names - _known(client):
+        if time.monotonic() > deadline:
+            raise LogError(f"Kafka made topic {min(unknown)}, but does not serve it")
+        time.sleep(0.01)
+
+
+def _known(client: AdminClient) -> set[str]:
+    try:
+        found = client.list_topics(timeout=_SECONDS).topics
+    except KafkaException as failure:
+        raise LogError(
+            f"cannot ask Kafka for its topics: {failure.args[0].str()}",
+            remedy="see that it runs and that log.bootstrap and log.security are right",
+        ) from failure
+    return {
+        name
+        for name, topic in found.items()
+        if topic.partitions and all(p.leader >= 0 for p in topic.partitions.values())
+    }
 
 
 def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
+    if not wanted:  # Kafka's client refuses to ask about nothing
+        return
     # Only what changes the meaning of a topic; an operator's other settings are theirs.
     resources = {ConfigResource(ResourceType.TOPIC, t.name): t.config for t in wanted}
     found = _settle(client.describe_configs(list(resources)), "describe", set())

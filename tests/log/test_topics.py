@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from millstream import App
+from millstream.errors import LogError
+from millstream.log.connection import admin
+from millstream.log.settings import LogSettings
+from millstream.log.topics import (
+    audit_topic,
+    ensure_topics,
+    recreate_topic,
+    stream_topic,
+    topic_ids,
+    topics,
+    view_topic,
+    views_topic,
+)
+from millstream.position import Position
+
+
+def config_of(log: LogSettings, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = admin(log).describe_configs([resource]).values()
+    return {name: entry.value for name, entry in answer.result(30).items()}
+
+
+def test_every_stream_and_view_gets_its_topics(app: App, log_settings: LogSettings) -> None:
+    ensure_topics(app, log_settings)
+    ours = {name for name in admin(log_settings).list_topics(timeout=30).topics if app.name in name}
+    assert {name.removeprefix(f"{app.name}.") for name in ours} == {
+        *("stream.events", "rejected.events", "late.events"),
+        *("view.by_city", "view.of_oslo"),
+        *("audit", "views"),
+    }
+    assert ours == set(topic_ids(log_settings, ours))
+
+
+def test_a_table_is_compacted_and_everything_else_is_kept_for_a_time(
+    app: App, log_settings: LogSettings
+) -> None:
+    ensure_topics(app, log_settings)
+    kept = {topic.name: config_of(log_settings, topic.name) for topic in topics(app, log_settings)}
+    compacted = {name for name, config in kept.items() if config["cleanup.policy"] == "compact"}
+    assert compacted == {view_topic(app.name, "by_city"), views_topic(app.name)}
+    assert kept[stream_topic(app.name, "events")]["retention.ms"] == str(2 * 24 * 3600 * 1000)
+    assert kept[view_topic(app.name, "by_city")]["min.compaction.lag.ms"] == "600000"
+    assert {config["message.timestamp.type"] for config in kept.values()} == {"CreateTime"}
+
+
+def test_topics_may_be_ensured_by_many_processes_at_once_and_again(
+    app: App, log_settings: LogSettings
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: ensure_topics(app, log_settings), range(4)))
+    names = [topic.name for topic in topics(app, log_settings)]
+    before = topic_ids(log_settings, names)
+    ensure_topics(app, log_settings)
+    assert topic_ids(log_settings, names) == before
+    assert len(before) == len(names)
+
+
+def test_a_changed_retention_reaches_a_topic_that_is_there_already(
+    app_name: str, log_settings: LogSettings
+) -> None:
+    for days in (2, 5):
+        app = App(app_name)
+        app.stream("events", schema="id LONG", retention=f"{days} days")
+        ensure_topics(app, log_settings)
+        config = config_of(log_settings, stream_topic(app_name, "events"))
+        assert config["retention.ms"] == str(days * 24 * 3600 * 1000)
+
+
+def test_a_topic_made_anew_has_another_id_that_a_position_can_carry(
+    app: App, log_settings: LogSettings
+) -> None:
+    ensure_topics(app, log_settings)
+    topic = view_topic(app.name, "by_city")
+    seen = topic_ids(log_settings, [topic])
+    epochs = {seen[topic]}
+    for _ in range(5):
+        epochs.add(recreate_topic(app, log_settings, "by_city"))
+    assert len(epochs) == 6
+    assert topic_ids(log_settings, [topic])[topic] in epochs - {seen[topic]}
+    assert {Position.parse(str(Position(epoch, {0: 1}))).epoch for epoch in epochs} == epochs
+    assert config_of(log_settings, topic)["cleanup.policy"] == "compact"
+
+
+def test_a_missing_topic_has_no_id(app_name: str, log_settings: LogSettings) -> None:
+    assert topic_ids(log_settings, [audit_topic(app_name)]) == {}
+    assert topic_ids(log_settings, []) == {}
+
+
+def test_more_replicas_than_brokers_is_an_error_that_names_the_topic(
+    app: App, log_settings: LogSettings
+) -> None:
+    three = log_settings.model_copy(update={"replication": 3})
+    with pytest.raises(LogError, match=f"cannot create topic {app.name}"):
+        ensure_topics(app, three)
