@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from millstream.app import App
@@ -58,6 +61,26 @@ class Collector:
         return await asyncio.to_thread(read_topic, self.log, rejected_topic(self.app.name, stream))
 
 
+def click(number: int, **more: object) -> bytes:
+    """A valid event."""
+    return json.dumps({"id": number, "at": "2026-11-16T12:00:00Z", **more}).encode()
+
+
+def headers(record: Record) -> dict[str, str]:
+    """A record's headers, as text."""
+    return {name: value.decode() for name, value in record.headers}
+
+
+def problem(response: httpx.Response, status: int) -> dict[str, object]:
+    """What a problem+json answer of this status says."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    content: dict[str, object] = response.json()
+    assert content["status"] == status
+    assert content["title"]
+    return content
+
+
 def read_topic(log: LogSettings, topic: str) -> list[Record]:
     """Everything in a topic of one partition."""
     first, end = bounds(log, topic)[0]
@@ -97,6 +120,16 @@ async def collector(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> AsyncIterator[Collector]:
     async with collect(shop(app_name), log_settings, tmp_path, max_body=100_000) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    log_settings: LogSettings, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Collector]:
+    """One collector for all tests of a module that do not care what others sent."""
+    app, home = shop(f"app{uuid.uuid4().hex[:10]}"), tmp_path_factory.mktemp("home")
+    async with collect(app, log_settings, home, max_body=100_000) as running:
         yield running
 
 

@@ -13,9 +13,9 @@ from millstream.collect.body import Form, UnreadableContentType, form_of, split
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
+    max_leaves=5,
 )
-_events = st.lists(st.dictionaries(st.text(), _values), max_size=8)
+_events = st.lists(st.dictionaries(st.text(), _values, max_size=3), max_size=5)
 _indents = st.sampled_from([None, 1, 2])
 
 

@@ -71,15 +71,15 @@ def split(body: bytes, form: Form) -> list[bytes]:
     """Each event's bytes, as they came; what cannot be split is one, for the check to refuse."""
     if form is Form.LINES:
         return _lines(body)
-    start = body.lstrip(_WHITE)[:1]
-    if start == b"[":
+    trimmed = body.strip(_WHITE)
+    if trimmed[:1] == b"[":
         try:
             return [bytes(element) for element in _ARRAY.decode(body)]
         except msgspec.DecodeError:
             return [body]
-    if b"\n" in body and _starts_with_a_whole_line(body):
+    if b"\n" in trimmed and _starts_with_a_whole_line(body):
         return _lines(body)
-    return [body] if start else []
+    return [body] if trimmed else []
 
 
 def _lines(body: bytes) -> list[bytes]:
