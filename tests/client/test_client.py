@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import pytest
 from tests.client.peers import BREAK_OFF, Response, StartHttp
@@ -75,6 +75,13 @@ async def test_a_query_gives_columns_and_rows(http_peer: StartHttp) -> None:
         table = await client.query("SELECT n FROM v", limit=2)
     assert table == Table([Column("n", "BIGINT")], [[1], [2]], True, 1.5)
     assert peer.requests[0][1] == b'{"sql":"SELECT n FROM v","limit":2}'
+
+
+async def test_a_row_is_found_by_the_values_of_its_key(http_peer: StartHttp) -> None:
+    peer = await http_peer(lambda *_: Response(body={"key": ["de", "Köln"], "row": {"n": 1}}))
+    async with Client(peer.url) as client:
+        assert await client.get("v", "de", "Köln") == {"n": 1}
+    assert unquote(peer.requests[0][0].split()[1]) == '/v1/views/v/["de","Köln"]'
 
 
 async def test_a_key_that_is_not_there_is_none_and_another_refusal_is_an_error(

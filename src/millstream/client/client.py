@@ -16,6 +16,8 @@ from millstream.client.messages import Rows, Table
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
 
+_encode = msgspec.json.encode
+
 
 class Client:
     """Talks to one system through any of its servers: `async with Client("http://a", "http://b")`.
@@ -65,15 +67,15 @@ class Client:
 
     async def get(self, view: str, *key: Any) -> dict[str, Any] | None:
         """The row with that key (one value per key column), or None if there is none."""
-        path = f"/v1/views/{quote(view, safe='')}/{quote(_written(key), safe='')}"
+        path = f"/v1/views/{quote(view, safe='')}/{quote(_encode(key), safe='')}"
         try:
             response = await self._servers.ask(self._http, "GET", path)
         except RequestRefused as refused:
             if refused.status == 404:
                 return None
             raise
-        rows = msgspec.json.decode(response.content, type=Rows).rows
-        return rows[0] if rows else None
+        row: dict[str, Any] = msgspec.json.decode(response.content)["row"]
+        return row
 
     def changes(
         self,
@@ -133,10 +135,3 @@ class Client:
     async def _get(self, path: str) -> Any:
         response = await self._servers.ask(self._http, "GET", path)
         return msgspec.json.decode(response.content)
-
-
-def _written(key: Sequence[Any]) -> str:
-    """A key as part of an address: the text itself, or a JSON array of several columns."""
-    if len(key) == 1 and isinstance(key[0], str) and not key[0].startswith("["):
-        return key[0]
-    return msgspec.json.encode(list(key)).decode()
