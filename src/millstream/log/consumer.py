@@ -38,6 +38,12 @@ _LOST = {
     KafkaError.UNKNOWN_TOPIC_ID,
     KafkaError.INCONSISTENT_TOPIC_ID,
 }
+# A topic that was just made, or a broker that just came back, has no leader for a moment.
+_PASSING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._TRANSPORT,
+}
 
 
 class Reader:
@@ -211,18 +217,28 @@ def read_range(
 def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tuple[int, int]]:
     """Per partition, the oldest offset that is held and the one after the newest; blocks."""
     consumer = _consumer(log)
+    deadline = time.monotonic() + timeout
     try:
-        known = consumer.list_topics(topic, timeout).topics[topic]
-        if known.error is not None:
-            raise LogError(f"cannot look at topic {topic}: {known.error.str()}")
-        return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
-            for partition in known.partitions
-        }
-    except KafkaException as error:
-        raise LogError(f"cannot look at topic {topic}: {error.args[0].str()}") from error
+        while True:
+            try:
+                return _bounds(consumer, topic, timeout)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() not in _PASSING or time.monotonic() > deadline:
+                    raise LogError(f"cannot look at topic {topic}: {cause.str()}") from error
+                time.sleep(_WAIT)
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Consumer, topic: str, timeout: float) -> dict[int, tuple[int, int]]:
+    known = consumer.list_topics(topic, timeout).topics[topic]
+    if known.error is not None:
+        raise KafkaException(known.error)
+    return {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
+        for partition in known.partitions
+    }
 
 
 def _consumer(log: LogSettings, **extra: object) -> Consumer:
