@@ -1,0 +1,362 @@
+"""SQL expressions compiled to Python: one function each, straight-line code, three-valued logic.
+
+Each part of the expression becomes one assignment, so neither depth nor length is limited by
+Python's parser, and a row costs no interpretation. Names and texts of the user reach the code only
+as `repr` of a str or as arguments, never as code.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from sqlglot import exp
+
+from millstream.errors import QueryError
+from millstream.serve import functions
+from millstream.store.types import Kind, element, fields, is_float, kind
+
+Fields = Mapping[str, exp.DataType]
+_COMPARISONS: dict[type[exp.Expression], str] = {
+    exp.EQ: "==",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_ARITHMETIC: dict[type[exp.Expression], str] = {
+    exp.Add: "add",
+    exp.Sub: "subtract",
+    exp.Mul: "multiply",
+    exp.Div: "divide",
+    exp.Mod: "modulo",
+}
+# name of ours, kinds of the arguments, kind of the result
+_FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[Kind, ...], Kind]] = {
+    exp.Lower: ("lower", ("text",), "text"),
+    exp.Upper: ("upper", ("text",), "text"),
+    exp.Abs: ("absolute", ("number",), "number"),
+    exp.DPipe: ("concat", ("text", "text"), "text"),
+    exp.StartsWith: ("starts_with", ("text", "text"), "boolean"),
+    exp.EndsWith: ("ends_with", ("text", "text"), "boolean"),
+    exp.Contains: ("contains", ("text", "text"), "boolean"),
+    exp.Like: ("like", ("text", "text"), "boolean"),
+    exp.ILike: ("ilike", ("text", "text"), "boolean"),
+}
+ALLOWED = (
+    "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, ILIKE, IS NULL, IS DISTINCT FROM, CASE, "
+    "+ - * / %, ||, abs, coalesce, contains, ends_with, length, list_contains, "
+    "lower, starts_with, trim, upper"
+)
+
+
+class Part(NamedTuple):
+    """A computed part: the variable that holds it, what it is, and its text if it is a literal."""
+
+    name: str
+    kind: Kind
+    literal: str | None = None
+    element: exp.DataType | None = None
+
+
+class Compiler:
+    """Compiles expressions over one row type.
+
+    `canonical`: timestamps are as our analysis writes them, all of one width and in UTC.
+    """
+
+    def __init__(self, columns: Fields, *, canonical: bool = True) -> None:
+        self._columns = columns
+        self._canonical = canonical
+        self._lines: list[str] = []
+        self._constants: dict[str, Any] = {}
+
+    def compile(self, tree: exp.Expression) -> tuple[Callable[[Mapping[str, Any]], Any], Kind]:
+        """The function from a row to the expression's value, and the value's kind."""
+        part = self._part(tree)
+        body = "\n    ".join([*self._lines, f"return {part.name}"])
+        scope: dict[str, Any] = {
+            name: getattr(functions, name)
+            for name in dir(functions)
+            if callable(getattr(functions, name))
+        }
+        scope |= self._constants
+        exec(f"def evaluate(row):\n    {body}", scope)
+        return scope["evaluate"], part.kind
+
+    def _let(self, code: str, kind_: Kind, **more: Any) -> Part:
+        name = f"t{len(self._lines)}"
+        self._lines.append(f"{name} = {code}")
+        return Part(name, kind_, **more)
+
+    def _constant(self, value: object) -> str:
+        name = f"c{len(self._constants)}"
+        self._constants[name] = value
+        return name
+
+    def _part(self, tree: exp.Expression) -> Part:
+        match tree:
+            case exp.Paren():
+                return self._part(tree.this)
+            case exp.Column() | exp.Dot():
+                return self._column(tree)
+            case exp.Null():
+                return self._let("None", "null")
+            case exp.Boolean():
+                return self._let(repr(bool(tree.this)), "boolean")
+            case exp.Literal():
+                return self._literal(tree)
+            case exp.And() | exp.Or():
+                return self._connect(tree)
+            case exp.Not():
+                inner = self._expect(tree.this, "boolean")
+                return self._let(f"None if {inner} is None else not {inner}", "boolean")
+            case exp.Is():
+                return self._is(tree)
+            case exp.In():
+                return self._in(tree)
+            case exp.Between():
+                low = exp.GTE(this=tree.this, expression=tree.args["low"])
+                high = exp.LTE(this=tree.this, expression=tree.args["high"])
+                return self._part(exp.And(this=low, expression=high))
+            case exp.NullSafeEQ() | exp.NullSafeNEQ():
+                a, b = self._comparable(tree, tree.this, tree.expression)
+                same = "==" if isinstance(tree, exp.NullSafeEQ) else "!="
+                return self._let(f"{a} {same} {b}", "boolean")
+            case exp.Case():
+                return self._case(tree)
+            case exp.Coalesce():
+                return self._coalesce(tree)
+            case exp.Neg():
+                return self._let(f"negate({self._expect(tree.this, 'number')})", "number")
+            case exp.Escape():
+                return self._escape(tree)
+            case exp.Length():
+                return self._length(tree)
+            case exp.Trim() if tree.args.get("position") is None and tree.expression is None:
+                return self._let(f"trim({self._expect(tree.this, 'text')})", "text")
+            case exp.ArrayContains():
+                return self._list_contains(tree)
+            case exp.Cast() if isinstance(tree.this, exp.Literal) and tree.this.is_string:
+                return self._cast(tree)
+        if (operator := _COMPARISONS.get(type(tree))) is not None:
+            a, b = self._comparable(tree, tree.this, tree.expression)
+            return self._let(
+                f"None if {a} is None or {b} is None else {a} {operator} {b}", "boolean"
+            )
+        if (function := _ARITHMETIC.get(type(tree))) is not None:
+            a = self._expect(tree.this, "number")
+            b = self._expect(tree.expression, "number")
+            return self._let(f"{function}({a}, {b})", "number")
+        if (known := _FUNCTIONS.get(type(tree))) is not None:
+            name, kinds, result = known
+            given = (tree.this, tree.expression)[: len(kinds)]
+            arguments = [self._expect(a, k) for a, k in zip(given, kinds, strict=True)]
+            return self._let(f"{name}({', '.join(arguments)})", result)
+        raise QueryError(
+            f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
+            remedy=f"it may contain: {ALLOWED}; for more, POST /v1/query",
+        )
+
+    def _column(self, tree: exp.Expression) -> Part:
+        path = [part.name for part in tree.parts]  # type: ignore[attr-defined]
+        known: Fields = self._columns
+        code, type_ = "row", None
+        for depth, asked in enumerate(path):
+            name = _resolve(asked, known, ".".join(path[:depth]))
+            code = f"row.get({name!r})" if depth == 0 else f"nested({code}, {name!r})"
+            type_ = known[name]
+            known = fields(type_)
+        assert type_ is not None
+        kind_ = kind(type_)
+        if kind_ == "number" and (is_float(type_) or not self._canonical):
+            code = f"number({code})"
+        if kind_ == "timestamp" and not self._canonical:
+            code = f"timestamp({code})"
+        return self._let(code, kind_, element=element(type_) if kind_ == "array" else None)
+
+    def _literal(self, tree: exp.Literal) -> Part:
+        text = str(tree.this)
+        if tree.is_string:
+            return self._let(self._constant(text), "text", literal=text)
+        try:
+            value: object = int(text)
+        except ValueError:
+            value = float(text) if "e" in text.lower() else Decimal(text)
+        return self._let(self._constant(value), "number")
+
+    def _connect(self, tree: exp.And | exp.Or) -> Part:
+        # Flattened, since the parser nests a chain of ANDs as deep as it is long.
+        operands = [
+            self._expect(operand, "boolean")  # type: ignore[arg-type]
+            for operand in tree.flatten()
+        ]
+        decides, other = ("False", "True") if isinstance(tree, exp.And) else ("True", "False")
+        result = operands[0]
+        for operand in operands[1:]:
+            result = self._let(
+                f"{decides} if {result} is {decides} or {operand} is {decides} else "
+                f"None if {result} is None or {operand} is None else {other}",
+                "boolean",
+            ).name
+        return Part(result, "boolean")
+
+    def _is(self, tree: exp.Is) -> Part:
+        inner = self._part(tree.this)
+        if isinstance(tree.expression, exp.Null):
+            return self._let(f"{inner.name} is None", "boolean")
+        if isinstance(tree.expression, exp.Boolean) and inner.kind in ("boolean", "null"):
+            return self._let(f"{inner.name} is {bool(tree.expression.this)}", "boolean")
+        raise QueryError(f"cannot use IS in {tree.sql(dialect='duckdb')[:100]!r}")
+
+    def _in(self, tree: exp.In) -> Part:
+        if tree.args.get("query") is not None or not tree.expressions:
+            raise QueryError(
+                f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
+                remedy="write a list, as in city IN ('Berlin', 'Paris')",
+            )
+        alternatives = [exp.EQ(this=tree.this, expression=choice) for choice in tree.expressions]
+        chain: exp.Expression = alternatives[0]
+        for alternative in alternatives[1:]:
+            chain = exp.Or(this=chain, expression=alternative)
+        return self._part(chain)
+
+    def _case(self, tree: exp.Case) -> Part:
+        default = tree.args.get("default")
+        result = self._part(default) if default is not None else self._let("None", "null")
+        for branch in reversed(tree.args["ifs"]):
+            condition = branch.this
+            if tree.this is not None:
+                condition = exp.EQ(this=tree.this, expression=condition)
+            asked = self._expect(condition, "boolean")
+            then = self._part(branch.args["true"])
+            if "null" not in (then.kind, result.kind) and then.kind != result.kind:
+                raise QueryError(f"the branches of CASE differ: {then.kind} and {result.kind}")
+            result = self._let(
+                f"{then.name} if {asked} is True else {result.name}",
+                result.kind if then.kind == "null" else then.kind,
+            )
+        return result
+
+    def _coalesce(self, tree: exp.Coalesce) -> Part:
+        result = self._part(tree.this)
+        for choice in tree.expressions:
+            other = self._align(self._part(choice), result.kind, choice)
+            result = self._let(
+                f"{other.name} if {result.name} is None else {result.name}",
+                other.kind if result.kind == "null" else result.kind,
+            )
+        return result
+
+    def _escape(self, tree: exp.Escape) -> Part:
+        if not isinstance(tree.this, exp.Like | exp.ILike):
+            raise QueryError("ESCAPE belongs to LIKE or ILIKE")
+        value = self._expect(tree.this.this, "text")
+        pattern = self._expect(tree.this.expression, "text")
+        escape = self._expect(tree.expression, "text")
+        name = "like" if isinstance(tree.this, exp.Like) else "ilike"
+        return self._let(f"{name}({value}, {pattern}, {escape})", "boolean")
+
+    def _length(self, tree: exp.Length) -> Part:
+        inner = self._part(tree.this)
+        if inner.kind not in ("text", "array", "null"):
+            raise QueryError(f"length() takes text or a list, not {inner.kind}")
+        return self._let(f"length({inner.name})", "number")
+
+    def _list_contains(self, tree: exp.ArrayContains) -> Part:
+        items = self._part(tree.this)
+        if items.kind != "array" or items.element is None:
+            raise QueryError(f"list_contains() takes a list, not {items.kind}")
+        wanted = self._align(self._part(tree.expression), kind(items.element), tree.expression)
+        return self._let(f"contains({items.name}, {wanted.name})", "boolean")
+
+    def _cast(self, tree: exp.Cast) -> Part:
+        wanted = kind(tree.to)
+        if wanted not in ("timestamp", "date"):
+            raise QueryError(
+                f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
+                remedy="compare with a literal of the column's own type",
+            )
+        return self._align(self._part(tree.this), wanted, tree)
+
+    def _expect(self, tree: exp.Expression, wanted: Kind) -> str:
+        part = self._align(self._part(tree), wanted, tree)
+        return part.name
+
+    def _comparable(
+        self, tree: exp.Expression, left: exp.Expression, right: exp.Expression
+    ) -> tuple[str, str]:
+        a, b = self._part(left), self._part(right)
+        if a.literal is not None and b.literal is None:
+            a = self._align(a, b.kind, tree)
+        else:
+            b = self._align(b, a.kind, tree)
+        if a.kind in ("struct", "array", "map", "other"):
+            raise QueryError(
+                f"cannot compare a {a.kind} in {tree.sql(dialect='duckdb')[:100]!r}",
+                remedy="compare one of its fields, as in window.start > '2026-01-01'",
+            )
+        return a.name, b.name
+
+    def _align(self, part: Part, wanted: Kind, tree: exp.Expression) -> Part:
+        """`part` as a value of the wanted kind: literals are read as such; NULL is of any kind."""
+        if part.kind == wanted or "null" in (part.kind, wanted):
+            return part
+        if part.literal is not None:
+            value = _read_literal(part.literal, wanted)
+            if value is not None:
+                return self._let(self._constant(value), wanted)
+        elif (part.kind, wanted) == ("date", "timestamp"):
+            return self._let(f"timestamp({part.name})", wanted)
+        elif (part.kind, wanted) == ("timestamp", "date"):
+            return part  # the caller compares text; a date's text is shorter and so comes first
+        shown = repr(part.literal) if part.literal is not None else f"a {part.kind}"
+        raise QueryError(
+            f"{shown} is no {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
+            remedy=_LITERALS.get(wanted, "compare values of one type"),
+        )
+
+
+_LITERALS: dict[Kind, str] = {
+    "number": "write a number without quotes",
+    "text": "write text in single quotes",
+    "timestamp": "write it as '2026-01-31T12:00:00Z'",
+    "date": "write it as '2026-01-31'",
+    "boolean": "write true or false",
+}
+
+
+def _read_literal(text: str, wanted: Kind) -> object:
+    match wanted:
+        case "timestamp":
+            return functions.timestamp(text)
+        case "date":
+            try:
+                return date.fromisoformat(text[:10]).isoformat()
+            except ValueError:
+                return None
+        case "number":
+            try:
+                return int(text)
+            except ValueError:
+                return functions.number(text)
+        case "boolean":
+            return {"true": True, "false": False}.get(text.lower())
+    return None
+
+
+def _resolve(asked: str, known: Fields, path: str) -> str:
+    """The column of that name, in any case if only one fits."""
+    if asked in known:
+        return asked
+    alike = [name for name in known if name.lower() == asked.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    where = f"{path!r} has no field {asked!r}" if path else f"there is no column {asked!r}"
+    close = difflib.get_close_matches(asked, known, 3, 0.5)
+    listed = ", ".join(close or list(known)[:30])
+    raise QueryError(where, remedy=f"{'did you mean' if close else 'there are'}: {listed}")

@@ -1,0 +1,157 @@
+"""A view or stream as this process serves it: rows, newest changes, and who wants to know."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from millstream.audit import Column, ViewDescription
+from millstream.errors import LogError
+from millstream.log.record import Record
+from millstream.position import Position
+from millstream.serve.filter import Pick, compile_select, compile_where, order_rows
+from millstream.serve.settings import ServeSettings
+from millstream.serve.shape import Shape, with_lineage, without_lineage
+from millstream.serve.tally import Tally
+from millstream.store.ring import Change
+from millstream.store.table import Table
+from millstream.store.types import is_exact
+
+logger = logging.getLogger(__name__)
+Keyed = tuple[str | None, Mapping[str, Any]]
+
+
+class Live:
+    """Belongs to the event loop's thread. Nothing here blocks."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: Literal["view", "stream"],
+        topic: str,
+        settings: ServeSettings,
+        *,
+        key: tuple[str, ...] | None = None,
+        columns: tuple[Column, ...] = (),
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.topic = topic
+        self.key = key
+        self.columns = columns
+        self.description: ViewDescription | None = None
+        self.epoch = ""
+        self.tally = Tally()
+        self.watchers: set[Callable[[], None]] = set()
+        self.listeners: list[Callable[[Live, list[Change]], None]] = []
+        self._settings = settings
+        self._shapes: weakref.WeakValueDictionary[object, Shape] = weakref.WeakValueDictionary()
+        self.table = self._new_table()
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, dict(enumerate(self.table.offsets)))
+
+    def begin(self, epoch: str, starts: Mapping[int, int]) -> None:
+        """Start over with the topic of that id, of which nothing before `starts` is held."""
+        self.epoch = epoch
+        self.table = self._new_table()
+        for partition, offset in sorted(starts.items()):
+            self.table.start_at(partition, offset)
+        for shape in self._shapes.values():
+            shape.forget()
+        for listener in self.listeners:
+            listener(self, [])
+        self.wake()
+
+    def apply(self, records: Iterable[Record]) -> None:
+        """Take records in, each partition's in order, and tell everyone who watches."""
+        apply, changes = self.table.apply, []
+        for record in records:
+            change = apply(
+                record.partition, record.offset, record.timestamp, record.key, record.value
+            )
+            if change is not None:
+                changes.append(change)
+        self.tally.count(changes)
+        if changes:
+            for listener in self.listeners:
+                listener(self, changes)
+        self.wake()
+
+    def wake(self) -> None:
+        for watcher in tuple(self.watchers):
+            try:
+                watcher()
+            except Exception:  # one client's trouble must not stop the reading for all
+                logger.exception("a client of %s %s could not be told", self.kind, self.name)
+
+    def describe(self, description: ViewDescription) -> None:
+        """Take in what `analyze` says about the view."""
+        self.description = description
+        columns = tuple(description.columns)
+        if columns != self.columns:
+            exact = is_exact(self.columns)
+            self.columns = columns
+            if is_exact(columns) != exact and not len(self.table):
+                self.begin(self.epoch, dict(enumerate(self.table.offsets)))
+            for listener in self.listeners:
+                listener(self, [])
+
+    def shape(self, where: str | None, select: tuple[str, ...] | None, lineage: bool) -> Shape:
+        """The shape of that filter and selection; QueryError if it cannot be had."""
+        asked = (where, select, lineage, self.columns)
+        shape = self._shapes.get(asked)
+        if shape is None:
+            if (where or select) and not self.columns:
+                raise LogError(
+                    f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
+                    remedy="start analyze, or try again in a moment",
+                )
+            pick: Pick = with_lineage if lineage else without_lineage
+            if select:
+                pick = compile_select(select, self.columns)
+            predicate = compile_where(where, self.columns, self.kind == "view") if where else None
+            shape = self._shapes[asked] = Shape(predicate, pick)
+        return shape
+
+    def rows(self, shape: Shape, order: str | None = None, limit: int | None = None) -> list[Keyed]:
+        """The rows now: a table's by key unless an order is asked for; a stream's newest."""
+        rows: list[Keyed]
+        if self.table.keyed:
+            rows = list(self.table.rows.items())
+        else:
+            rows = [(None, row) for row in self.table.newest]
+        return choose(rows, shape, self.columns, order, limit, keyed=self.table.keyed)
+
+    def _new_table(self) -> Table:
+        return Table(
+            keyed=self.key is not None,
+            recent=self._settings.recent_changes,
+            newest=self._settings.newest_rows,
+            numbers="decimal" if is_exact(self.columns) else "float",
+        )
+
+
+def choose(
+    rows: list[Keyed],
+    shape: Shape,
+    columns: tuple[Column, ...],
+    order: str | None,
+    limit: int | None,
+    *,
+    keyed: bool,
+) -> list[Keyed]:
+    """Those of `rows` that a client gets, in its order."""
+    if shape.where is not None:
+        rows = [keyed_row for keyed_row in rows if shape.matches(keyed_row[1])]
+    if order:
+        rows = order_rows(rows, order, columns)
+    elif keyed:
+        # Every server must give the same answer, whatever order it read the rows in.
+        rows.sort(key=lambda keyed_row: keyed_row[0] or "")
+    elif limit is not None:
+        return rows[-limit:] if limit else []
+    return rows if limit is None else rows[:limit]

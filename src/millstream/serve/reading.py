@@ -1,0 +1,173 @@
+"""Keeps views up to date from their topics: every server reads them whole, from the beginning.
+
+A view's topic can be made anew (its query changed). The topic's id is then another: that is a new
+epoch, the view starts over, and clients get a gap and a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from millstream.errors import LogError
+from millstream.log.consumer import Reader, bounds
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.log.topics import topic_ids
+from millstream.serve.live import Live
+
+logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 2.0
+
+
+class Reading:
+    """Reads one topic into a `Live`, from its beginning or from its newest records on."""
+
+    def __init__(
+        self,
+        log: LogSettings,
+        live: Live,
+        *,
+        newest: int | None = None,
+        arrived: Callable[[], None] | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self._log = log
+        self._live = live
+        self._arrived = arrived
+        self._newest = newest
+        self._lost = lost
+        self._reader: Reader | None = None
+        self.caught_up = asyncio.Event()
+
+    async def start(self, epoch: str) -> None:
+        """Begin with the topic of that id."""
+        self.stop()
+        held = await asyncio.to_thread(bounds, self._log, self._live.topic)
+        starts = {
+            partition: low if self._newest is None else max(low, high - self._newest)
+            for partition, (low, high) in held.items()
+        }
+        self._live.tally.live = False
+        self._live.begin(epoch, starts)
+        self.caught_up.clear()
+        self._reader = Reader(
+            self._log,
+            {(self._live.topic, partition): offset for partition, offset in starts.items()},
+            self._live.apply,
+            loop=asyncio.get_running_loop(),
+            caught_up=self._arrive,
+            lost=self._lose,
+        )
+
+    def stop(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _arrive(self) -> None:
+        self._live.tally.live = True
+        self.caught_up.set()
+        if self._arrived is not None:
+            self._arrived()
+
+    def _lose(self, topic: str, partition: int) -> None:
+        logger.info("topic %s, partition %d is not as it was; looking again", topic, partition)
+        if self._lost is not None:
+            self._lost()
+
+
+class Readings:
+    """The readings of all views, and the watch over their topics' ids."""
+
+    def __init__(self, log: LogSettings, lives: Iterable[Live]) -> None:
+        self._log = log
+        self._look = asyncio.Event()
+        self._lost: set[str] = set()
+        self._readings = {
+            live.topic: (
+                live,
+                Reading(log, live, arrived=self._arrive, lost=self._on_lost(live.topic)),
+            )
+            for live in lives
+        }
+        self.caught_up = asyncio.Event()  # every view was, once
+        self._arrive()
+
+    def _arrive(self) -> None:
+        if all(reading.caught_up.is_set() for _, reading in self._readings.values()):
+            self.caught_up.set()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            while True:
+                self._look.clear()
+                try:
+                    await self._follow()
+                except LogError as error:
+                    logger.warning("%s", error)
+                try:
+                    await asyncio.wait_for(self._look.wait(), _LOOK_SECONDS)
+                except TimeoutError:
+                    continue
+        finally:
+            for _, reading in self._readings.values():
+                reading.stop()
+
+    def look(self) -> None:
+        """Look at the topics' ids now: something says that one was made anew."""
+        self._look.set()
+
+    def _on_lost(self, topic: str) -> Callable[[], None]:
+        def lost() -> None:
+            self._lost.add(topic)
+            self._look.set()
+
+        return lost
+
+    async def _follow(self) -> None:
+        ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._log, list(self._readings))
+        for topic, (live, reading) in self._readings.items():
+            # A topic that lost records without being made anew (its retention was faster than we
+            # were) is read again too: what is in memory has a hole.
+            if topic in ids and (ids[topic] != live.epoch or topic in self._lost):
+                self._lost.discard(topic)
+                await reading.start(ids[topic])
+
+
+class Tail:
+    """Small topics that are read for what they say: descriptions and reports."""
+
+    def __init__(
+        self, log: LogSettings, topic: str, take: Callable[[Record], None], newest: int | None
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._take = take
+        self._newest = newest
+        self._reader: Reader | None = None
+        self.caught_up = asyncio.Event()
+
+    async def start(self) -> None:
+        held = await asyncio.to_thread(bounds, self._log, self._topic)
+        starts = {
+            (self._topic, p): low if self._newest is None else max(low, high - self._newest)
+            for p, (low, high) in held.items()
+        }
+        self._reader = Reader(
+            self._log,
+            starts,
+            self._deliver,
+            loop=asyncio.get_running_loop(),
+            caught_up=self.caught_up.set,
+        )
+
+    def stop(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _deliver(self, records: list[Record]) -> None:
+        for record in records:
+            self._take(record)

@@ -1,0 +1,109 @@
+"""Changes that are no longer in memory, read from Kafka for one client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from itertools import islice
+
+from millstream.errors import LogError
+from millstream.log.consumer import bounds, read_range
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.serve.live import Live
+from millstream.store.ring import Change, Offsets, Row
+
+_CHUNK = 500
+
+
+class Gone(Exception):
+    """The log does not hold every change since that position; the message says why."""
+
+
+class Replay:
+    """Reads ranges of a view's topic in threads, so that the event loop never waits for Kafka."""
+
+    def __init__(self, log: LogSettings, limit: int) -> None:
+        self._log = log
+        self._limit = limit
+
+    async def changes(self, live: Live, start: Offsets) -> AsyncIterator[Change]:
+        """Every change from `start` up to what the ring holds, partition by partition.
+
+        Raises Gone if one of them is not in the log any more: a hole in the offsets means that
+        compaction took records away, and the deletes among them would be missed.
+        """
+        table, epoch, stop = live.table, live.epoch, live.table.ring.floor
+        ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
+        wanted = sum(max(0, high - low) for _, low, high in ranges)
+        if wanted > self._limit:
+            raise Gone(f"{wanted} changes behind; at most {self._limit} are read again")
+        for partition, low, high in ranges:
+            if low < table.replayable.get(partition, 0):
+                raise Gone("it is too long ago")
+            if low >= high:
+                continue
+            before: dict[str, Row | None] = {}
+            async for record in self._records(live.topic, partition, low, high):
+                if live.epoch != epoch:
+                    return  # the subscription notices by itself
+                if table.is_ignored(partition, record.offset):
+                    continue
+                change = _change(live, record, start)
+                if change.key is None:
+                    yield change
+                    continue
+                known = change.key in before
+                yield Change(
+                    change.key,
+                    change.row,
+                    before.get(change.key),
+                    partition,
+                    change.offset,
+                    change.offsets,
+                    change.timestamp,
+                    known,
+                )
+                before[change.key] = change.row
+
+    async def is_beyond_end(self, live: Live, offsets: Offsets) -> bool:
+        """Whether `offsets` name records that Kafka has not got."""
+        try:
+            held = await asyncio.to_thread(bounds, self._log, live.topic)
+        except LogError:
+            return False  # Kafka is away: nothing says that the client is wrong
+        return any(offset > held.get(p, (0, 0))[1] for p, offset in enumerate(offsets))
+
+    async def _records(
+        self, topic: str, partition: int, low: int, high: int
+    ) -> AsyncIterator[Record]:
+        records = read_range(self._log, topic, partition, low, high)
+        next_offset = low
+        try:
+            while next_offset < high:
+                try:
+                    chunk = await asyncio.to_thread(_take(records))
+                except LogError as error:
+                    raise Gone(f"the log does not hold it: {error.message}") from error
+                for record in chunk:
+                    if record.offset != next_offset:
+                        raise Gone("the log was compacted since")
+                    next_offset += 1
+                    yield record
+                if not chunk:
+                    raise Gone("the log was compacted since")
+        finally:
+            if isinstance(records, Generator):
+                await asyncio.to_thread(records.close)
+
+
+def _take(records: Iterator[Record]) -> Callable[[], list[Record]]:
+    return lambda: list(islice(records, _CHUNK))
+
+
+def _change(live: Live, record: Record, start: Offsets) -> Change:
+    row = None if record.value is None else live.table.decode(record.value)
+    key = (record.key or b"null").decode() if live.table.keyed else None
+    p = record.partition
+    offsets = (*start[:p], *(0,) * (p - len(start)), record.offset + 1, *start[p + 1 :])
+    return Change(key, row, None, p, record.offset, offsets, record.timestamp)

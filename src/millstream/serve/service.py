@@ -1,0 +1,263 @@
+"""`millstream serve`: reads the views from the log and answers clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import msgspec
+import uvicorn
+import uvloop
+
+from millstream.app import App
+from millstream.audit import Column, Report, ViewCounts, ViewDescription
+from millstream.errors import LogError, MachineError
+from millstream.home import Home
+from millstream.log.producer import Producer
+from millstream.log.record import Record
+from millstream.log.topics import audit_topic, ensure_topics, stream_topic, view_topic, views_topic
+from millstream.schema import type_ddl
+from millstream.serve.http import Http
+from millstream.serve.live import Live
+from millstream.serve.reading import Readings, Tail
+from millstream.serve.replay import Replay
+from millstream.serve.state import State
+from millstream.serve.streams import Streams
+from millstream.serve.system import System
+from millstream.serve.websocket import protocol
+from millstream.settings import Settings
+from millstream.store.sql import Sql
+
+logger = logging.getLogger(__name__)
+
+
+def run(app: App, settings: Settings, home: Home) -> None:
+    """Serve until SIGTERM or SIGINT."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with Server(app, settings) as server:
+            started = asyncio.ensure_future(server.wait_ready())
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not stopped.done():
+                started.result()
+                home.announce("serve", url=server.url)
+                print(f"serve ready on {server.url}", flush=True)
+                server.raise_failure_after(stopped)
+                await stopped
+            started.cancel()
+        home.withdraw()
+
+    uvloop.run(main())
+
+
+class Server:
+    """One server process: enter it to listen, leave it to end."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._started_at = _now()
+        self.state = self._build()
+        self._descriptions = Tail(settings.log, views_topic(app.name), self._describe, newest=None)
+        self._audit = Tail(settings.log, audit_topic(app.name), self.state.system.take, newest=50)
+        self._readings = Readings(settings.log, self.state.views.values())
+        self._socket: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ready = asyncio.Event()
+        self.url = ""
+
+    async def __aenter__(self) -> Server:
+        self._socket = _listen(self._settings.serve.host, self._settings.serve.port)
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        config = uvicorn.Config(
+            Http(self.state),
+            loop="none",
+            http="httptools",
+            ws=protocol(self.state),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _Uvicorn(config)
+        self._tasks.append(asyncio.create_task(self._server.serve([self._socket])))
+        try:
+            await asyncio.to_thread(ensure_topics, self._app, self._settings.log)
+            await self._descriptions.start()
+            await self._audit.start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self._producer = Producer(self._settings.log)
+        works: tuple[Coroutine[Any, Any, None], ...] = (
+            self._follow(),
+            self.state.sql.run(),
+            self._report(),
+        )
+        self._tasks += [asyncio.create_task(work) for work in works]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.state.ready = False
+        for connection in list(self.state.connections):
+            connection.close(1001, "the server is going away; connect again")
+        self._server.should_exit = True
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for tail in (self._descriptions, self._audit):
+            tail.stop()
+        self.state.streams.stop()
+        await self.state.sql.stop()
+        if hasattr(self, "_producer"):
+            await self._producer.close(1.0)
+
+    async def wait_ready(self) -> None:
+        """Return when every view has caught up with the log."""
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait((ready, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    def raise_failure_after(self, stopped: asyncio.Future[Any]) -> None:
+        """Stop the process when a part of it ends that must not."""
+        for task in self._tasks:
+            task.add_done_callback(lambda _: stopped.done() or stopped.cancel())
+
+    def _build(self) -> State:
+        app, settings = self._app, self._settings.serve
+        views = {
+            view.name: Live(
+                view.name, "view", view_topic(app.name, view.name), settings, key=view.key
+            )
+            for view in app.views.values()
+        }
+        streams = {
+            stream.name: Live(
+                stream.name,
+                "stream",
+                stream_topic(app.name, stream.name),
+                settings,
+                columns=tuple(Column(f.name, type_ddl(f.type)) for f in stream.schema.fields),
+            )
+            for stream in app.streams.values()
+        }
+        sql = Sql(
+            memory=settings.query_memory,
+            seconds=settings.query_seconds,
+            newest=settings.newest_rows,
+        )
+        for live in views.values():
+            sql.add(live)
+            live.listeners.append(sql.changed)
+        log = self._settings.log
+        return State(
+            app=app,
+            settings=settings,
+            views=views,
+            streams=Streams(log, streams),
+            replay=Replay(log, settings.replay_limit),
+            system=System(app, views),
+            sql=sql,
+        )
+
+    def _describe(self, record: Record) -> None:
+        try:
+            description = msgspec.json.decode(record.value or b"", type=ViewDescription)
+        except msgspec.MsgspecError:
+            return
+        live = self.state.views.get(description.name)
+        if live is None:
+            return
+        held = live.description
+        live.describe(description)
+        if held is not None and held.generation != description.generation:
+            self._readings.look()
+
+    async def _follow(self) -> None:
+        # What a view's columns are must be known before its rows are read: decimals depend on it.
+        await self._descriptions.caught_up.wait()
+        reading = asyncio.create_task(self._readings.run())
+        try:
+            await self._readings.caught_up.wait()
+            self.state.ready = True
+            self._ready.set()
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _report(self) -> None:
+        while True:
+            report = Report(
+                tier="serve",
+                instance=self._instance,
+                at=_now(),
+                started_at=self._started_at,
+                views={name: _counts(live) for name, live in self.state.views.items()},
+                clients=self.state.clients,
+            )
+            with contextlib.suppress(LogError):
+                future = self._producer.send(
+                    audit_topic(self._app.name), msgspec.json.encode(report), key=self._instance
+                )
+                future.add_done_callback(lambda f: f.cancelled() or f.exception())
+            await asyncio.sleep(1.0)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: the process has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _counts(live: Live) -> ViewCounts:
+    return ViewCounts(
+        rows=len(live.table),
+        changes=live.tally.changes.total,
+        rate=round(live.tally.changes.per_second(), 2),
+        analyze_ms=live.tally.analyze.summary(),
+        serve_ms=live.tally.serve.summary(),
+        position=str(live.position),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted sockets inherit it; without, an answer's second packet waits 40 ms for the client.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise MachineError(
+            f"cannot serve on {host}:{port}: {error.strerror}",
+            remedy="stop what listens there, or choose another with serve.port or --serve-port",
+        ) from error
+    return listening
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,132 @@
+"""What clients get of a view's rows, encoded once for all that asked for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from millstream.serve.filter import Pick, Predicate
+from millstream.store.ring import Change
+from millstream.store.table import LINEAGE
+
+encode = msgspec.json.Encoder(decimal_format="number").encode
+_CACHED = 512  # changes; who is further behind than that pays for its own encoding
+
+
+class Shape:
+    """One distinct filter and selection of one view."""
+
+    def __init__(self, where: Predicate | None, pick: Pick) -> None:
+        self.where = where
+        self.pick = pick
+        self._bodies: dict[int, bytes | None] = {}
+        self._snapshot: tuple[object, bytes] = (None, b"")
+
+    def body(self, change: Change, number: int | None = None) -> bytes | None:
+        """A change's JSON from `"op"` up to the position, which is the client's own; None: skip it.
+
+        `number` is the change's place in the ring; without one, nothing is kept.
+        """
+        if number is None:
+            return self._encode(change)
+        try:
+            return self._bodies[number]
+        except KeyError:
+            pass
+        body = self._bodies[number] = self._encode(change)
+        if len(self._bodies) > _CACHED:
+            del self._bodies[next(iter(self._bodies))]
+        return body
+
+    def snapshot(self, state: object, rows: Callable[[], bytes]) -> bytes:
+        """The encoded rows at `state`, kept so that clients who come at once share them."""
+        if self._snapshot[0] != state:
+            self._snapshot = (state, rows())
+        return self._snapshot[1]
+
+    def forget(self) -> None:
+        """Numbers begin anew: drop what was encoded under the old ones."""
+        self._bodies.clear()
+        self._snapshot = (None, b"")
+
+    def matches(self, row: Mapping[str, Any]) -> bool:
+        return self.where is None or self.where(row)
+
+    def encode_rows(self, rows: Iterable[tuple[str | None, Mapping[str, Any]]]) -> bytes:
+        """A snapshot's rows, with their keys."""
+        pick = self.pick
+        return b"[%b]" % b",".join(
+            b'{"key":%b,"row":%b}' % (b"null" if key is None else key.encode(), encode(pick(row)))
+            for key, row in rows
+        )
+
+    def _encode(self, change: Change) -> bytes | None:
+        key = b"null" if change.key is None else change.key.encode()
+        if change.row is not None and self.matches(change.row):
+            row = encode(self.pick(change.row))
+            return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key, row)
+        if change.key is None:
+            return None
+        if change.known and (change.before is None or not self.matches(change.before)):
+            return None
+        # What was there is gone, or satisfies the filter no longer (or may have: it is not known).
+        return b'"op":"delete","key":%b,"row":null,"position":"' % key
+
+
+def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in LINEAGE}
+
+
+def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(row)
+
+
+class Frame(Protocol):
+    """How a transport writes the four messages."""
+
+    def change(self, body: bytes, position: bytes) -> bytes: ...
+    def message(self, kind: str, position: str, fields: bytes) -> bytes:
+        """Any other message; `fields` is JSON without the braces, as in `"behind":3`."""
+        ...
+
+
+class SocketFrame:
+    """Messages of one subscription on a WebSocket."""
+
+    def __init__(self, identifier: str) -> None:
+        self._id = b'"id":%b' % encode(identifier)
+        self._change = b'{"type":"change",%b,' % self._id
+
+    def change(self, body: bytes, position: bytes) -> bytes:
+        return b'%b%b%b"}' % (self._change, body, position)
+
+    def message(self, kind: str, position: str, fields: bytes) -> bytes:
+        return b'{"type":"%b",%b,"position":"%b",%b}' % (
+            kind.encode(),
+            self._id,
+            position.encode(),
+            fields,
+        )
+
+
+class EventFrame:
+    """Server-sent events. JSON has no line ends outside of text, where they are escaped."""
+
+    def change(self, body: bytes, position: bytes) -> bytes:
+        return b'event: change\nid: %b\ndata: {"type":"change",%b%b"}\n\n' % (
+            position,
+            body,
+            position,
+        )
+
+    def message(self, kind: str, position: str, fields: bytes) -> bytes:
+        name, place = kind.encode(), position.encode()
+        return b'event: %b\nid: %b\ndata: {"type":"%b","position":"%b",%b}\n\n' % (
+            name,
+            place,
+            name,
+            place,
+            fields,
+        )

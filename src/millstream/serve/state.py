@@ -1,0 +1,62 @@
+"""What every request works with: the pipeline, its views, and the parts that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from millstream.app import App
+from millstream.names import suggest
+from millstream.serve.answer import Problem
+from millstream.serve.live import Live
+from millstream.serve.replay import Replay
+from millstream.serve.settings import ServeSettings
+from millstream.serve.streams import Streams
+from millstream.serve.system import System
+from millstream.store.sql import Sql
+
+if TYPE_CHECKING:
+    from millstream.serve.websocket import Connection
+
+
+@dataclass(slots=True)
+class State:
+    """One server process."""
+
+    app: App
+    settings: ServeSettings
+    views: Mapping[str, Live]
+    streams: Streams
+    replay: Replay
+    system: System
+    sql: Sql
+    ready: bool = False  # every view has caught up with the log once
+    event_clients: int = 0
+    connections: set[Connection] = field(default_factory=set)
+
+    @property
+    def clients(self) -> int:
+        return self.event_clients + len(self.connections)
+
+    def view(self, name: str) -> Live:
+        """The view of that name, when it can be answered for."""
+        live = self.views.get(name)
+        if live is None:
+            raise Problem(404, f"there is no view {name[:100]!r}", remedy=suggest(name, self.views))
+        self.check_ready()
+        return live
+
+    def stream(self, name: str) -> str:
+        """`name`, if a stream has it."""
+        if name not in self.streams.lives:
+            known = self.streams.lives
+            raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
+        return name
+
+    def check_ready(self) -> None:
+        # A half-read view would show numbers that clients have seen greater.
+        if not self.ready:
+            raise Problem(
+                503, "the server is still reading the log", remedy="try again", retry_after=b"1"
+            )

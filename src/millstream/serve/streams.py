@@ -1,0 +1,78 @@
+"""Streams' events for clients: read only while someone wants them, once for all who do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from millstream.errors import LogError
+from millstream.log.settings import LogSettings
+from millstream.log.topics import topic_ids
+from millstream.serve.live import Live
+from millstream.serve.reading import Reading
+
+_NEWEST = 500  # events of each partition that a first client can be shown at once
+_LINGER_SECONDS = 10.0  # a client that reconnects finds the reading still going
+
+
+class Streams:
+    """The readings of streams that have clients."""
+
+    def __init__(self, log: LogSettings, lives: Mapping[str, Live]) -> None:
+        self._log = log
+        self.lives = lives
+        self._readings: dict[str, Reading] = {}
+        self._users: dict[str, int] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._endings: dict[str, asyncio.TimerHandle] = {}
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Live]:
+        """The stream, up to date when this is entered and as long as it lasts."""
+        await self.acquire(name)
+        try:
+            yield self.lives[name]
+        finally:
+            self.release(name)
+
+    async def acquire(self, name: str) -> Live:
+        self._users[name] = self._users.get(name, 0) + 1
+        if (ending := self._endings.pop(name, None)) is not None:
+            ending.cancel()
+        try:
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                await self._read(name)
+        except BaseException:
+            self.release(name)
+            raise
+        return self.lives[name]
+
+    def release(self, name: str) -> None:
+        self._users[name] -= 1
+        if self._users[name] == 0:
+            loop = asyncio.get_running_loop()
+            self._endings[name] = loop.call_later(_LINGER_SECONDS, self._end, name)
+
+    def stop(self) -> None:
+        for ending in self._endings.values():
+            ending.cancel()
+        for name in list(self._readings):
+            self._end(name)
+
+    async def _read(self, name: str) -> None:
+        live = self.lives[name]
+        reading = self._readings.get(name)
+        if reading is None:
+            ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
+            if live.topic not in ids:
+                raise LogError(f"stream {name} has no topic in the log", remedy="start collect")
+            reading = Reading(self._log, live, newest=_NEWEST)
+            await reading.start(ids[live.topic])
+            self._readings[name] = reading
+        await asyncio.wait_for(reading.caught_up.wait(), 10)
+
+    def _end(self, name: str) -> None:
+        self._endings.pop(name, None)
+        if (reading := self._readings.pop(name, None)) is not None:
+            reading.stop()

@@ -1,0 +1,268 @@
+"""A client's place in the changes of a view, and what it gets next.
+
+A subscription is a cursor, not a queue: while a client's transport is full nothing is kept for it.
+When it can take more it goes on from its cursor: from the ring; if that has moved on, from Kafka;
+if Kafka does not hold it either, with a gap and a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.errors import LogError, MillstreamError
+from millstream.position import Position
+from millstream.serve.live import Live
+from millstream.serve.replay import Gone, Replay
+from millstream.serve.shape import Frame, Shape, encode
+from millstream.store.ring import Change, Offsets, covers
+
+logger = logging.getLogger(__name__)
+_BIG = 2_000  # rows; from here on a snapshot is encoded beside the event loop
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which rows, and what of them."""
+
+    where: str | None = None
+    select: tuple[str, ...] | None = None
+    lineage: bool = False
+    limit: int | None = None
+
+    def shape(self, live: Live) -> Shape:
+        return live.shape(self.where, self.select, self.lineage)
+
+
+class Subscription:
+    """Messages for one client about one view; `wake` is called when there may be some to take."""
+
+    def __init__(
+        self,
+        live: Live,
+        asked: Asked,
+        frame: Frame,
+        wake: Callable[[], None],
+        replay: Replay,
+        *,
+        after: Position | None = None,
+    ) -> None:
+        self.live = live
+        self.shape = asked.shape(live)
+        self._asked = asked
+        self._frame = frame
+        self._wake = wake
+        self._replay = replay
+        self._limit = asked.limit if asked.limit is not None or live.table.keyed else 100
+        self._ready: deque[bytes] = deque()
+        self._taken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._epoch = live.epoch
+        self._cursor = live.table.ring.end
+        self._offsets: Offsets = live.table.offsets
+        self._ahead = False  # the client has seen changes that our next ones do not cover
+        self._stalled = False
+        live.watchers.add(wake)
+        self._begin(after)
+
+    def close(self) -> None:
+        self.live.watchers.discard(self._wake)
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def position(self) -> Position:
+        return Position(self._epoch, dict(enumerate(self._offsets)))
+
+    @property
+    def behind(self) -> int:
+        """Changes that the client has not been given yet."""
+        return max(0, self.live.table.ring.end - self._cursor)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether messages are on their way that take a while: a large snapshot, a replay."""
+        return self._task is not None or bool(self._ready)
+
+    def heartbeat(self) -> bytes:
+        """How far the client has come, for one whose filter let nothing through for long."""
+        return self._lag()
+
+    def stall(self) -> None:
+        """The client's transport is full: when it takes more, tell it how far behind it is."""
+        self._stalled = True
+
+    def take(self, size: int = 65_536) -> list[bytes]:
+        """The next messages, about `size` bytes of them; none if there is nothing now."""
+        if self._epoch != self.live.epoch:
+            self._restart("the view was made anew")
+        messages: list[bytes] = []
+        while size > 0 and self._ready:
+            messages.append(self._ready.popleft())
+            size -= len(messages[-1])
+        if not self._ready:
+            self._taken.set()
+        if self._task is not None or self._ready:
+            return messages
+        ring = self.live.table.ring
+        if self._stalled and not messages:
+            self._stalled = False
+            if self._cursor < ring.end:
+                messages.append(self._lag())
+        while size > 0 and self._cursor < ring.end:
+            if self._cursor < ring.start:
+                self._catch_up()
+                break
+            message = self._pass(ring[self._cursor], self._cursor)
+            self._cursor += 1
+            if message is not None:
+                messages.append(message)
+                size -= len(message)
+        else:
+            if self._cursor == ring.end and not self._ahead:
+                self._offsets = self.live.table.offsets
+        return messages
+
+    def _begin(self, after: Position | None) -> None:
+        if after is None:
+            self._send_snapshot()
+            return
+        if after.epoch != self._epoch:
+            self._gap(after, "the view was made anew since")
+            return
+        partitions = len(self._offsets)
+        if any(partition >= partitions for partition in after.offsets):
+            self._gap(after, "the position names a partition that the topic does not have")
+            return
+        self._offsets = tuple(after.offsets.get(p, 0) for p in range(partitions))
+        self._resume()
+
+    def _resume(self) -> None:
+        """Go on from the client's position, wherever that is held."""
+        table = self.live.table
+        if table.ring.holds(self._offsets):
+            self._cursor = table.ring.find(self._offsets)
+            self._ahead = not covers(table.offsets, self._offsets)
+            if self._ahead:
+                self._start(self._check_end(self.position))
+        else:
+            self._catch_up()
+
+    def _restart(self, reason: str) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._ready.clear()
+        asked = self.position
+        self._epoch = self.live.epoch
+        with contextlib.suppress(MillstreamError):  # a filter that no longer fits finds nothing
+            self.shape = self._asked.shape(self.live)
+        self._gap(asked, reason)
+
+    def _gap(self, asked: Position, reason: str) -> None:
+        fields = b'"asked":%b,"reason":%b' % (encode(str(asked)), encode(reason))
+        self._ready.append(self._frame.message("gap", str(self.live.position), fields))
+        self._send_snapshot()
+
+    def _lag(self) -> bytes:
+        return self._frame.message("lag", str(self.position), b'"behind":%d' % self.behind)
+
+    def _pass(self, change: Change, number: int | None) -> bytes | None:
+        """Move past a change; the message, if it is for this client."""
+        if self._ahead:
+            seen = self._offsets
+            if change.partition < len(seen) and change.offset < seen[change.partition]:
+                return None
+            self._offsets = _greatest(seen, change.offsets)
+            self._ahead = not covers(change.offsets, seen)
+        else:
+            self._offsets = change.offsets
+        body = self.shape.body(change, number)
+        if body is None:
+            return None
+        return self._frame.change(body, self._place())
+
+    def _place(self) -> bytes:
+        if len(self._offsets) == 1:  # the usual case, and this runs for each message
+            return b"%b:0=%d" % (self._epoch.encode(), self._offsets[0])
+        return str(self.position).encode()
+
+    def _send_snapshot(self) -> None:
+        live, shape, limit = self.live, self.shape, self._limit
+        self._cursor, self._offsets, self._ahead = live.table.ring.end, live.table.offsets, False
+        position = str(live.position)
+        if len(live.table) <= _BIG:
+            rows = shape.snapshot(
+                (position, limit), lambda: shape.encode_rows(live.rows(shape, limit=limit))
+            )
+            self._ready.append(self._snapshot(position, rows))
+            return
+
+        async def encode_beside() -> None:
+            chosen = live.rows(shape, limit=limit)
+            rows = await asyncio.to_thread(shape.encode_rows, chosen)
+            self._ready.append(self._snapshot(position, rows))
+
+        self._start(encode_beside())
+
+    def _snapshot(self, position: str, rows: bytes) -> bytes:
+        fields = b'"%b":%b,"rows":%b' % (self.live.kind.encode(), encode(self.live.name), rows)
+        return self._frame.message("snapshot", position, fields)
+
+    def _catch_up(self) -> None:
+        self._start(self._read_log())
+
+    async def _read_log(self) -> None:
+        """Give the client what the ring has no longer, from Kafka, no faster than it takes it."""
+        asked = self.position
+        try:
+            async for change in self._replay.changes(self.live, self._offsets):
+                message = self._pass_old(change)
+                if message is not None:
+                    self._ready.append(message)
+                    if len(self._ready) >= 200:
+                        await self._drained()
+        except Gone as gone:
+            self._gap(asked, str(gone))
+            return
+        except LogError as error:
+            logger.warning("%s", error)
+            self._gap(asked, "the log could not be read")
+            return
+        self._resume()
+
+    def _pass_old(self, change: Change) -> bytes | None:
+        self._offsets = _greatest(self._offsets, change.offsets)
+        body = self.shape.body(change)
+        return None if body is None else self._frame.change(body, self._place())
+
+    async def _drained(self) -> None:
+        self._taken.clear()
+        self._wake()
+        await self._taken.wait()
+
+    async def _check_end(self, asked: Position) -> None:
+        """A position beyond the log's end is none of this log's: it lost its tail."""
+        if await self._replay.is_beyond_end(self.live, self._offsets):
+            self._gap(asked, "the position is beyond the end of the log")
+
+    def _start(self, work: object) -> None:
+        async def run() -> None:
+            try:
+                await work  # type: ignore[misc]
+            finally:
+                if self._task is asyncio.current_task():
+                    self._task = None
+            self._wake()
+
+        self._task = asyncio.get_running_loop().create_task(run())
+
+
+def _greatest(one: Sequence[int], other: Sequence[int]) -> Offsets:
+    width = max(len(one), len(other))
+    padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
+    return tuple(map(max, *padded))

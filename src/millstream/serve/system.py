@@ -1,0 +1,179 @@
+"""The whole system as its own reports tell it: what `/v1/system` answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+import millstream
+from millstream.app import App
+from millstream.audit import Latency, Report, StreamCounts, ViewCounts
+from millstream.log.record import Record
+from millstream.log.topics import stream_topic
+from millstream.model import Stream
+from millstream.schema import type_ddl
+from millstream.serve.live import Live
+
+_DEAD_MS = 5_000
+_FORGOTTEN_MS = 60_000
+
+
+class System:
+    """Collects the newest report of every process."""
+
+    def __init__(self, app: App, views: Mapping[str, Live]) -> None:
+        self._app = app
+        self._views = views
+        self._reports: dict[tuple[str, str], Report] = {}
+        self._decode = msgspec.json.Decoder(Report).decode
+
+    def take(self, record: Record) -> None:
+        """A record of the audit topic."""
+        try:
+            report = self._decode(record.value or b"")
+        except msgspec.MsgspecError:
+            return  # of another version of us
+        self._reports[report.tier, report.instance] = report
+
+    def describe(self) -> dict[str, Any]:
+        """The picture now."""
+        now = time.time() * 1000
+        for at, report in list(self._reports.items()):
+            if now - report.at > _FORGOTTEN_MS:
+                del self._reports[at]
+        collect, analyze, serve = (
+            [r for r in self._reports.values() if r.tier == tier and now - r.at <= _DEAD_MS]
+            for tier in ("collect", "analyze", "serve")
+        )
+        collected = _collect(collect)
+        return {
+            "app": self._app.name,
+            "version": millstream.__version__,
+            "now": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "streams": [describe_stream(self._app.name, s) for s in self._app.streams.values()],
+            "views": [describe_view(self._app, live) for live in self._views.values()],
+            "tiers": {
+                "collect": collected,
+                "log": {
+                    "state": "up" if collect or analyze or serve else "down",
+                    "rate": collected["rate"],
+                },
+                "analyze": self._analyze(analyze, serve),
+                "serve": self._serve(serve),
+            },
+            "end_to_end_ms": _merge(live.tally.whole.summary() for live in self._views.values()),
+        }
+
+    def _analyze(self, reports: Sequence[Report], serve: Sequence[Report]) -> dict[str, Any]:
+        views = {name: counts for report in reports for name, counts in report.views.items()}
+        starting = any(counts.state == "starting" for counts in views.values())
+        seen = _sum_views(serve)
+        return {
+            "state": "down" if not reports else "starting" if starting else "up",
+            "instances": len(reports),
+            "rate": round(sum(counts.rate for counts in seen.values()), 2),
+            "latency_ms": _merge(
+                counts.analyze_ms for report in serve for counts in report.views.values()
+            ),
+            "views": views,
+        }
+
+    def _serve(self, reports: Sequence[Report]) -> dict[str, Any]:
+        views = _sum_views(reports)
+        return {
+            "state": "up",
+            "instances": max(1, len(reports)),
+            "clients": sum(report.clients for report in reports),
+            "rate": round(sum(counts.rate for counts in views.values()), 2),
+            "latency_ms": _merge(
+                counts.serve_ms for report in reports for counts in report.views.values()
+            ),
+            "views": views,
+        }
+
+
+def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
+    source = stream.source
+    return {
+        "name": stream.name,
+        "topic": stream_topic(app, stream.name),
+        "columns": [{"name": f.name, "type": type_ddl(f.type)} for f in stream.schema.fields],
+        "key": stream.key,
+        "event_time": stream.event_time,
+        "lateness_ms": round(stream.lateness.total_seconds() * 1000),
+        "delivery": stream.delivery,
+        "source": None if source is None else {"kind": source.kind, "url": source.url},
+    }
+
+
+def describe_view(app: App, live: Live) -> dict[str, Any]:
+    """A view as its pipeline and, once it runs, `analyze` describe it."""
+    view, described = app.views[live.name], live.description
+    keep = None if view.keep is None else round(view.keep.total_seconds() * 1000)
+    return {
+        "name": live.name,
+        "topic": live.topic,
+        "inputs": list(view.inputs),
+        "key": None if view.key is None else list(view.key),
+        "columns": list(live.columns),
+        "window": described.window if described else None,
+        "keep_ms": keep,
+        "mode": described.mode if described else None,
+        "reason": described.reason if described else "analyze has not started it yet",
+        "guarantee": described.guarantee if described else None,
+        "lineage": described.lineage if described else None,
+        "description": view.description,
+        "rows": len(live.table),
+        "position": str(live.position),
+    }
+
+
+def _collect(reports: Sequence[Report]) -> dict[str, Any]:
+    streams: dict[str, StreamCounts] = {}
+    for report in reports:
+        for name, counts in report.streams.items():
+            held = streams.setdefault(name, StreamCounts())
+            for field in ("accepted", "logged", "rejected", "pending", "rate"):
+                setattr(held, field, getattr(held, field) + getattr(counts, field))
+            held.latency_ms = _merge((held.latency_ms, counts.latency_ms))
+    total = {
+        field: sum(getattr(counts, field) for counts in streams.values())
+        for field in ("rate", "accepted", "logged", "rejected", "pending")
+    }
+    return {
+        "state": "up" if reports else "down",
+        "instances": len(reports),
+        **total,
+        "rate": round(total["rate"], 2),
+        "latency_ms": _merge(counts.latency_ms for counts in streams.values()),
+        "streams": streams,
+        "sources": [source for report in reports for source in report.sources],
+    }
+
+
+def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:
+    """Each server reads every view, so what they count is the same: the furthest one tells."""
+    views: dict[str, ViewCounts] = {}
+    for report in reports:
+        for name, counts in report.views.items():
+            if name not in views or counts.changes > views[name].changes:
+                views[name] = counts
+    return views
+
+
+def _merge(latencies: Iterable[Latency | None]) -> Latency | None:
+    """Several processes' latencies as one: the medians by weight, the worst of the rest."""
+    seen = [latency for latency in latencies if latency is not None]
+    count = sum(latency.count for latency in seen)
+    if not count:
+        return None
+    return Latency(
+        p50=round(sum(latency.p50 * latency.count for latency in seen) / count, 3),
+        p99=round(max(latency.p99 for latency in seen), 3),
+        max=round(max(latency.max for latency in seen), 3),
+        count=count,
+    )

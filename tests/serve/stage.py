@@ -1,0 +1,151 @@
+"""A pipeline whose results the tests write themselves, and servers that serve them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from confluent_kafka import Producer
+from websockets.asyncio.client import ClientConnection, connect
+
+from millstream import App
+from millstream.audit import Column, ViewDescription
+from millstream.log.settings import LogSettings
+from millstream.log.topics import (
+    ensure_topics,
+    recreate_topic,
+    stream_topic,
+    view_topic,
+    views_topic,
+)
+from millstream.serve.service import Server
+from millstream.serve.settings import ServeSettings
+from millstream.settings import Settings
+
+SECONDS = 20.0
+
+
+async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """What `condition` gives once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return result
+
+
+class Pipeline:
+    """by_city is a table, per_minute one of windows, newest has no key; rsvps is the stream."""
+
+    def __init__(self, name: str, log: LogSettings) -> None:
+        self.log = log
+        self.app = App(name)
+        self.app.stream("rsvps", schema="id LONG NOT NULL, city STRING, mtime TIMESTAMP", key="id")
+        self.app.view(
+            "by_city", key=["city"], sql="SELECT city, count(*) AS n FROM rsvps GROUP BY 1"
+        )
+        self.app.view(
+            "per_minute",
+            key=["window"],
+            sql="SELECT window(mtime, '1 minute') AS window, count(*) AS n FROM rsvps GROUP BY 1",
+        )
+        self.app.view("newest", sql="SELECT id, city FROM rsvps")
+        ensure_topics(self.app, log)
+        self._producer = Producer({"bootstrap.servers": log.bootstrap, "linger.ms": 0})
+        window = Column("window", "struct<start:timestamp,end:timestamp>")
+        n, city = Column("n", "bigint"), Column("city", "string")
+        self.describe("by_city", ["city"], [city, n])
+        self.describe("per_minute", ["window"], [window, n], window="window")
+        self.describe("newest", None, [Column("id", "bigint"), city])
+        self.flush()
+
+    def describe(
+        self, view: str, key: list[str] | None, columns: list[Column], **more: Any
+    ) -> None:
+        description = ViewDescription(
+            name=view,
+            inputs=["rsvps"],
+            key=key,
+            columns=columns,
+            mode="real_time",
+            reason="a test",
+            guarantee="exactly once",
+            lineage="revision" if key else "position",
+            **{"generation": "1", **more},
+        )
+        value = msgspec.json.encode(description)
+        self._producer.produce(views_topic(self.app.name), value, view)
+
+    def put(self, view: str, key: list[Any], row: dict[str, Any] | None, revision: int = 0) -> None:
+        """Write a result record; a row that is None is a tombstone."""
+        value = None
+        if row is not None:
+            value = json.dumps({**row, "_revision": revision, "_received_at": _stamp()})
+        topic = view_topic(self.app.name, view)
+        self._producer.produce(topic, value, json.dumps(key, separators=(",", ":")))
+        self._producer.poll(0)
+
+    def count(self, city: str, n: int) -> None:
+        """The city has its n-th event."""
+        self.put("by_city", [city], {"city": city, "n": n}, n)
+
+    def append(self, id_: int, city: str = "Berlin", offset: int | None = None) -> None:
+        """A row of the view without key, from the source's record at `offset`."""
+        place = {"source": "rsvps", "partition": 0, "offset": id_ if offset is None else offset}
+        row = {"id": id_, "city": city, "_position": {**place, "row": 0}, "_received_at": _stamp()}
+        self._producer.produce(view_topic(self.app.name, "newest"), json.dumps(row), "rsvps/0")
+
+    def event(self, **fields: Any) -> None:
+        self._producer.produce(
+            stream_topic(self.app.name, "rsvps"), json.dumps(fields), str(fields["id"])
+        )
+
+    def flush(self) -> None:
+        assert self._producer.flush(10) == 0
+
+    def recreate(self, view: str) -> str:
+        return recreate_topic(self.app, self.log, view)
+
+    @contextlib.asynccontextmanager
+    async def server(self, **serve: Any) -> AsyncIterator[Server]:
+        """A server that has caught up."""
+        settings = Settings(log=self.log, serve=ServeSettings(port=0, **serve))
+        async with Server(self.app, settings) as server:
+            await asyncio.wait_for(server.wait_ready(), SECONDS)
+            yield server
+
+
+def _stamp() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+
+
+class Socket:
+    """A WebSocket client that awaits what it expects."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def send(self, **message: Any) -> None:
+        await self.connection.send(json.dumps(message))
+
+    async def next(self) -> dict[str, Any]:
+        text = await asyncio.wait_for(self.connection.recv(), SECONDS)
+        message: dict[str, Any] = json.loads(text)
+        return message
+
+    async def subscribe(self, **message: Any) -> dict[str, Any]:
+        """Subscribe, and the first message that this brings."""
+        await self.send(**{"type": "subscribe", "id": "a", **message})
+        return await self.next()
+
+
+@contextlib.asynccontextmanager
+async def socket(server: Server, **options: Any) -> AsyncIterator[Socket]:
+    url = server.url.replace("http", "ws") + "/v1/connect"
+    async with connect(url, max_size=None, **options) as connection:
+        yield Socket(connection)
