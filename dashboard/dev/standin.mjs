@@ -46,7 +46,7 @@ const views = [
   describe("trending_topics", ["window", "topic"], [WINDOW, column("topic", "string"), column("rsvps", "bigint")], { window: "window" }),
   describe("rsvps_per_minute", ["window"], [WINDOW, column("rsvps", "bigint"), column("guests", "bigint")], { window: "window" }),
   describe("by_country", ["country"], [column("country", "string"), column("rsvps", "bigint"), column("guests", "bigint")]),
-  describe("by_city", ["city", "country"], [column("city", "string"), column("country", "string"), column("rsvps", "bigint"), column("yes_share", "double")],
+  describe("by_city", ["country", "city"], [column("country", "string"), column("city", "string"), column("rsvps", "bigint"), column("lat", "double"), column("lon", "double")],
     { mode: "micro_batch", reason: "avg over distinct members is not supported in real-time mode" }),
   describe("newest_rsvps", null, [column("rsvp_id", "bigint"), column("member", "string"), column("city", "string"), column("country", "string"), column("topic", "string"),
     column("response", "string"), column("guests", "int"), column("lat", "double"), column("lon", "double"), column("mtime", "timestamp")], { lineage: "position" }),
@@ -91,7 +91,7 @@ function event(at) {
   for (const window of windowAt(at, 3600_000, 300_000).slice(0, 12)) bump("trending_topics", ["window", "topic"], { window, topic }, { rsvps: 1 });
   bump("rsvps_per_minute", ["window"], { window: windowAt(at, 60_000)[0] }, { rsvps: 1, guests });
   bump("by_country", ["country"], { country }, { rsvps: 1, guests });
-  bump("by_city", ["city", "country"], { city, country, yes_share: Math.round((0.6 + 0.3 * Math.random()) * 1000) / 1000 }, { rsvps: 1 });
+  bump("by_city", ["country", "city"], { country, city, lat, lon }, { rsvps: 1 });
   const jitter = () => (Math.random() - 0.5) * 2.4;
   put("newest_rsvps", null, {
     rsvp_id: 1_800_000_000 + total, member: zipf(people, 0.2), city, country, topic, response: Math.random() < 0.8 ? "yes" : "no",

@@ -31,9 +31,9 @@ export interface ViewDescription {
   readonly columns: readonly Column[];
   readonly window?: string | null;
   readonly keep_ms?: number | null;
-  readonly mode: string;
+  readonly mode: string | null;
   readonly reason: string;
-  readonly guarantee?: string;
+  readonly guarantee?: string | null;
   readonly description?: string;
   readonly rows?: number;
   readonly position?: string;
@@ -145,6 +145,6 @@ export interface QueryAnswer {
 
 /** One sentence out of a problem+json body or an `error` message. */
 export function explain(problem: { title?: string; detail?: string }): string {
-  const parts = [problem.title, problem.detail].filter((part) => part !== undefined && part !== "");
-  return parts.length > 0 ? parts.join(": ") : "the server gave no reason";
+  const words = [problem.detail, problem.title].find((part) => part !== undefined && part !== "");
+  return words ?? "the server gave no reason";
 }

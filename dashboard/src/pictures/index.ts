@@ -13,15 +13,19 @@ export async function pictureFor(shape: Shape, serverNow: () => number): Promise
   switch (shape.kind) {
     case "map": {
       const { WorldMap } = await import("./map");
-      return new WorldMap(shape);
+      return new WorldMap(shape, shape.measures[0] ?? null);
     }
     case "race":
-      return new Race(shape, RACE_LANES, serverNow);
+      return new Race(shape, first(shape.measures), RACE_LANES, serverNow);
     case "bars":
-      return new Race({ ...shape, window: null }, BAR_LANES, serverNow);
+      return new Race({ ...shape, window: null }, first(shape.measures), BAR_LANES, serverNow);
     case "timeline":
-      return new Timeline(shape.window, shape.measure, serverNow);
+      return new Timeline(shape.window, first(shape.measures), serverNow);
     case "none":
       return null;
   }
+}
+
+function first(measures: readonly string[]): string {
+  return measures[0] ?? "";
 }

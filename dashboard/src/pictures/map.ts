@@ -18,7 +18,6 @@ interface Choice {
   readonly lat: string;
   readonly lon: string;
   readonly label: readonly string[];
-  readonly measure: string | null;
 }
 
 interface Ping extends Dot {
@@ -41,7 +40,10 @@ export class WorldMap implements Picture {
   private colours = { land: "", glow: "", ping: "", text: "", paper: "" };
   private rows: Rows | null = null;
 
-  constructor(private readonly choice: Choice) {
+  constructor(
+    private readonly choice: Choice,
+    public measure: string | null,
+  ) {
     this.root = element("div", { class: "map" }, this.base, this.overlay);
     new ResizeObserver(() => {
       this.fit();
@@ -68,7 +70,7 @@ export class WorldMap implements Picture {
       this.light(entry, now, fresh);
     }
     for (const entry of rows.entries.values()) this.seen = Math.max(this.seen, entry.sequence);
-    if (this.choice.measure !== null) this.bubbles = this.weigh(rows, this.choice.measure);
+    if (this.measure !== null) this.bubbles = this.weigh(rows, this.measure);
     this.wake();
   }
 
@@ -169,7 +171,7 @@ export class WorldMap implements Picture {
     context.clearRect(0, 0, this.world.width, this.world.height);
     context.fillStyle = this.colours.glow;
     for (const { x, y, share } of this.bubbles) {
-      context.globalAlpha = 0.32;
+      context.globalAlpha = 0.45;
       disc(context, x, y, unit * (0.5 + 3.2 * Math.sqrt(share)));
     }
     for (const { x, y, at } of this.glows.values()) {

@@ -17,7 +17,6 @@ interface Bar {
 interface Choice {
   readonly window: string | null;
   readonly label: readonly string[];
-  readonly measure: string;
 }
 
 /** Bars that overtake each other: the largest of the current window, or of the whole view. */
@@ -31,6 +30,7 @@ export class Race implements Picture {
 
   constructor(
     private readonly choice: Choice,
+    public measure: string,
     private readonly count: number,
     private readonly serverNow: () => number,
   ) {
@@ -62,7 +62,7 @@ export class Race implements Picture {
 
   private *runners(entries: Iterable<Entry>): Iterable<Runner> {
     for (const { row } of entries) {
-      const value = numberOf(row[this.choice.measure]);
+      const value = numberOf(row[this.measure]);
       const label = labelOf(row, this.choice.label);
       // The label alone identifies a bar: in the next window it is the same runner that goes on.
       if (value !== null) yield { id: label, label, value };

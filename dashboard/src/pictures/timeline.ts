@@ -29,7 +29,7 @@ export class Timeline implements Picture {
 
   constructor(
     private readonly window: string | null,
-    private readonly measure: string,
+    public measure: string,
     private readonly serverNow: () => number,
   ) {
     const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });

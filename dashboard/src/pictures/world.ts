@@ -6,6 +6,8 @@ import land from "world-atlas/land-110m.json";
 /** Antarctica and the polar sea hold no events: the picture ends at these latitudes. */
 const NORTH = 80;
 const SOUTH = -57;
+/** The open Pacific at both edges may be cut. */
+const ZOOM = 1.05;
 
 export interface Dot {
   readonly x: number;
@@ -22,6 +24,7 @@ export interface World {
 
 function projectionFor(width: number): { projection: GeoProjection; height: number } {
   const projection = geoEqualEarth().rotate([-11, 0]).fitWidth(width, { type: "Sphere" });
+  projection.scale(projection.scale() * ZOOM);
   const top = projection([11, NORTH])?.[1] ?? 0;
   const bottom = projection([11, SOUTH])?.[1] ?? width / 2;
   const [x, y] = projection.translate();

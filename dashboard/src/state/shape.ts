@@ -1,12 +1,12 @@
 import type { ViewDescription } from "../net/protocol";
 import { isIdentifier, kindOf } from "./columns";
 
-/** How a view is drawn, told from its description alone. */
+/** How a view is drawn, told from its description alone; the first of the measures is shown first. */
 export type Shape =
-  | { readonly kind: "map"; readonly lat: string; readonly lon: string; readonly label: readonly string[]; readonly measure: string | null }
-  | { readonly kind: "race"; readonly window: string; readonly label: readonly string[]; readonly measure: string }
-  | { readonly kind: "timeline"; readonly window: string | null; readonly measure: string }
-  | { readonly kind: "bars"; readonly label: readonly string[]; readonly measure: string }
+  | { readonly kind: "map"; readonly lat: string; readonly lon: string; readonly label: readonly string[]; readonly measures: readonly string[] }
+  | { readonly kind: "race"; readonly window: string; readonly label: readonly string[]; readonly measures: readonly string[] }
+  | { readonly kind: "timeline"; readonly window: string | null; readonly measures: readonly string[] }
+  | { readonly kind: "bars"; readonly label: readonly string[]; readonly measures: readonly string[] }
   | { readonly kind: "none" };
 
 const LATITUDE = /^(lat|latitude)$|_(lat|latitude)$/i;
@@ -19,22 +19,22 @@ export function shapeOf(view: ViewDescription): Shape {
   const lat = numbers.find((name) => LATITUDE.test(name));
   const lon = numbers.find((name) => LONGITUDE.test(name));
   const key = view.key ?? [];
-  const measure = numbers.find(
+  const measures = numbers.filter(
     (name) => !key.includes(name) && !isIdentifier(name) && name !== lat && name !== lon,
   );
   const texts = view.columns.map((c) => c.name).filter((name) => kinds.get(name) === "text");
   if (lat !== undefined && lon !== undefined) {
     const place = texts.find((name) => PLACE.test(name)) ?? texts[0];
     const label = place === undefined ? [] : [place];
-    return { kind: "map", lat, lon, label, measure: view.key === null ? null : (measure ?? null) };
+    return { kind: "map", lat, lon, label, measures: view.key === null ? [] : measures };
   }
-  if (measure === undefined) return { kind: "none" };
+  if (measures.length === 0) return { kind: "none" };
   const window = windowOf(view);
   const label = key.filter((name) => name !== window);
-  if (window !== null && label.length === 0) return { kind: "timeline", window, measure };
-  if (window !== null && view.key !== null) return { kind: "race", window, label, measure };
-  if (view.key === null) return { kind: "timeline", window: null, measure };
-  return { kind: "bars", label, measure };
+  if (window !== null && label.length === 0) return { kind: "timeline", window, measures };
+  if (window !== null && view.key !== null) return { kind: "race", window, label, measures };
+  if (view.key === null) return { kind: "timeline", window: null, measures };
+  return { kind: "bars", label, measures };
 }
 
 /** The column that is a time window, as described or as its type shows. */

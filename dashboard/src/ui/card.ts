@@ -1,7 +1,7 @@
 import type { Connection } from "../net/connection";
-import type { Message, System, ViewDescription } from "../net/protocol";
+import type { Message, Row, System, ViewDescription } from "../net/protocol";
 import { pictureFor, type Picture } from "../pictures";
-import { kindOf } from "../state/columns";
+import { isIdentifier, kindOf, numberOf, type Kind } from "../state/columns";
 import { shapeOf } from "../state/shape";
 import type { Store } from "../state/store";
 import { Subscription } from "../state/subscription";
@@ -13,6 +13,15 @@ import { LiveTable } from "./table";
 
 const PAINT_EVERY_MS = 200;
 const DESCRIBE_EVERY_MS = 5_000;
+
+/** What a card is on the wall: a map of places with a number each is smaller than one of events. */
+export type Role = "map" | "race" | "timeline" | "bubbles" | "bars" | "none";
+const FEW_ROWS: Readonly<Record<Role, number>> = { map: 8, race: 5, timeline: 8, bubbles: 8, bars: 8, none: 12 };
+
+export function roleOf(view: ViewDescription): Role {
+  const shape = shapeOf(view);
+  return shape.kind === "map" && shape.measures.length > 0 ? "bubbles" : shape.kind;
+}
 
 /** What a card needs of the page around it. */
 export interface Surroundings {
@@ -37,6 +46,7 @@ export class Card {
   private readonly part: Part;
   private picture: Picture | null = null;
   private describedAt = 0;
+  private suggested = false;
 
   constructor(
     readonly view: ViewDescription,
@@ -47,15 +57,16 @@ export class Card {
       this.paint(now);
     }, PAINT_EVERY_MS);
     const drawnAlready = shape.kind === "map" ? [shape.lat, shape.lon] : [];
-    this.table = new LiveTable(view, this.part.ask, drawnAlready, shape.kind === "race" ? 5 : 8);
-    this.filter = new FilterBox(view.name, example(view), (where) => {
+    this.table = new LiveTable(view, this.part.ask, drawnAlready, FEW_ROWS[roleOf(view)]);
+    this.filter = new FilterBox(view.name, (where) => {
       this.subscription.filter(where);
     });
     this.root = element(
       "article",
-      { class: `card ${shape.kind}`, "aria-labelledby": `view-${view.name}`, "data-view": view.name },
+      { class: "card", "data-role": roleOf(view), "aria-labelledby": `view-${view.name}`, "data-view": view.name },
       this.head(),
       this.trouble,
+      this.picker("measures" in shape ? shape.measures : []),
       this.frame,
       this.empty,
       this.table.root,
@@ -111,15 +122,15 @@ export class Card {
   }
 
   private head(): HTMLElement {
-    const realTime = this.view.mode === "real_time";
+    const mode = { real_time: "real-time", micro_batch: "micro-batch" }[this.view.mode ?? ""] ?? "not started";
     const tip = `tip-${this.view.name}`;
     const badge = element(
       "span",
       { class: "hint" },
       element(
         "button",
-        { type: "button", class: `badge ${realTime ? "real-time" : "micro-batch"}`, "aria-describedby": tip },
-        realTime ? "real-time" : "micro-batch",
+        { type: "button", class: `badge ${mode.replace(" ", "-")}`, "aria-describedby": tip },
+        mode,
       ),
       element("span", { class: "tip", id: tip, role: "tooltip" }, this.view.reason),
     );
@@ -128,12 +139,35 @@ export class Card {
     return element("div", { class: "card-head" }, title, element("code", {}, this.view.name), badge, this.facts);
   }
 
+  /** Where a view has several numbers, the reader says which one is drawn. */
+  private picker(measures: readonly string[]): HTMLElement | null {
+    if (measures.length < 2) return null;
+    const choices = measures.map((measure, index) => {
+      const input = element("input", { type: "radio", name: `measure-${this.view.name}`, value: measure });
+      input.checked = index === 0;
+      input.addEventListener("change", () => {
+        if (this.picture !== null) this.picture.measure = measure;
+        this.part.ask();
+      });
+      return element("label", {}, input, element("span", {}, measure));
+    });
+    return element("fieldset", { class: "picker" }, element("legend", { class: "unseen" }, "Draw"), ...choices);
+  }
+
+  private suggest(): void {
+    const first = this.suggested ? undefined : this.subscription.rows.entries.values().next().value;
+    if (first === undefined) return;
+    this.suggested = true;
+    this.filter.suggest(example(this.view, first.row));
+  }
+
   private paint(now: number): void {
     const { rows } = this.subscription;
     const none = rows.entries.size === 0;
     this.empty.hidden = !none;
     this.table.root.hidden = none;
     this.table.paint(rows);
+    this.suggest();
     if (this.picture === null) return;
     this.picture.paint(rows, now);
     if (now - this.describedAt < DESCRIBE_EVERY_MS && this.describedAt !== 0) return;
@@ -148,9 +182,14 @@ export function titleOf(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-function example(view: ViewDescription): string {
-  const text = view.columns.find((column) => kindOf(column) === "text");
-  const count = view.columns.find((column) => kindOf(column) === "number");
-  if (count !== undefined) return `${count.name} > 10`;
-  return text === undefined ? "a condition in SQL" : `${text.name} = '…'`;
+/** A filter for the first row there is, with a number if the view has one that is counted. */
+function example(view: ViewDescription, row: Row): string {
+  const found = (kind: Kind): string | undefined =>
+    view.columns.find((column) => kindOf(column) === kind && !isIdentifier(column.name))?.name;
+  const count = view.key === null ? undefined : found("number");
+  if (count !== undefined) return `${count} > ${Math.floor((numberOf(row[count]) ?? 0) / 2)}`;
+  const text = found("text");
+  if (text === undefined) return "a condition in SQL";
+  const value = row[text];
+  return `${text} = '${typeof value === "string" ? value.replaceAll("'", "''") : ""}'`;
 }

@@ -8,13 +8,12 @@ export class FilterBox {
   private readonly problem: HTMLElement;
   private active = "";
 
-  constructor(view: string, example: string, onFilter: (where: string) => void) {
+  constructor(view: string, onFilter: (where: string) => void) {
     const id = `where-${view}`;
     this.input = element("input", {
       id,
       type: "text",
       name: "where",
-      placeholder: example,
       autocomplete: "off",
       autocapitalize: "off",
       spellcheck: "false",
@@ -53,6 +52,11 @@ export class FilterBox {
     this.problem.textContent = error ?? "";
     this.input.setAttribute("aria-invalid", String(error !== null));
     this.showState();
+  }
+
+  /** A condition that makes sense here, as a pattern to follow. */
+  suggest(example: string): void {
+    this.input.placeholder = example;
   }
 
   private ask(onFilter: (where: string) => void): void {

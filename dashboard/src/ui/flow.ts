@@ -25,10 +25,11 @@ interface Course {
 
 const FRAME_MS = 1_000 / 30;
 const MOST_DROPS = 260;
+const ROOMY = 70;
 
 /** Drops a second for a rate: one each while the eye can count them, then by the logarithm. */
 export function dropsFor(rate: number): number {
-  return rate <= 6 ? rate : 6 + 9 * Math.log2(rate / 6);
+  return rate <= 6 ? rate : 6 + 4 * Math.log2(rate / 6);
 }
 
 /** How many lanes wide a channel is drawn. */
@@ -109,11 +110,14 @@ export class Flow {
   private rain(passed: number): void {
     this.channels.forEach((channel, index) => {
       if (channel.broken) return;
-      const owed = (this.owed[index] ?? 0) + dropsFor(channel.rate) * passed;
+      const course = this.courses[index];
+      // A short channel holds fewer drops: crowded ones would stand still to the eye.
+      const room = course === undefined ? 0 : Math.min(1, (Math.abs(course.dx) + Math.abs(course.dy)) / ROOMY);
+      const owed = (this.owed[index] ?? 0) + dropsFor(channel.rate) * room * passed;
       const lanes = lanesFor(channel.rate);
       for (let count = 0; count < Math.floor(owed) && this.drops.length < MOST_DROPS; count++) {
         const lane = Math.floor(Math.random() * lanes) - (lanes - 1) / 2;
-        this.drops.push({ channel: index, lane, speed: 0.75 + Math.random() * 0.35, way: 0 });
+        this.drops.push({ channel: index, lane, speed: 0.6 + Math.random() * 0.25, way: 0 });
       }
       this.owed[index] = owed % 1;
     });
@@ -136,14 +140,15 @@ export class Flow {
     const course = this.courses[drop.channel];
     if (course === undefined || this.channels[drop.channel]?.broken === true) return;
     // Lanes fan out of one mouth and back into the next.
-    const bulge = Math.sin(Math.PI * drop.way) * drop.lane * rem * 0.34;
+    const width = Math.min(rem * 0.3, (Math.abs(course.dx) + Math.abs(course.dy)) / 8);
+    const bulge = Math.sin(Math.PI * drop.way) * drop.lane * width;
     const across = course.dx === 0 ? { x: bulge, y: 0 } : { x: 0, y: bulge };
     context.globalAlpha = Math.min(1, drop.way * 6, (1 - drop.way) * 6);
     context.beginPath();
     context.arc(
       course.x + course.dx * drop.way + across.x,
       course.y + course.dy * drop.way + across.y,
-      rem * 0.15,
+      rem * 0.12,
       0,
       Math.PI * 2,
     );

@@ -1,9 +1,8 @@
 import { Connection } from "../net/connection";
 import { watchSystem } from "../net/http";
 import { explain, type Message, type System, type ViewDescription } from "../net/protocol";
-import { shapeOf } from "../state/shape";
 import { Store } from "../state/store";
-import { Card } from "./card";
+import { Card, roleOf, type Role } from "./card";
 import { element, say } from "./dom";
 import { Header } from "./header";
 import { Painter } from "./painter";
@@ -12,7 +11,7 @@ import { Tiers } from "./tiers";
 
 const SAVE_EVERY_MS = 1_000;
 /** The drawings for the wall come first, then numbers, then plain rows. */
-const ORDER = ["map", "race", "timeline", "bars", "none"];
+const ORDER: readonly Role[] = ["map", "race", "timeline", "bars", "bubbles", "none"];
 
 /** The whole page: it learns what there is from the server's description and follows each view. */
 export class Page {
@@ -113,7 +112,7 @@ export class Page {
       },
     });
     this.cards.set(view.name, { card, shape });
-    const rank = ORDER.indexOf(shapeOf(view).kind);
+    const rank = ORDER.indexOf(roleOf(view));
     card.root.dataset.rank = String(rank);
     const after = [...this.grid.children].find((other) => Number((other as HTMLElement).dataset.rank) > rank);
     this.grid.insertBefore(card.root, after ?? null);

@@ -53,7 +53,9 @@ export class LiveTable {
   paint(rows: Rows): void {
     const order = this.chosen === null ? sensibleOrder(this.view) : [this.chosen];
     const shown = first(rows, order, this.count);
-    const flashes = { left: this.drawnOnce ? MOST_FLASHES : 0 };
+    // Where most rows are new, lighting them all up would tell nothing.
+    const fresh = shown.filter((entry) => !this.lines.has(entry.id)).length;
+    const flashes = { left: this.drawnOnce ? MOST_FLASHES : 0, rows: fresh * 2 <= shown.length };
     const now = Date.now();
     const kept = new Set(shown.map((entry) => entry.id));
     for (const [id, line] of this.lines) {
@@ -103,7 +105,7 @@ export class LiveTable {
     return line;
   }
 
-  private fill(line: Line, entry: Entry, now: number, flashes: { left: number }): void {
+  private fill(line: Line, entry: Entry, now: number, flashes: { left: number; rows: boolean }): void {
     if (line.sequence === entry.sequence) return;
     const fresh = line.sequence === -1;
     line.sequence = entry.sequence;
@@ -116,7 +118,7 @@ export class LiveTable {
       if (fresh || flashes.left-- <= 0) return;
       flash(cell);
     });
-    if (fresh && flashes.left-- > 0) flash(line.row);
+    if (fresh && flashes.rows && flashes.left-- > 0) flash(line.row);
   }
 
   private sayMore(rows: Rows): void {

@@ -1,0 +1,84 @@
+import { describe, expect, it } from "vitest";
+import type { Change, Key, Row, Snapshot } from "../src/net/protocol";
+import { MOST_EVENTS, MOST_ROWS, Rows } from "../src/state/rows";
+
+const snapshot = (position: string, rows: [Key, Row][]): Snapshot => ({
+  type: "snapshot",
+  id: "v",
+  position,
+  rows: rows.map(([key, row]) => ({ key, row })),
+});
+const upsert = (position: string, key: Key, row: Row): Change => ({ type: "change", id: "v", op: "upsert", key, row, position });
+const remove = (position: string, key: Key): Change => ({ type: "change", id: "v", op: "delete", key, row: null, position });
+const held = (rows: Rows): Row[] => [...rows.entries.values()].map((entry) => entry.row);
+
+describe("the rows of a subscription", () => {
+  it("are those of the snapshot, with its position", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { city: "Oslo", n: 2 }]]));
+    expect(held(rows)).toEqual([{ city: "Oslo", n: 2 }]);
+    expect(rows.position).toBe("e:0=5");
+  });
+
+  it("follow each change, and the position follows with them", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }], [["Rome"], { n: 1 }]]));
+    rows.apply(upsert("e:0=6", ["Oslo"], { n: 3 }));
+    rows.apply(remove("e:0=7", ["Rome"]));
+    expect(held(rows)).toEqual([{ n: 3 }]);
+    expect(rows.position).toBe("e:0=7");
+  });
+
+  it("forget all that a new snapshot does not hold", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply(snapshot("f:0=1", [[["Rome"], { n: 9 }]]));
+    expect(held(rows)).toEqual([{ n: 9 }]);
+  });
+
+  it("stay visible through a gap but cannot be resumed from", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply({ type: "gap", id: "v", position: "f:0=9", reason: "compacted" });
+    expect(held(rows)).toEqual([{ n: 2 }]);
+    expect(rows.position).toBeNull();
+  });
+
+  it("do not mind the delete of a row that a filter never let in", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    expect(rows.apply(remove("e:0=6", ["Rome"]))).toBe(false);
+    expect(held(rows)).toHaveLength(1);
+  });
+
+  it("tell keys apart by value, not by how they print", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=1", [[["a,b"], { n: 1 }], [["a", "b"], { n: 2 }], [[1], { n: 3 }], [["1"], { n: 4 }]]));
+    expect(rows.entries.size).toBe(4);
+  });
+
+  it("of a view without key are its newest events only", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=0", []));
+    for (let n = 0; n < MOST_EVENTS + 5; n++) rows.apply(upsert(`e:0=${n + 1}`, null, { n }));
+    expect(rows.entries.size).toBe(MOST_EVENTS);
+    expect(held(rows)[0]).toEqual({ n: 5 });
+  });
+
+  it("are bounded, say so, and still take changes of the keys that are held", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=0", Array.from({ length: MOST_ROWS + 1 }, (_, n) => [[n], { n }])));
+    expect(rows.entries.size).toBe(MOST_ROWS);
+    expect(rows.overflowed).toBe(true);
+    rows.apply(upsert("e:0=1", [7], { n: -7 }));
+    expect(rows.entries.get("[7]")?.row).toEqual({ n: -7 });
+  });
+
+  it("tell a drawing which of them came as a change", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply(upsert("e:0=6", ["Rome"], { n: 1 }));
+    const changed = [...rows.entries.values()].filter((entry) => entry.sequence > rows.settled);
+    expect(changed.map((entry) => entry.row)).toEqual([{ n: 1 }]);
+  });
+});
