@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -43,6 +44,10 @@ class Mirror:
         for statement in _LOCK:
             self._run(statement)
         self._tables: dict[str, tuple[bool, str]] = {}
+        self._count = 0  # rows ever folded; numbers them, so that the oldest can be let go
+
+    def close(self) -> None:
+        self._database.close()
 
     def define(self, name: str, columns: Sequence[Column], keyed: bool) -> None:
         """Make the table of a view, empty."""
@@ -51,35 +56,44 @@ class Mirror:
         stored, shown = f"store.{_quote(name)}", _quote(name)
         self._run(f"DROP VIEW IF EXISTS main.{shown}")
         self._run(f"DROP TABLE IF EXISTS {stored}")
-        self._run(f"CREATE TABLE {stored} (_key VARCHAR, {struct})")
+        self._run(f"CREATE TABLE {stored} (_key VARCHAR, _number BIGINT, {struct})")
         listed = ", ".join(map(_quote, types))
         self._run(f"CREATE VIEW main.{shown} AS SELECT {listed} FROM {stored}")
-        self._tables[name] = (keyed, struct)
+        structure = msgspec.json.encode(types).decode().replace("'", "''")
+        self._tables[name] = (keyed, f"'{structure}'")
 
     def fold(self, name: str, keys: list[str], rows: list[str | None], newest: int) -> None:
         """Replace the rows of these keys; None is gone. Without key: append, and keep `newest`."""
         if name not in self._tables:
             return
-        keyed, struct = self._tables[name]
+        keyed, types = self._tables[name]
         stored = f"store.{_quote(name)}"
         incoming = pa.table(
-            {"_key": pa.array(keys, pa.string()), "_row": pa.array(rows, pa.string())}
+            {
+                "_key": pa.array(keys, pa.string()),
+                "_row": pa.array(rows, pa.string()),
+                "_number": pa.array(
+                    range(self._count + 1, self._count + 1 + len(rows)), pa.int64()
+                ),
+            }
         )
         self._database.register("incoming", incoming)
         try:
             self._run("BEGIN")
             if keyed:
                 self._run(f"DELETE FROM {stored} WHERE _key IN (SELECT _key FROM incoming)")
-            self._run(
-                f"INSERT INTO {stored} SELECT _key, unnest(_row::JSON::STRUCT({struct})) "
-                "FROM incoming WHERE _row IS NOT NULL"
-            )
-            if not keyed:
+            else:
                 self._run(
-                    f"DELETE FROM {stored} WHERE rowid <= "
-                    f"(SELECT max(rowid) FROM {stored}) - {newest}"
+                    f"DELETE FROM {stored} WHERE _number <= {self._count + len(rows) - newest}"
                 )
+            self._run(
+                # Lenient: a value that is not of the described type is NULL, and hidden columns are
+                # left out.
+                f"INSERT INTO {stored} SELECT _key, _number, "
+                f"unnest(json_transform(_row, {types})) FROM incoming WHERE _row IS NOT NULL"
+            )
             self._run("COMMIT")
+            self._count += len(rows)
         except BaseException:
             self._run("ROLLBACK")
             raise
@@ -139,7 +153,7 @@ def _plain(value: Any) -> Any:
         case bool() | int() | str() | None:
             return value
         case float():
-            return value if value - value == 0 else str(value)
+            return value if math.isfinite(value) else _NO_JSON.get(value, "NaN")
         case Decimal():
             return int(value) if value == value.to_integral_value() else value
         case datetime():
@@ -165,4 +179,5 @@ def _first_lines(error: Exception) -> str:
     return " ".join(str(error).split("\n\n")[0].split())[:500]
 
 
+_NO_JSON = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Spark writes them too
 encode_result = msgspec.json.Encoder(decimal_format="number").encode

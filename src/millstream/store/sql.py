@@ -25,6 +25,7 @@ from millstream.store.table import Table
 
 logger = logging.getLogger(__name__)
 _FOLD_SECONDS = 0.1
+_ASKED_SECONDS = 30.0
 _GRACE_SECONDS = 2.0
 _WAITING = 32  # queries
 _CHUNK = 5_000  # rows in one message
@@ -71,6 +72,7 @@ class Sql:
         self._lock = asyncio.Lock()
         self._asking = asyncio.Semaphore(2)
         self._waiting = 0
+        self._asked_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, view: Mirrored) -> None:
@@ -96,7 +98,9 @@ class Sql:
         try:
             while True:
                 await asyncio.sleep(_FOLD_SECONDS)
-                if self._process is not None:
+                # Who asked lately will ask again; for nobody the folding is not worth a core's part.
+                asked = asyncio.get_running_loop().time() - self._asked_at < _ASKED_SECONDS
+                if self._process is not None and asked:
                     with contextlib.suppress(LogError):
                         await self._fold()
         finally:
@@ -107,6 +111,7 @@ class Sql:
         if self._waiting >= _WAITING:
             raise Busy("too many queries are running", remedy="try again in a moment")
         self._waiting += 1
+        self._asked_at = asyncio.get_running_loop().time()
         try:
             async with self._asking:
                 await self._fold()
