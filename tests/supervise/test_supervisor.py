@@ -250,3 +250,14 @@ def test_what_a_dead_part_left_behind_is_gone_before_its_successor_starts(world:
     world.until(lambda: world.pid("tier") != first)
     world.until(lambda: not is_alive(orphan))
     supervisor.stop()
+
+
+def test_a_part_that_may_finish_is_not_started_again(world: World) -> None:
+    once = world.logs / "once"
+    code = f"open({str(once)!r}, 'a').write('x')"
+    supervisor = world.start(Part("once", python(code), may_finish=True))
+    world.until(lambda: supervisor.running["once"].state == "ended")
+    assert supervisor.all_ready
+    assert [t.kind for t in world.told if t.kind != "ready"] == ["starting", "ended"]
+    supervisor.tick()
+    assert once.read_text() == "x"

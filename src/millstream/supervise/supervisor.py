@@ -74,7 +74,7 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        return all(one.state == "ready" for one in self.running.values())
+        return all(one.state in ("ready", "ended") for one in self.running.values())
 
     def tick(self) -> None:
         """Look at every part once; StartFailed or GaveUp when going on makes no sense."""
@@ -123,6 +123,10 @@ class Supervisor:
         lived = now - one.since
         child.kill()  # what it left behind must not stand in its successor's way
         child.release()
+        if code == 0 and one.part.may_finish:
+            one.state = "ended"
+            self._tell(Happening(name, "ended", "", lived))
+            return
         if code in (1, 2) and not one.was_ready:
             one.state = "ended"
             raise StartFailed(f"cannot start {name}: {child.words()}")

@@ -91,7 +91,7 @@ def extra_part(command: str, taken: set[str]) -> Part:
     while name in taken:
         name, number = f"{base}-{number}", number + 1
     taken.add(name)
-    return Part(name=name, command=tuple(words), stage=FIRST, grace=3)
+    return Part(name=name, command=tuple(words), stage=FIRST, grace=3, may_finish=True)
 
 
 def announced(home: Home, name: str) -> Callable[[int], str | None]:
