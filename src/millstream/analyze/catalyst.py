@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,45 +21,49 @@ class Catalyst:
         self.spark = spark
         self.session: Any = spark._jsparkSession
         self.jvm: Any = spark._jvm
+        self._classes: dict[str, Any] = {}
         self.none = self.module("scala.None")
+
+    @classmethod
+    def of(cls, frame: DataFrame) -> Catalyst:
+        """The session of a DataFrame."""
+        return _catalyst(frame.sparkSession)
 
     def java(self, path: str) -> Any:
         """The class of that name."""
-        found = self.jvm
-        for part in path.split("."):
-            found = getattr(found, part)
-        return found
+        if path not in self._classes:  # py4j asks the JVM about each part of the path
+            found = self.jvm
+            for part in path.split("."):
+                found = getattr(found, part)
+            self._classes[path] = found
+        return self._classes[path]
 
     def module(self, path: str) -> Any:
         """The Scala object of that name."""
         return getattr(self.java(f"{path}$"), "MODULE$")
 
     def some(self, value: Any) -> Any:
-        return self.jvm.scala.Some(value)
+        return self.java("scala.Some")(value)
 
     def seq(self, values: Iterable[Any]) -> Any:
         """A Scala Seq."""
-        java = self.jvm.java.util.ArrayList()
+        java = self.java("java.util.ArrayList")()
         for value in values:
             java.add(value)
-        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(java)
+        return self.java("org.apache.spark.api.python.PythonUtils").toSeq(java)
 
     def analysed(self, frame: DataFrame) -> LogicalPlan:
         return frame._jdf.queryExecution().analyzed()
 
     def frame(self, plan: LogicalPlan) -> DataFrame:
         """The DataFrame that a plan gives."""
-        rows = self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session, plan)
+        rows = self.java("org.apache.spark.sql.classic.Dataset").ofRows(self.session, plan)
         return DataFrame(rows, self.spark)
 
     def column(self, expression: Expression) -> Column:
         """An attribute or expression of a plan, for use in a DataFrame over it."""
-        java = self.jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression)
-        return Column(java)
-
-    def project(self, child: LogicalPlan, attributes: Iterable[Attribute]) -> LogicalPlan:
-        logical = self.jvm.org.apache.spark.sql.catalyst.plans.logical
-        return logical.Project(self.seq(attributes), child)
+        utilities = self.java("org.apache.spark.sql.classic.ExpressionUtils")
+        return Column(utilities.column(expression))
 
     def extend(
         self, child: LogicalPlan, **columns: Column
@@ -73,6 +78,11 @@ class Catalyst:
         """Aliased aggregate expressions over `child`, to be put into an Aggregate of its rows."""
         named = [column.alias(name) for name, column in columns.items()]
         return items(self.analysed(self.frame(child).groupBy().agg(*named)).aggregateExpressions())
+
+
+@lru_cache(maxsize=4)
+def _catalyst(spark: SparkSession) -> Catalyst:
+    return Catalyst(spark)
 
 
 def items(seq: Any) -> list[Any]:

@@ -45,6 +45,7 @@ _TRANSPARENT = {
     ),
     *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
 }
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 # An event's rows within rows (an explode in an explode): this many per level, on three levels.
 _ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
 
@@ -96,7 +97,7 @@ class Traced:
 
 def trace(frame: DataFrame, key: tuple[str, ...] | None) -> Traced:
     """The user's result with hidden columns behind its own."""
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     plan = catalyst.analysed(frame)
     carried = _Carrier(catalyst).carry(plan)
     output = items(plan.output())
@@ -274,9 +275,9 @@ class _Carrier:
     def _distinct(self, plan: LogicalPlan) -> Carried:
         """Rows that differ in the user's columns; the hidden ones must not make a difference."""
         child = self.carry(plan.child())
-        logical = self._catalyst.jvm.org.apache.spark.sql.catalyst.plans.logical
+        deduplicate = self._catalyst.java(f"{_LOGICAL}.Deduplicate")
         keys = plan.child().output()
-        return replace(child, plan=logical.Deduplicate(keys, child.plan, self._catalyst.none))
+        return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
 
     def _union(self, plan: LogicalPlan) -> Carried:
         catalyst = self._catalyst
@@ -375,17 +376,31 @@ def _topics(plan: LogicalPlan) -> frozenset[str]:
 
 
 def _at_most_one(join: LogicalPlan, static: LogicalPlan) -> bool:
-    """Whether no two rows of the static side can fit one event, as far as Spark knows."""
+    """Whether the plan shows that no two rows of the static side can fit one event."""
     if not join.condition().isDefined():
         return False
     equal = set[int]()
     for part in _conjuncts(join.condition().get()):
         if name_of(part) in ("EqualTo", "EqualNullSafe"):
             equal |= references(part)
-    keys = items(static.distinctKeys().toSeq())
-    return any(
-        {i for each in items(key.toSeq()) for i in references(each)} <= equal for key in keys
-    )
+    unique = _unique(static)
+    return unique is not None and unique <= equal
+
+
+def _unique(plan: LogicalPlan) -> set[int] | None:
+    """Columns of which no two rows have the same values, if the plan makes them so."""
+    match name_of(plan):
+        case "Deduplicate":
+            return {identity(key) for key in items(plan.keys())}
+        case "Distinct":
+            return {identity(attribute) for attribute in items(plan.output())}
+        case "Aggregate":
+            groups = items(plan.groupingExpressions())
+            return set[int]().union(*(references(group) for group in groups))
+        case "Project" | "Filter" | "SubqueryAlias" | "ResolvedHint" | "View" | "Sort":
+            return _unique(plan.child())
+        case _:
+            return None
 
 
 def _conjuncts(condition: LogicalPlan) -> list[LogicalPlan]:

@@ -279,7 +279,7 @@ def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> 
 
 def _shown(frame: DataFrame) -> DataFrame:
     """The result without the hidden columns that the user let through."""
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     output = items(catalyst.analysed(frame).output())
     kept = [
         each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
@@ -290,7 +290,7 @@ def _shown(frame: DataFrame) -> DataFrame:
 
 
 def _check_columns(view: View, frame: DataFrame) -> None:
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     seen: dict[str, str] = {}
     for attribute in items(catalyst.analysed(frame).output()):
         name = str(attribute.name())
@@ -355,7 +355,7 @@ def _lineage(traced: Traced, decision: _Decision) -> tuple[Lineage, str]:
 def _may_reorder(frame: DataFrame) -> bool:
     if frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "1":
         return False
-    pending = [Catalyst(frame.sparkSession).analysed(frame)]
+    pending = [Catalyst.of(frame).analysed(frame)]
     while pending:
         node = pending.pop()
         if name_of(node).startswith(_REORDERING):

@@ -68,7 +68,7 @@ def events(records: DataFrame, stream: Stream) -> DataFrame:
 
 def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
     """The columns `shown`, with the hidden ones still to be had by name, though not by `*`."""
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     seen = frame.select(*(F.col(_quoted(name)) for name in shown))
     plan = catalyst.analysed(seen)
     hidden = [each for each in items(plan.child().output()) if each.metadata().contains(MARK)]

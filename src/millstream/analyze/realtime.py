@@ -48,7 +48,7 @@ class Stages:
 
 def check_streaming(frame: DataFrame, output_mode: str) -> None:
     """Whether Spark runs this as a stream at all; Refused says why not."""
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     checker = catalyst.module("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     with _refusing():
         checker.checkForStreaming(catalyst.analysed(frame), _mode(catalyst, output_mode))
@@ -56,7 +56,7 @@ def check_streaming(frame: DataFrame, output_mode: str) -> None:
 
 def check_real_time(frame: DataFrame) -> Stages:
     """What the query takes in real-time mode; Refused if Spark does not run it so."""
-    catalyst = Catalyst(frame.sparkSession)
+    catalyst = Catalyst.of(frame)
     plan, update = catalyst.analysed(frame), _mode(catalyst, "update")
     checker = catalyst.module("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     allowlist = catalyst.module(f"{_STREAMING}.runtime.RealTimeModeAllowlist")
@@ -72,7 +72,7 @@ def check_real_time(frame: DataFrame) -> Stages:
 
 
 def _mode(catalyst: Catalyst, output_mode: str) -> Any:
-    modes = catalyst.jvm.org.apache.spark.sql.streaming.OutputMode
+    modes = catalyst.java("org.apache.spark.sql.streaming.OutputMode")
     return modes.Update() if output_mode == "update" else modes.Append()
 
 
