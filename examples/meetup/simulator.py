@@ -221,19 +221,16 @@ class Listener:
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
-        self._waiting: asyncio.Queue[str | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[str] = asyncio.Queue()
 
-    def offer(self, text: str | None) -> None:
-        """Queue a message; None is the end."""
+    def offer(self, text: str) -> None:
         self._waiting.put_nowait(text)
 
     async def pass_on(self) -> None:
         with contextlib.suppress(ConnectionClosed):
-            while (text := await self._waiting.get()) is not None:
-                if self._waiting.qsize() > SLOWEST:
-                    return await self.connection.close(1013, "reads too slowly")
-                await self.connection.send(text)
-            await self.connection.close()
+            while self._waiting.qsize() <= SLOWEST:
+                await self.connection.send(await self._waiting.get())
+            await self.connection.close(1013, "reads too slowly")
 
 
 class Simulator:
@@ -259,7 +256,7 @@ class Simulator:
         sending.cancel()
 
     async def run(self) -> None:
-        """Send event after event, each at its time; returns after `count` of them (0: never)."""
+        """Send event after event, each at its time; rest after `count` of them (0: never)."""
         due = time.monotonic()
         for n in range(self.count) if self.count else itertools.count():
             due += self.world.gap(n) / self.rate
@@ -269,10 +266,7 @@ class Simulator:
                 await self._heard.wait()
                 due = time.monotonic()  # nothing piles up while nobody listens
             self._send(next(self.messages))
-        listeners = list(self._listeners)
-        for listener in listeners:
-            listener.offer(None)
-        await asyncio.gather(*(listener.connection.wait_closed() for listener in listeners))
+        await asyncio.Event().wait()
 
     def _send(self, texts: Sequence[str]) -> None:
         for text in texts:
@@ -320,7 +314,7 @@ def main() -> None:
     parser.add_argument("--late", type=share, default=0.0, help="share that comes minutes late")
     parser.add_argument("--duplicate", type=share, default=0.0, help="share that is sent twice")
     parser.add_argument("--broken", type=share, default=0.0, help="share that must be rejected")
-    parser.add_argument("--count", type=int, default=0, help="end after so many events (0: never)")
+    parser.add_argument("--count", type=int, default=0, help="rest after so many events (0: never)")
     parser.add_argument("--record", metavar="FILE", help="write each message sent to FILE")
     options = parser.parse_args()
     if options.rate <= 0:

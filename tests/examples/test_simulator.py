@@ -158,14 +158,15 @@ async def test_a_listener_gets_every_event_from_the_first_and_the_record_keeps_t
 ) -> None:
     record = tmp_path / "sent.ndjson"
     flags = ("--count", "1500", "--duplicate", "0.1", "--broken", "0.1", "--record", str(record))
-    async with simulator(*flags) as (url, process), asyncio.timeout(30):
-        async with connect(url) as connection:
-            got = [str(message) async for message in connection]
-        await process.wait()
+    faults = Faults(duplicate=0.1, broken=0.1)
+    count = sum(map(len, islice(messages(World(seed=7), faults, lambda: NOW), 1500)))
+    async with simulator(*flags) as (url, process), asyncio.timeout(30), connect(url) as connection:
+        got = [str(await connection.recv()) for _ in range(count)]
+        assert record.read_text().splitlines() == got
+        assert process.returncode is None
     assert process.returncode == 0
-    assert record.read_text().splitlines() == got
     ids = {event["rsvp_id"] - 1_700_000_000 for text in got if (event := read(text)) is not None}
-    assert ids == {n for n in range(1500) if Faults(duplicate=0.1, broken=0.1).of(7, n) != "broken"}
+    assert ids == {n for n in range(1500) if faults.of(7, n) != "broken"}
 
 
 async def test_two_listeners_get_the_same_stream_and_one_that_returns_goes_on_later() -> None:

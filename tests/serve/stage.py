@@ -87,7 +87,9 @@ class Pipeline:
         if row is not None:
             value = json.dumps({**row, "_revision": revision, "_received_at": _stamp()})
         topic = view_topic(self.app.name, view)
-        self._producer.produce(topic, value, json.dumps(key, separators=(",", ":")))
+        self._producer.produce(
+            topic, value, json.dumps(key, separators=(",", ":"), ensure_ascii=False)
+        )
         self._producer.poll(0)
 
     def count(self, city: str, n: int) -> None:
