@@ -31,10 +31,15 @@ from millstream.source import Source
 Serve = Callable[[ServerConnection], Awaitable[None]]
 
 
-async def until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+async def until(
+    condition: Callable[[], object | Awaitable[object]], *, seconds: float = 30.0
+) -> None:
     """Return once `condition` holds; fail after `seconds`."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        holds = condition()
+        if await holds if isinstance(holds, Awaitable) else holds:
+            return
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.005)
 

@@ -1,0 +1,179 @@
+"""The tier as a process: it starts, says that it is there, reports, pulls, and ends properly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from millstream.audit import Report
+from millstream.collect.service import bind
+from millstream.collect.settings import CollectSettings
+from millstream.errors import MachineError
+from millstream.home import Home
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic
+from millstream.source import WebSocketSource
+
+from .conftest import Collector, Peer, click, collect, headers, read_topic, shop, until
+
+_MAIN = """
+import sys
+from pathlib import Path
+from millstream.app import App
+from millstream.collect.service import run
+from millstream.home import Home
+from millstream.settings import Settings
+
+name, home, settings = sys.argv[1:]
+app = App(name)
+app.stream("clicks", schema="id LONG", key="id")
+run(app, Settings.model_validate_json(settings), Home(Path(home)))
+"""
+
+
+@pytest.fixture
+async def process(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    settings = {"log": {"bootstrap": log_settings.bootstrap}, "collect": {"port": 0}}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *["-c", _MAIN, app_name, str(tmp_path), json.dumps(settings)],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    yield process
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_says_that_it_is_ready_and_ends_within_seconds(
+    process: asyncio.subprocess.Process, tmp_path: Path, number: signal.Signals
+) -> None:
+    assert process.stdout is not None
+    line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+    assert line.startswith("collect ready on http://127.0.0.1:")
+    url = line.split()[-1]
+    assert Home(tmp_path).running()["collect"] == {"pid": process.pid, "url": url}
+    async with httpx.AsyncClient(base_url=url) as http:
+        # A connection that a sender keeps open does not hold up the end.
+        response = await http.post("/v1/streams/clicks", content=b'{"id": 1}')
+        assert response.status_code == 200
+        process.send_signal(number)
+        process.send_signal(number)
+        started = time.monotonic()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    assert time.monotonic() - started < 10
+    assert Home(tmp_path).running() == {}
+    assert await process.stdout.read() == b""
+
+
+def test_a_taken_port_is_an_error_that_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(MachineError, match=rf"{port}.*another process.*collect\.port"):
+            bind(CollectSettings(port=port))
+
+
+async def test_it_reports_every_second_and_the_counts_add_up(collector: Collector) -> None:
+    await collector.post("clicks", b"\n".join([click(1), click(2), b"{}"]))
+    topic = audit_topic(collector.app.name)
+
+    async def reported() -> Report | None:
+        records = await asyncio.to_thread(read_topic, collector.log, topic)
+        report = msgspec.json.decode(records[-1].value or b"", type=Report)
+        return report if report.streams["clicks"].rejected else None
+
+    await until(reported)
+    report = await reported()
+    assert report is not None
+    counts = report.streams["clicks"]
+    assert (counts.accepted, counts.logged, counts.rejected, counts.pending) == (2, 2, 1, 0)
+    assert counts.rate > 0
+    assert counts.latency_ms is not None
+    assert counts.latency_ms.count == 2
+    assert report.tier == "collect"
+    assert report.started_at <= report.at
+
+
+async def test_what_a_source_sends_is_logged_or_rejected(
+    app_name: str, log_settings: LogSettings, tmp_path: Path, peer: Peer
+) -> None:
+    messages: list[str | bytes] = [
+        click(0),
+        click(1).decode(),
+        b"[" + click(2) + b"," + click(3) + b"]",
+        click(4) + b"\n" + click(5) + b"\n",
+        "garbage",
+        b"\xff\xfe\x00",
+        "",
+        b'{"id": "x", "at": 1}',
+        b"[1, 2",
+        click(6),
+    ]
+
+    async def serve(connection: ServerConnection) -> None:
+        for message in messages:
+            await connection.send(message)
+        await connection.wait_closed()
+
+    peer.serve = serve
+    app = shop(app_name, WebSocketSource(peer.url))
+    async with collect(app, log_settings, tmp_path) as running:
+
+        async def all_read() -> bool:
+            return len(await running.logged("clicks")) == 7
+
+        await until(all_read)
+        records = await running.logged("clicks")
+        assert [int(record.key or b"") for record in records] == list(range(7))
+        assert {headers(record)["ce_source"] for record in records} == {peer.url}
+        rejected = [record.value for record in await running.rejected("clicks")]
+        assert rejected == [b"garbage", b"\xff\xfe\x00", b'{"id": "x", "at": 1}', b"[1, 2"]
+
+
+async def test_what_is_under_way_is_finished_before_the_end(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    body = b"\n".join(click(number) for number in range(5000))
+    async with httpx.AsyncClient(timeout=30) as http:
+        async with collect(shop(app_name), log_settings, tmp_path) as running:
+            url = f"{running.url}/v1/streams/clicks"
+            sending = asyncio.create_task(http.post(url, content=body))
+
+            async def under_way() -> bool:
+                idle = "millstream_collect_pending_bytes 0\n"
+                return sending.done() or idle not in (await running.http.get("/metrics")).text
+
+            await until(under_way)
+        response = await sending
+    assert response.json()["accepted"] == 5000
+    assert len(await running.logged("clicks")) == 5000
+
+
+async def test_two_collectors_of_one_home_are_told_apart(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    app = shop(app_name)
+    async with (
+        collect(app, log_settings, tmp_path) as first,
+        collect(app, log_settings, tmp_path) as second,
+    ):
+        for collector in (first, second, first, second):
+            assert (await collector.post("clicks", click(1))).status_code == 200
+        told = [headers(record) for record in await first.logged("clicks")]
+    assert [each["ce_sequence"] for each in told] == ["1", "1", "2", "2"]
+    assert len({(each["ce_collector"], each["ce_sequence"]) for each in told}) == 4
+    assert len({each["ce_id"] for each in told}) == 4
