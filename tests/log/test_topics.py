@@ -23,8 +23,8 @@ from millstream.position import Position
 
 
 def config_of(log: LogSettings, topic: str) -> dict[str, str]:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    (answer,) = admin(log).describe_configs([resource]).values()
+    client, resource = admin(log), ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = client.describe_configs([resource]).values()
     return {name: entry.value for name, entry in answer.result(30).items()}
 
 

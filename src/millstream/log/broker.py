@@ -62,7 +62,8 @@ class Broker:
 
     Starting blocks until the broker answers: some 3 s, after a crash 5 s. Its data survives any end
     of it. Start it from a thread that lives as long as the broker shall: Linux ends the child with
-    the *thread* that made it.
+    the *thread* that made it. `properties` are Kafka's, and win over ours; its `listeners` are more
+    ones.
     """
 
     def __init__(
@@ -82,6 +83,10 @@ class Broker:
         self._held = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
+
+    @property
+    def home(self) -> Home:
+        return self._home
 
     @property
     def bootstrap(self) -> str:
@@ -180,11 +185,9 @@ class Broker:
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
             "controller.quorum.bootstrap.servers": controller,
             "log.dirs": str(self._data),
-            **{
-                name: value.replace("{port}", str(self.port))
-                for name, value in self._properties.items()
-            },
         }
+        for name, value in self._properties.items():
+            properties[name] = f"{properties[name]},{value}" if name == "listeners" else value
         path = self._home.kafka / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return path
@@ -200,9 +203,10 @@ class Broker:
             preexec_fn=die_with_parent(),
         )
         if done.returncode != 0:
-            last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
+            said = done.stdout.strip().splitlines() or ["it said nothing"]
+            why = next((line for line in said if "Exception" in line), said[-1])
             raise MachineError(
-                f"cannot format {self._data} for Kafka: {last}",
+                f"cannot format {self._data} for Kafka: {why[:300]}",
                 remedy="free disk space or make the folder writable, and remove it",
             )
 

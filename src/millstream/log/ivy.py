@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ _DESCRIPTION = """<ivy-module version="2.0">
 </ivy-module>
 """
 _DOWNLOAD = re.compile(r"^downloading .*/(?P<file>[^/]+\.jar)")
-_EVERY = 1.0  # seconds between lines of progress
+_NO_ACCESS = re.compile(r"Server access error.*\((?:[\w.]+: )?(.+)\)$", re.IGNORECASE)
+_EVERY = 2.0  # seconds between lines of progress
 
 
 def retrieve(
@@ -80,36 +82,44 @@ def _ivy_jar() -> Path:
 
 
 def _run(command: list[str], title: str, expected: int, report: Callable[[str], None]) -> None:
-    output, downloaded, told = [], 0, time.monotonic()
     report(f"fetching the {title}'s jars (once; kept in a cache) …")
+    began = time.monotonic()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            output.append(line.strip())
-            match = _DOWNLOAD.match(line)
-            downloaded += bool(match)
-            if match and time.monotonic() - told > _EVERY:
-                told = time.monotonic()
-                report(
-                    f"  {title} jar {downloaded} of {max(expected, downloaded)}: {match['file']}"
-                )
+        output: list[str] = []
+        listener = threading.Thread(target=_listen, args=(process, output), daemon=True)
+        listener.start()
+        while listener.is_alive():
+            listener.join(_EVERY)
+            if listener.is_alive():
+                report(f"  {_progress(output, expected)} ({time.monotonic() - began:.0f} s)")
     if process.returncode != 0:
-        raise JarError(f"cannot fetch the {title}'s jars: {_cause(output)}", remedy=_remedy(output))
+        raise _failure(title, output)
 
 
-def _cause(output: list[str]) -> str:
-    # Ivy ends with a table of what it could not find; the reason stands in the lines before it.
+def _listen(process: subprocess.Popen[str], output: list[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        output.append(line.strip())
+
+
+def _progress(output: list[str], expected: int) -> str:
+    files = [match["file"] for line in tuple(output) if (match := _DOWNLOAD.match(line))]
+    if not files:
+        return "asking which files there are"
+    return f"jar {len(files)} of {max(expected, len(files))}: {files[-1]}"
+
+
+def _failure(title: str, output: list[str]) -> JarError:
+    # Ivy ends with a table of what it did not find; why it found nothing stands elsewhere.
     for line in output:
-        if "UnknownHost" in line or "Connect" in line or "timed out" in line:
-            return f"no connection to Ivy's repository ({line.split('Exception: ')[-1][:120]})"
-    missing = [line for line in output if "not found" in line or "UNRESOLVED" in line]
-    return (missing or output or ["Ivy said nothing"])[-1].strip(": ")[:200]
-
-
-def _remedy(output: list[str]) -> str:
-    return (
-        "check the network; behind a proxy set "
-        "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'"
-    )
+        if match := _NO_ACCESS.search(line):
+            return JarError(
+                f"cannot fetch the {title}'s jars: no connection to Ivy's repository ({match[1]})",
+                remedy="check the network; behind a proxy set "
+                "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'",
+            )
+    missing = [line.strip(": ") for line in output if line.endswith("not found")]
+    why = ", ".join(missing) or (output or ["Ivy said nothing"])[-1]
+    return JarError(f"cannot fetch the {title}'s jars: {why[:300]}")
