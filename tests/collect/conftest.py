@@ -103,6 +103,7 @@ def shop(name: str, source: Source | None = None) -> App:
         source=source,
     )
     app.stream("notes", schema="text STRING NOT NULL")
+    app.stream("names", schema="text STRING", key="text")
     return app
 
 
@@ -124,7 +125,7 @@ async def collect(
 async def collector(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> AsyncIterator[Collector]:
-    async with collect(shop(app_name), log_settings, tmp_path, max_body=100_000) as running:
+    async with collect(shop(app_name), log_settings, tmp_path) as running:
         yield running
 
 
@@ -134,7 +135,7 @@ async def shared(
 ) -> AsyncIterator[Collector]:
     """One collector for all tests of a module that do not care what others sent."""
     app, home = shop(f"app{uuid.uuid4().hex[:10]}"), tmp_path_factory.mktemp("home")
-    async with collect(app, log_settings, home, max_body=100_000) as running:
+    async with collect(app, log_settings, home, max_body=2_000_000) as running:
         yield running
 
 

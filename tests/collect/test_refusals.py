@@ -48,6 +48,23 @@ async def test_a_single_bad_event_is_told_what_is_wrong_and_kept_as_it_came(
     assert headers(record)["reason"] == content["detail"]
 
 
+@pytest.mark.parametrize("stream", ["notes", "names"])
+async def test_an_event_that_kafka_would_not_take_is_rejected_alone(
+    shared: Collector, stream: str
+) -> None:
+    # By its value alone, or by a key that is nearly as large as the value.
+    size = 900_000 if stream == "notes" else 500_000
+    large, small = b'{"text":"%s"}' % (b"x" * size), b'{"text":"y"}'
+    response = await shared.post(stream, large + b"\n" + small)
+    assert response.json()["accepted"] == 1
+    [bad] = response.json()["rejected"]
+    assert bad["index"] == 0
+    assert "900000" in bad["error"]
+    assert [record.value for record in await shared.logged(stream)] == [small]
+    [record] = await shared.rejected(stream)
+    assert large.startswith(record.value or b"-")
+
+
 async def test_an_empty_array_is_no_mistake_but_an_empty_body_is(shared: Collector) -> None:
     assert (await shared.post("clicks", b"[]")).json()["accepted"] == 0
     problem(await shared.post("clicks", b""), 400)
@@ -57,7 +74,7 @@ async def test_an_empty_array_is_no_mistake_but_an_empty_body_is(shared: Collect
 async def test_an_unknown_stream_names_the_close_one_and_all(shared: Collector) -> None:
     content = problem(await shared.post("click", b"{}"), 404)
     assert "'clicks'" in str(content["detail"])
-    assert content["streams"] == ["clicks", "notes"]
+    assert content["streams"] == ["clicks", "notes", "names"]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v2/streams", "/v1/streams/", "/v1/streams/a/b"])
@@ -116,10 +133,11 @@ async def test_a_body_up_to_the_limit_is_taken_and_a_larger_one_is_not(
     shared: Collector,
 ) -> None:
     logged = await shared.logged("clicks")
-    room = 100_000 - len(click(1, name=""))
-    assert (await shared.post("clicks", click(1, name="x" * room))).status_code == 200
-    content = problem(await shared.post("clicks", click(1, name="x" * (room + 1))), 413)
-    assert content["max_body"] == 100_000
+    largest = click(1) + b"\n" * (2_000_000 - len(click(1)))
+    lines = {"content-type": "application/x-ndjson"}
+    assert (await shared.post("clicks", largest, headers=lines)).status_code == 200
+    content = problem(await shared.post("clicks", largest + b"\n", headers=lines), 413)
+    assert content["max_body"] == 2_000_000
     assert len(await shared.logged("clicks")) == len(logged) + 1
 
 
@@ -152,7 +170,7 @@ async def test_a_receipt_that_was_never_given_out_is_not_found(
 
 async def test_the_streams_are_described(shared: Collector) -> None:
     content = (await shared.http.get("/v1/streams")).json()
-    assert [stream["name"] for stream in content["streams"]] == ["clicks", "notes"]
+    assert [stream["name"] for stream in content["streams"]] == ["clicks", "notes", "names"]
     assert content["streams"][0]["key"] == "id"
     assert content["streams"][0]["schema"]["properties"]["id"]["type"]
 

@@ -34,15 +34,20 @@ class StreamInlet:
             await asyncio.shield(self._resending)
         events = split(message, Form.SNIFF)
         if events:
-            batch = await self._take(events)
+            try:
+                batch = await self._take(events)
+            except asyncio.CancelledError:
+                self._keep(events)  # the collector stops, but it has read them
+                raise
             batch.outcome.add_done_callback(lambda _: self._confirm(batch, events))
         return len(events)
 
-    async def close(self) -> int:
-        """Send nothing again any more; the number of events that Kafka never confirmed."""
+    async def close(self, seconds: float) -> int:
+        """Send what is left, for so long; the number of events that Kafka never confirmed."""
         if self._resending is not None:
-            self._resending.cancel()
-            await asyncio.gather(self._resending, return_exceptions=True)
+            resending = self._resending
+            await asyncio.wait([resending], timeout=seconds)
+            resending.cancel()
         return len(self._unconfirmed)
 
     async def _take(self, events: list[bytes]) -> Batch:
@@ -57,10 +62,17 @@ class StreamInlet:
                 await asyncio.sleep(_FIRST_PAUSE)
 
     def _confirm(self, batch: Batch, events: list[bytes]) -> None:
-        failed = [events[index] for index in batch.unconfirmed()]
-        self._unconfirmed += failed
-        if failed and self._resending is None:
-            _logger.warning("Kafka did not confirm events of %s; sending them again", self._source)
+        if failed := [events[index] for index in batch.unconfirmed()]:
+            _logger.warning(
+                "Kafka did not confirm %d events of %s; sending them again",
+                len(failed),
+                self._source,
+            )
+            self._keep(failed)
+
+    def _keep(self, events: list[bytes]) -> None:
+        self._unconfirmed += events
+        if self._resending is None:
             self._resending = asyncio.create_task(self._resend())
 
     async def _resend(self) -> None:

@@ -24,6 +24,8 @@ from millstream.measure import Clock
 
 _EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
 _SWEEP_SECONDS = 0.1
+LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
+_KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
 _GRACE_SECONDS = 2.0  # the producer gives up first, and then knows more than that time has passed
 
 
@@ -92,10 +94,17 @@ class Intake:
         send = (producer or self._producer).send
         now = time.time_ns() // 1_000_000
         headers = _headers(lane, now, source, traceparent)
-        for index, value in enumerate(events):
-            if index and index % _EVENTS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            self._send(send, batch, index, value, now, headers, length)
+        index = -1
+        try:
+            for index, value in enumerate(events):
+                # A source's message is taken in one turn: cancelled half-way, a part would be lost.
+                if index and index % _EVENTS_PER_TURN == 0 and producer is None:
+                    await asyncio.sleep(0)
+                self._send(send, batch, index, value, now, headers, length)
+        except BaseException:
+            for rest in range(index, size):  # or what they reserved would stay taken for ever
+                self._settled(batch, rest, length, None)
+            raise
         return batch
 
     async def confirmed(self, batch: Batch) -> None:
@@ -158,12 +167,13 @@ class Intake:
     ) -> None:
         lane, sequence = batch.lane, self.sequence + 1
         try:
-            key, topic = lane.check(value).key, lane.topic
+            key, topic = _checked_key(lane, value), lane.topic
             own: Headers = {}
         except InvalidEvent as invalid:
             batch.rejections[index] = invalid
             key, topic = None, lane.rejected_topic
             own = {event.REASON: str(invalid), event.FIELD: invalid.field}
+            value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
             lane.pending -= 1
         numbered = {
             **headers,
@@ -213,6 +223,17 @@ class Intake:
             self.pending_bytes * 2 < self._settings.max_pending_bytes
             and self.pending_events * 2 < self._settings.max_pending_events
         )
+
+
+def _checked_key(lane: Lane, value: bytes) -> str | None:
+    key = lane.check(value).key if len(value) <= LARGEST_EVENT else None
+    length = len(value) + (len(key.encode()) if key else 0)
+    if length > LARGEST_EVENT:
+        raise InvalidEvent(
+            f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
+            remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
+        )
+    return key
 
 
 def _headers(lane: Lane, now: int, source: str, traceparent: str) -> Headers:

@@ -137,6 +137,7 @@ async def collecting(
         finally:
             for task in pulling:
                 task.cancel()
+            await asyncio.gather(*pulling, return_exceptions=True)
             giving_up = asyncio.get_running_loop().call_later(
                 settings.collect.stop_timeout, intake.give_up
             )
@@ -155,8 +156,8 @@ async def _finish(
     inlets: Sequence[StreamInlet],
     reporter: Reporter,
 ) -> None:
-    lost = await patient.flush(settings.stop_timeout)
-    lost += sum([await inlet.close() for inlet in inlets])
+    lost = sum([await inlet.close(settings.stop_timeout) for inlet in inlets])
+    lost += await patient.flush(settings.stop_timeout)
     if lost:
         _logger.error("%d events that were read from sources did not get to Kafka", lost)
     reporter.report()

@@ -27,7 +27,7 @@ class CollectSettings(BaseModel):
         50_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
     )
     ack_timeout: float = Field(
-        30.0,
+        20.0,
         gt=0,
         description="Seconds until a request that Kafka has not confirmed gets a 503; longer than "
         "Kafka's restart, so that senders only wait.",
