@@ -30,9 +30,10 @@ from typing import Any
 
 import pytest
 
-from millstream.home import Home
+from millstream.home import Home, is_alive
+from millstream.supervise import launch
 
-START_SECONDS, END_SECONDS = 150.0, 15.0
+START_SECONDS, END_SECONDS = 200.0, 15.0
 MARK = "MILLSTREAM_SYSTEM_UNDER_TEST"
 
 PIPELINE = """
@@ -59,7 +60,8 @@ class System:
     process: subprocess.Popen[bytes]
     mark: str
     output: Path
-    ended: bool = field(default=False)
+    ended: bool = False
+    _family: set[int] = field(default_factory=set)
 
     @property
     def collect_url(self) -> str:
@@ -134,18 +136,31 @@ class System:
         return text in self.output.read_text()
 
     def processes(self) -> dict[int, str]:
-        """Every live process that this system started, by its mark in the environment."""
-        found = {}
+        """Every live process of this system, and what it runs.
+
+        Those that have our mark in their environment, and those whose ancestors have it (or had it
+        when we last looked): a process may have been started with a clean environment, and a
+        parent may be dead.
+        """
+        commands: dict[int, str] = {}
+        parents: dict[int, int] = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
+                pid = int(entry.name)
+                parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                commands[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found[int(entry.name)] = command[:120]
-        return found
+                    self._family.add(pid)
+        for pid in sorted(parents):  # parents are, but for a wrap, older than their children
+            if parents[pid] in self._family:
+                self._family.add(pid)
+        self._family = {pid for pid in self._family if is_alive(pid)}
+        return {pid: commands.get(pid, "")[:120] for pid in self._family}
 
     def end(self, number: int = signal.SIGINT, seconds: float = END_SECONDS) -> int:
         """Ask it to end, and check that it does so in time and leaves no process; its exit code."""
         self.ended = True
+        self.processes()  # who is there now, to know later who is left
         self.process.send_signal(number)
         try:
             code = self.process.wait(seconds)
@@ -169,8 +184,10 @@ class System:
     def log_tails(self, lines: int = 30) -> str:
         parts = []
         for path in [self.output, *sorted(self.home.logs.glob("*.log"))]:
-            last = path.read_text(errors="replace").splitlines()[-lines:]
-            parts.append("\n".join([f"──── {path.name}", *last]))
+            said = path.read_text(errors="replace").splitlines()
+            if path.name == "kafka.log":
+                said = [line for line in said if " INFO " not in line]
+            parts.append("\n".join([f"──── {path.name}", *said[-lines:]]))
         return "\n".join(parts)
 
 
@@ -220,6 +237,8 @@ def _launch(folder: Path, pipeline: Path, home: Path, flags: Sequence[str]) -> S
     with output.open("wb") as out:
         process = subprocess.Popen(
             [
+                # It ends with pytest, even with one that is killed.
+                *[sys.executable, launch.__file__, str(os.getpid())],
                 *[sys.executable, "-m", "millstream", "run", str(pipeline), "--plain"],
                 *["--home", str(home), *ports, *flags],
             ],

@@ -34,7 +34,8 @@ def sentence(happening: Happening) -> str:
     text, seconds = happening.text, f"{happening.seconds:.1f} s"
     match happening.kind:
         case "ready":
-            return f"ready on {text} after {seconds}"
+            where = f"on {text}" if ":" in text else f"({text})"
+            return f"ready {where} after {seconds}"
         case "died":
             return f"died after {seconds} by {text}"
         case "ended" | "killed":
