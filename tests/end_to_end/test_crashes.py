@@ -204,7 +204,7 @@ def test_every_accepted_event_counts_once_whatever_is_killed(crashing: System) -
     )
     recorder.stop()
 
-    times = {str(row[0]): row[1] for row in query(crashing, "SELECT id, n FROM by_id")}
+    times = {row["id"]: row["n"] for row in crashing.rows("by_id")}
     assert {i: times.get(i) for i in accepted} == dict.fromkeys(accepted, 1)
     assert set(times) - accepted <= load.unclear
     assert set(times.values()) == {1}
@@ -221,14 +221,6 @@ def more_accepted(system: System, load: Load, count: int) -> None:
 
 def numbers(system: System) -> dict[str, int]:
     return {row["sensor"]: row["n"] for row in system.rows("by_sensor")}
-
-
-def query(system: System, sql: str) -> list[list[str | int]]:
-    answer = httpx.post(f"{system.serve_url}/v1/query", json={"sql": sql, "limit": 1_000_000})
-    assert answer.status_code == 200, answer.text
-    assert not answer.json()["truncated"]
-    rows: list[list[str | int]] = answer.json()["rows"]
-    return rows
 
 
 @pytest.mark.timeout(300)
