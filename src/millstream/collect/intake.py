@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 
 from millstream import event
 from millstream.app import App
@@ -200,14 +200,17 @@ class Intake:
             self._finish(batch, length)
 
     def _finish(self, batch: Batch, length: int) -> None:
-        lane, size, unconfirmed = batch.lane, len(batch.deliveries), batch.unconfirmed()
-        rejected = len(batch.rejections)
-        lost = sum(index in batch.rejections for index in unconfirmed)
-        logged = size - rejected - (len(unconfirmed) - lost)
-        lane.pending -= size - rejected
+        lane, size, rejected = batch.lane, len(batch.deliveries), len(batch.rejections)
+        logged = size - rejected
+        lane.pending -= logged
+        if None in batch.deliveries:
+            unconfirmed = batch.unconfirmed()
+            lost = sum(index in batch.rejections for index in unconfirmed)
+            logged -= len(unconfirmed) - lost
+            rejected -= lost
+            lane.unconfirmed += len(unconfirmed)
         lane.logged += logged
-        lane.rejected += rejected - lost
-        lane.unconfirmed += len(unconfirmed)
+        lane.rejected += rejected
         if logged:
             lane.rate.add(logged)
             lane.latencies.record((self._clock() - batch.received) * 1000, logged)
@@ -236,12 +239,17 @@ def _checked_key(lane: Lane, value: bytes) -> str | None:
     return key
 
 
+@lru_cache(maxsize=2)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 def _headers(lane: Lane, now: int, source: str, traceparent: str) -> Headers:
-    moment = datetime.fromtimestamp(now / 1000, UTC)
+    second, millisecond = divmod(now, 1000)
     headers = {
         **lane.headers,
         event.SOURCE: source or lane.default_source,
-        event.TIME: moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        event.TIME: f"{_second(second)}.{millisecond:03d}Z",
     }
     if traceparent:
         headers[event.TRACEPARENT] = traceparent
