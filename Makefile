@@ -35,7 +35,7 @@ setup-test:
 dashboard: setup ## build the dashboard where its sources changed
 
 bench: setup ## measure latency; writes docs/performance.md
-	$(BIN)/python bench/latency.py
+	$(BIN)/python -m bench.latency
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11
