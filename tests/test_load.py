@@ -258,6 +258,14 @@ def test_a_mistake_leads_to_the_user_s_own_line_even_when_another_module_raises(
     assert caught.value.line == 3
 
 
+def test_a_mistake_in_a_module_beside_the_pipeline_leads_there(tmp_path: Path) -> None:
+    beside = tmp_path / "broken_beside_it.py"
+    beside.write_text("x = 1\ny = x.nothing\n")
+    with pytest.raises(PipelineError, match="no attribute 'nothing'") as caught:
+        load(write(tmp_path, "import broken_beside_it\n"))
+    assert (caught.value.file, caught.value.line) == (str(beside), 2)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

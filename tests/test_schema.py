@@ -130,6 +130,7 @@ def test_ddl_is_read_as_spark_reads_it(ddl: str, means: Field) -> None:
         ("a INT,\n`b STRING", 2, "a quote or comment that is not closed: '`b STRING'"),
         ('`a"b` INT', 1, "holds a quote"),
         ("a INT); DROP TABLE x; --", 1, "not ')'"),
+        ("a " + "ARRAY<" * 5000, 0, "nested too deep"),
     ],
 )
 def test_bad_ddl_is_refused_where_it_is_wrong(ddl: str, line: int, says: str) -> None:

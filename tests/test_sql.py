@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
 from millstream.sql import read_query
@@ -78,12 +82,14 @@ def test_the_grouping_is_what_the_key_should_be() -> None:
         ("SELECT a,\n b c d\nFROM r", 2, "cannot be read at 'd'"),
         ("SELECT\n'abc FROM r", 2, "a quote or comment that is not closed"),
         ("SELECT 1 AS x", 0, "reads no stream and no view"),
-        ("SELECT a FROM r;\nSELECT b FROM r", 1, "has 2 statements"),
+        ("SELECT a FROM r;\nSELECT b FROM r", 2, "more than one statement"),
         ("\nINSERT INTO r SELECT 1", 2, "not a SELECT but INSERT"),
         ("DROP TABLE r", 1, "not a SELECT but DROP"),
         ("CREATE VIEW x AS SELECT a FROM r", 1, "not a SELECT but CREATE"),
+        ("SELECT " + "(" * 5000, 0, "nested too deep"),
         ("VALUES (1)", 1, "not a SELECT but VALUES"),
         ("EXPLAIN SELECT a FROM r", 1, "not a SELECT but EXPLAIN"),
+        ("WITH x AS (SELECT 1) INSERT INTO r SELECT 1", 0, "the sql is not a SELECT"),
         ("SELECT a\nFROM other.rsvps", 2, "write rsvps if that is one of them"),
         ("SELECT a FROM parquet.`/etc/x`", 1, "reads only the app's streams and views"),
     ],
@@ -95,3 +101,17 @@ def test_sql_that_is_not_one_select_is_refused_where_it_is_wrong(
         read_query(sql)
     assert says in str(caught.value)
     assert caught.value.line == line
+
+
+WORDS = [
+    *("SELECT", "FROM", "WHERE", "GROUP", "BY", "WITH", "AS", "window", "count(", "UNION", "CASE"),
+    *("END", "OVER", "VALUES", "JOIN", "LATERAL", "VIEW", "explode", "INSERT", "DROP", "TABLE"),
+    *("a", "r", "1", "'x'", ",", "(", ")", ";", ".", "*", "`", "--", "/*", "*/", "<", "=", "->"),
+    *("[", "]", "{", "}", "@", "\\"),
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=15).map(" ".join), st.booleans())
+def test_no_text_whatever_raises_anything_but_a_pipeline_error(text: str, select: bool) -> None:
+    with contextlib.suppress(PipelineError):
+        read_query(f"SELECT {text}" if select else text)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import sys
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.events import Case, cases
 
 from millstream.app import App, Stream
 from millstream.errors import InvalidEvent
-from millstream.schema import Array, Field, Map, Primitive, Schema, Struct, Type
-from millstream.schema.types import INTEGERS
+from millstream.schema import Array, Map, Primitive, Schema, Struct, Type
 from millstream.validate import Validator
 
 
@@ -56,7 +53,8 @@ TAKEN: dict[str, list[Any]] = {
             "2026-01-31 12:00:00.123456789+18:00",
             "2026-01-31T12:00:00-00:30",
         ),
-        *(0, -1, 1_700_000_000, 1_700_000_000_000, 253_402_300_799_999),
+        *(0, -1, 1_700_000_000, 1_700_000_000_000, 253_402_300_799_999, -62_135_596_800, -(10**11)),
+        *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"),
     ],
     "ARRAY<INT>": [[], [1, None, 2]],
     "MAP<STRING, INT>": [{}, {"a": 1, "": None}],
@@ -77,6 +75,7 @@ REFUSED: dict[str, list[Any]] = {
     "TIMESTAMP": [
         *("2026-01-31T12:00:00", "2026-01-31", "2026-02-30T00:00:00Z", "2026-01-31T24:00:00Z"),
         *("2026-01-31T12:00:60Z", "2026-01-31T12:00:00+19:00", "2026-01-31T12:00:00.1234567890Z"),
+        *("0001-01-01T00:00:00+18:00", "9999-12-31T23:59:59-00:01", -62_135_596_801, -(10**11) + 1),
         *("now", "", "0000-01-01T00:00:00Z", 1.5, 1_700_000_000_000_000, True, [], {}),
     ],
     "ARRAY<INT>": [{}, 1, "x", ["x"]],
@@ -227,64 +226,6 @@ def test_key_and_event_time_must_be_there() -> None:
 
 
 # Laws.
-
-
-def values(of: Type) -> st.SearchStrategy[Any]:
-    """Every value that the type takes, as Python's json writes it."""
-    match of:
-        case Struct(fields):
-            required = {f.name: values(f.type) for f in fields if f.required}
-            optional = {f.name: st.none() | values(f.type) for f in fields if not f.required}
-            return st.fixed_dictionaries(required, optional=optional)
-        case Array(element):
-            return st.lists(st.none() | values(element), max_size=3)
-        case Map(value):
-            return st.dictionaries(st.text(max_size=5), st.none() | values(value), max_size=3)
-        case Primitive(name) if name in INTEGERS:
-            bound = 2 ** (INTEGERS[name] - 1)
-            return st.integers(-bound, bound - 1)
-        case Primitive() if of.decimal:
-            whole = of.decimal[0] - of.decimal[1]
-            numbers = st.decimals(
-                -(Decimal(10) ** whole) + 1, Decimal(10) ** whole - 1, places=of.decimal[1]
-            )
-            return numbers.map(str) | numbers.map(int)
-        case Primitive(name):
-            return PRIMITIVES[name]
-
-
-times = st.datetimes(min_value=datetime(1, 1, 2), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants it bare
-PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "float": st.floats(allow_nan=False, allow_infinity=False, width=32),
-    "double": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**80), 2**80),
-    "string": st.text(st.characters(exclude_categories=["Cs"])),
-    "binary": st.binary().map(lambda data: base64.b64encode(data).decode()),
-    "date": st.dates().map(date.isoformat),
-    "timestamp": times.map(datetime.isoformat) | st.integers(-(10**11), 253_402_300_799_999),
-}
-plain = st.sampled_from([*PRIMITIVES, *INTEGERS, "decimal(38,18)", "decimal(5,2)"]).map(Primitive)
-names = st.sampled_from(["a", "b", "group", "a.b", "x y", "ü", "select"])
-
-
-def structs(inner: st.SearchStrategy[Type]) -> st.SearchStrategy[Struct]:
-    fields = st.builds(Field, names, inner, st.booleans())
-    return st.lists(fields, min_size=1, max_size=4, unique_by=lambda each: each.name).map(
-        lambda each: Struct(tuple(each))
-    )
-
-
-types: st.SearchStrategy[Type] = st.recursive(
-    plain, lambda inner: inner.map(Array) | inner.map(Map) | structs(inner), max_leaves=6
-)
-
-
-class Case(NamedTuple):
-    schema: Schema
-    event: dict[str, Any]
-
-
-cases = structs(types).flatmap(lambda schema: values(schema).map(lambda event: Case(schema, event)))
 
 
 def validator(schema: Schema) -> Validator:

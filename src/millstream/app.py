@@ -21,10 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class App:
     """A pipeline: streams in, views out."""
 
-    def __init__(self, name: str, **unknown: Never) -> None:
+    def __init__(self, name: str) -> None:
         self._start(Call.of_user(), name)
-        if unknown:
-            raise TypeError(f"App() got an unexpected keyword argument {next(iter(unknown))!r}")
 
     @classmethod
     def at(cls, statement: Statement, name: str) -> App:

@@ -10,6 +10,7 @@ from types import ModuleType
 from millstream.app import App
 from millstream.errors import PipelineError
 from millstream.names import name_like
+from millstream.place import is_ours
 from millstream.script import read_script
 
 
@@ -81,10 +82,10 @@ def _execute(source: str, path: Path) -> ModuleType:
 
 
 def _failure(error: BaseException, path: Path) -> PipelineError:
-    lines = [
-        frame.lineno
+    frames = [
+        frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
+        if frame.filename == str(path) or _is_beside(frame.filename, path)
     ]
     remedy = "correct the line"
     if isinstance(error, ModuleNotFoundError):
@@ -95,9 +96,15 @@ def _failure(error: BaseException, path: Path) -> PipelineError:
     return PipelineError(
         f"{type(error).__name__}: {text}" if text else type(error).__name__,
         remedy=remedy,
-        file=path,
-        line=(lines[-1] or 0) if lines else 0,
+        file=frames[-1].filename if frames else path,
+        line=(frames[-1].lineno or 0) if frames else 0,
     )
+
+
+def _is_beside(file: str, path: Path) -> bool:
+    """Whether a file is the user's own, too, and not one of a package that they use."""
+    folder = path.resolve().parent
+    return "site-packages" not in file and Path(file).is_relative_to(folder) and not is_ours(file)
 
 
 def _pickle_by_value(module: ModuleType) -> None:

@@ -17,6 +17,11 @@ from millstream.errors import PipelineError
 _OURS = f"{Path(__file__).parent}{os.sep}"
 
 
+def is_ours(file: str) -> bool:
+    """Whether a source file belongs to Millstream."""
+    return file.startswith(_OURS)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in the user's files something was written."""
@@ -55,7 +60,7 @@ class Call:
     def of_user(cls) -> Call:
         """The innermost call that was not made by Millstream itself."""
         frame: FrameType | None = sys._getframe(1)
-        while frame.f_back and frame.f_code.co_filename.startswith(_OURS):  # type: ignore[union-attr]
+        while frame.f_back and is_ours(frame.f_code.co_filename):  # type: ignore[union-attr]
             frame = frame.f_back  # type: ignore[union-attr]
         assert frame is not None
         span = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from typing import ClassVar
 
-# From the year 1 to 9999, in milliseconds; a number below 10^11 means seconds.
+# From the year 1 to 9999, in milliseconds; a number nearer to 0 than 10^11 means seconds.
 EARLIEST, LATEST = -62_135_596_800_000, 253_402_300_799_999
-SECONDS_BELOW = 10**11
+MILLISECONDS_FROM = 10**11
 # RFC 3339, as far as Spark reads it: capital letters, nanoseconds at most, offsets to 18 hours.
 _RFC_3339 = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?"
@@ -27,12 +27,22 @@ class Timestamp:
     def check(value: object) -> Timestamp:
         """Something that stands for a valid one, as msgspec wants an instance; else ValueError."""
         if type(value) is int:
-            if EARLIEST <= value <= LATEST:
+            if EARLIEST <= value * (1 if abs(value) >= MILLISECONDS_FROM else 1000) <= LATEST:
                 return _TIMESTAMP
         elif type(value) is str and _RFC_3339.fullmatch(value):
-            datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
+            if time.year in (MINYEAR, MAXYEAR):
+                _check_year(time)
             return _TIMESTAMP
         raise ValueError("not a timestamp")
+
+
+def _check_year(time: datetime) -> None:
+    """ValueError if the offset takes it out of the years that have four digits."""
+    try:
+        time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("not a timestamp") from error
 
 
 _TIMESTAMP = Timestamp()

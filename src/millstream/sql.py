@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -31,6 +32,7 @@ _KEYWORDS = (
     ),
     *("OR", "UNION", "ALL", "DISTINCT", "LATERAL", "VIEW", "CASE", "WHEN", "THEN", "ELSE", "END"),
 )
+_BEGINNINGS = ("SELECT", "WITH", "FROM", "(")
 _FORM = "a view's sql is one SELECT"
 
 
@@ -67,24 +69,37 @@ def read_query(text: str) -> Query:
 
 def _parse(text: str) -> exp.Query:
     tokens = [_plain_window(*three) for three in _threes(split_tokens(text, "the sql"))]
+    _check_one_select(tokens, text)
     try:
-        trees = [tree for tree in Spark().parser().parse(tokens, text) if tree is not None]
+        tree = Spark().parser().parse(tokens, text)[0]
     except ParseError as error:
         raise _syntax_error(error, tokens, text) from None
-    if not trees:
+    except RecursionError:
+        raise PipelineError("the sql is nested too deep", remedy="write it flatter") from None
+    if not isinstance(tree, exp.Query):
+        raise PipelineError("the sql is not a SELECT", remedy=_FORM)
+    return tree
+
+
+def _check_one_select(tokens: list[Token], text: str) -> None:
+    """Look before sqlglot does, which takes what it does not know for a command, without a word."""
+    if not tokens:
         raise PipelineError("the sql is empty", remedy="write a SELECT")
-    if len(trees) > 1:
-        last = next(token for token in tokens if token.token_type is TokenType.SEMICOLON)
+    first = text[tokens[0].start : tokens[0].end + 1]
+    if first.upper() not in _BEGINNINGS:
+        close = closest(first, _BEGINNINGS) if tokens[0].token_type is TokenType.VAR else None
         raise PipelineError(
-            f"the sql has {len(trees)} statements", remedy=_FORM, line=line_at(text, last.start)
-        )
-    if not isinstance(trees[0], exp.Query) or isinstance(trees[0], exp.Values):
-        raise PipelineError(
-            f"the sql is not a SELECT but {text.split()[0].upper()}",
-            remedy=_FORM,
+            f"the sql is not a SELECT but {first.upper()}",
+            remedy=f"did you mean {close}?" if close else _FORM,
             line=line_at(text, tokens[0].start),
         )
-    return trees[0]
+    for token, after in itertools.pairwise(tokens):
+        if token.token_type is TokenType.SEMICOLON:
+            raise PipelineError(
+                "the sql has more than one statement",
+                remedy=_FORM,
+                line=line_at(text, after.start),
+            )
 
 
 def _threes(tokens: list[Token]) -> list[tuple[Token, Token | None, Token | None]]:

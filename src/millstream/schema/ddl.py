@@ -40,7 +40,10 @@ def read_ddl(text: str) -> Schema:
     tokens = Tokens(text, "the schema")
     if tokens.next is None:
         raise PipelineError("the schema is empty", remedy="write its columns, as in 'id LONG'")
-    schema = _read_columns(tokens, "")
+    try:
+        schema = _read_columns(tokens, "")
+    except RecursionError:
+        raise PipelineError("the schema is nested too deep", remedy="make it flatter") from None
     if tokens.next is not None:
         raise tokens.unexpected("a comma or the end is expected", _FORM)
     return schema
