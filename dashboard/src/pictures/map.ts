@@ -28,6 +28,7 @@ interface Ping extends Dot {
 /** A world of dots on which each change lights up where it happened. */
 export class WorldMap implements Picture {
   readonly root: HTMLElement;
+  readonly standsEmpty = true;
   private readonly base = element("canvas", { "aria-hidden": "true" });
   private readonly overlay = element("canvas", { "aria-hidden": "true" });
   private world: World | null = null;

@@ -22,6 +22,7 @@ interface Choice {
 /** Bars that overtake each other: the largest of the current window, or of the whole view. */
 export class Race implements Picture {
   readonly root: HTMLElement;
+  readonly standsEmpty = false;
   private readonly list = element("ol", { class: "race" });
   private readonly title = element("p", { class: "race-window" });
   private readonly bars = new Map<string, Bar>();

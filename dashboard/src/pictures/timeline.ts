@@ -19,6 +19,7 @@ interface Point {
 /** Columns over time: one per window, or one per event where a view has no windows. */
 export class Timeline implements Picture {
   readonly root: HTMLElement;
+  readonly standsEmpty = false;
   private readonly bars: SVGRectElement[] = [];
   private readonly newest = element("strong");
   private readonly newestAt = element("span");

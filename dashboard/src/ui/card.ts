@@ -72,7 +72,7 @@ export class Card {
       this.table.root,
       this.filter.root,
     );
-    this.frame.hidden = shape.kind === "none";
+    this.frame.hidden = shape.kind !== "map";
     this.subscription = this.follow();
     void pictureFor(shape, around.serverNow).then((picture) => {
       this.picture = picture;
@@ -165,6 +165,8 @@ export class Card {
     const { rows } = this.subscription;
     const none = rows.entries.size === 0;
     this.empty.hidden = !none;
+    // An empty map is still a picture; empty bars are a hole in the page.
+    this.frame.hidden = this.picture === null || (none && !this.picture.standsEmpty);
     this.table.root.hidden = none;
     this.table.paint(rows);
     this.suggest();

@@ -45,6 +45,7 @@ export class Flow {
   private drops: Drop[] = [];
   private owed: number[] = [];
   private drawnAt = 0;
+  private rem = 16;
   private visible = true;
   private colours = { line: "", drop: "", broken: "" };
 
@@ -73,6 +74,7 @@ export class Flow {
   private measure(): void {
     const frame = this.frameOf.getBoundingClientRect();
     const scale = Math.min(devicePixelRatio, 2);
+    this.rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     this.canvas.width = Math.round(frame.width * scale);
     this.canvas.height = Math.round(frame.height * scale);
     this.canvas.getContext("2d")?.setTransform(scale, 0, 0, scale, 0, 0);
@@ -94,7 +96,7 @@ export class Flow {
     const passed = Math.min(0.1, (now - this.drawnAt) / 1_000);
     this.drawnAt = now;
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const { rem } = this;
     this.courses.forEach((course, index) => {
       const channel = this.channels[index];
       if (channel !== undefined) this.drawBed(context, course, channel, rem);

@@ -4,6 +4,7 @@ import { first, sensibleOrder, type Sort } from "../state/order";
 import type { Entry, Rows } from "../state/rows";
 import { element, say } from "./dom";
 import * as format from "./format";
+import { ink, onTheme } from "./theme";
 
 const MOST_FLASHES = 48;
 const FEW = 8;
@@ -129,10 +130,14 @@ export class LiveTable {
   }
 }
 
+let flashInk = "";
+onTheme(() => {
+  flashInk = ink("flash");
+});
+
 /** A fade of colour, no movement: it is kept for readers who asked for less motion, too. */
 function flash(target: HTMLElement): void {
-  const ink = getComputedStyle(document.documentElement).getPropertyValue("--flash");
-  target.animate([{ backgroundColor: ink }, { backgroundColor: "transparent" }], {
+  target.animate([{ backgroundColor: flashInk }, { backgroundColor: "transparent" }], {
     duration: 1_100,
     easing: "ease-out",
   });

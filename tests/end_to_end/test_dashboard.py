@@ -1,0 +1,203 @@
+"""The dashboard in a real browser, in front of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+from tests.end_to_end.conftest import System
+from tests.end_to_end.screen import SECONDS, Screen, Stage, screen
+
+from millstream.log.settings import LogSettings
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "a'\"&<b>",
+]
+expect.set_options(timeout=SECONDS * 1000)
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not await condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def stage(app_name: str, log_settings: LogSettings, tmp_path: Path) -> Stage:
+    return Stage(app_name, log_settings, tmp_path)
+
+
+@pytest.fixture
+async def shown(stage: Stage) -> AsyncIterator[Screen]:
+    """The dashboard over two rows; in the end it has asked nobody else and made no complaint."""
+    stage.put("by_city", ["city"], city="Oslo", n=3)
+    stage.put("by_city", ["city"], city="Rome", n=12)
+    async with stage.serving() as url, screen(url) as page:
+        await expect(page.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
+        yield page
+        assert page.strangers() == []
+        assert page.complaints == []
+
+
+async def test_rows_change_and_move_as_results_arrive(stage: Stage, shown: Screen) -> None:
+    stage.put("by_city", ["city"], city="Oslo", n=1400)
+    stage.put("by_city", ["city"], city="Bonn", n=20)
+    await expect(shown.rows("by_city")).to_have_text(["Oslo1,400", "Bonn20", "Rome12"])
+
+
+async def test_a_filter_changes_the_subscription_while_connected(
+    stage: Stage, shown: Screen
+) -> None:
+    await shown.filter("by_city", "n > 10")
+    await expect(shown.rows("by_city")).to_have_text(["Rome12"])
+    stage.put("by_city", ["city"], city="Oslo", n=11)
+    await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo11"])
+    await shown.page.get_by_role("button", name="Clear the filter").first.click()
+    stage.put("by_city", ["city"], city="Bonn", n=1)
+    await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo11", "Bonn1"])
+
+
+async def test_a_filter_that_the_server_refuses_is_explained_and_the_rows_go_on(
+    stage: Stage, shown: Screen
+) -> None:
+    await shown.filter("by_city", "m > 10")
+    await expect(shown.page.locator("#where-by_city-problem")).to_contain_text("m")
+    stage.put("by_city", ["city"], city="Oslo", n=4)
+    await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo4"])
+    await expect(shown.page.locator("#where-by_city")).to_have_value("m > 10")
+
+
+async def test_the_sql_box_answers_and_explains(shown: Screen) -> None:
+    box = shown.page.get_by_label("SQL over the views")
+    await box.fill("SELECT sum(n) AS total, count(*) AS cities FROM by_city")
+    await box.press("Control+Enter")
+    result = shown.page.locator(".query tbody tr")
+    await expect(result).to_have_text(["152"])
+    await box.fill("SELECT nothing FROM by_city")
+    await shown.page.get_by_role("button", name="Run").click()
+    await expect(shown.page.locator(".query .problem")).to_contain_text("nothing")
+    # The browser itself reports the refused request; that is not the page's complaint.
+    shown.complaints[:] = [line for line in shown.complaints if "400" not in line]
+
+
+async def test_a_reload_goes_on_from_the_stored_position(stage: Stage, shown: Screen) -> None:
+    stage.put("by_city", ["city"], city="Bonn", n=5)
+    await expect(shown.rows("by_city")).to_have_count(3)
+    last = shown.got("change", "by_city")[-1]["position"]
+
+    async def written() -> bool:
+        return bool(await shown.stored(stage.name, "by_city") == last)
+
+    await until(written, "the stored position")
+    await shown.page.goto("about:blank")
+    stage.put("by_city", ["city"], city="Oslo", n=99)
+    await shown.open()
+    await expect(shown.rows("by_city")).to_have_text(["Oslo99", "Rome12", "Bonn5"])
+    assert [asked.get("after") for asked in shown.asked("by_city")] == [last]
+    assert shown.got("snapshot", "by_city") == []
+    assert [change["key"] for change in shown.got("change", "by_city")] == [["Oslo"]]
+
+
+async def test_a_filter_survives_a_reload(shown: Screen) -> None:
+    await shown.filter("by_city", "city = 'Oslo'")
+    await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
+    await shown.open()
+    await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
+    await expect(shown.page.locator("#where-by_city")).to_have_value("city = 'Oslo'")
+
+
+async def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
+    stage: Stage,
+) -> None:
+    stage.put("by_city", ["city"], city="Oslo", n=3)
+    async with stage.serving() as url:
+        showing = screen(url)
+        shown = await showing.__aenter__()
+        await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
+    try:
+        state = shown.page.locator(".pill")
+        await expect(state).to_have_attribute("data-state", "waiting")
+        await expect(shown.page.locator("[data-box=serve]")).to_have_attribute("data-state", "down")
+        await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
+        snapshots = len(shown.got("snapshot", "by_city"))
+        stage.put("by_city", ["city"], city="Oslo", n=4)
+        async with stage.serving():
+            await expect(shown.rows("by_city")).to_have_text(["Oslo4"])
+            await expect(state).to_have_text("live")
+        assert len(shown.got("snapshot", "by_city")) == snapshots
+    finally:
+        await showing.__aexit__(None, None, None)
+
+
+async def test_text_of_events_is_shown_as_text(stage: Stage, shown: Screen) -> None:
+    for number, text in enumerate(HOSTILE):
+        stage.put("by_city", ["city"], city=text, n=100 + number)
+        stage.append("newest", id=number, city=text, lat=52.5, lon=13.4)
+    cells = shown.page.locator("[data-view=by_city] .rows tbody td.text")
+    await expect(cells).to_have_text([*reversed(HOSTILE), "Rome", "Oslo"])
+    await expect(shown.rows("newest")).to_have_count(len(HOSTILE))
+    bars = shown.page.locator("[data-view=by_city] .race-label")
+    await expect(bars).to_have_count(5)
+    assert set(HOSTILE) <= set(await bars.all_text_contents())
+    assert await shown.page.evaluate("window.hacked") is None
+    assert await shown.page.locator(".card img, .card script, .card b").count() == 0
+
+
+async def test_keys_beyond_a_double_stay_apart(stage: Stage, shown: Screen) -> None:
+    for number in (2**53, 2**53 + 1):
+        stage.put("by_id", ["id"], id=number, n=number - 2**53 + 1)
+    await expect(shown.rows("by_id")).to_have_text([f"{2**53 + 1}2", f"{2**53}1"])
+
+
+async def test_windows_race_and_places_light_up(stage: Stage, shown: Screen) -> None:
+    hour = time.strftime("%Y-%m-%dT%H:00:00.000000Z", time.gmtime())
+    later = time.strftime("%Y-%m-%dT%H:00:00.000000Z", time.gmtime(time.time() + 3600))
+    for city, n in (("Oslo", 5), ("Rome", 9)):
+        window = {"start": hour, "end": later}
+        stage.put("trending", ["window", "city"], window=window, city=city, n=n)
+    bars = shown.page.locator("[data-view=trending] .race li")
+    await expect(bars).to_have_count(2)
+    tops = {
+        await bar.locator(".race-label").inner_text(): await bar.evaluate("e => e.style.transform")
+        for bar in await bars.all()
+    }
+    assert tops == {"Rome": "translateY(0%)", "Oslo": "translateY(100%)"}
+    overlay = shown.page.locator("[data-view=newest] canvas").nth(1)
+    lit = """canvas => {
+        const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        return pixels.some((value, index) => index % 4 === 3 && value > 0);
+    }"""
+    assert await overlay.evaluate(lit) is False
+    stage.append("newest", id=1, city="Lima", lat=-12.05, lon=-77.04)
+    await until(lambda: overlay.evaluate(lit), "the light on the map")
+
+
+async def test_an_event_goes_all_the_way_to_the_browser(system: System) -> None:
+    city = f"<img src=x onerror='window.hacked=1'> {uuid.uuid4().hex[:8]}"
+    async with screen(system.serve_url) as shown:
+        await shown.filter("by_city", f"city LIKE '%{city[-8:]}'")
+        for number in range(1, 4):
+            order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700 * number}
+            answer = await asyncio.to_thread(system.post, "orders", order)
+            assert answer["accepted"] == 1
+            await expect(shown.rows("by_city")).to_have_text([f"{city}{number}{_total(number)}"])
+        await expect(shown.rows("large").filter(has_text=city)).to_have_count(2)
+        for box in ("collect", "analyze", "serve", "stream-log"):
+            tier = shown.page.locator(f"[data-box={box}]")
+            await expect(tier).to_have_attribute("data-state", "up")
+        assert await shown.page.evaluate("window.hacked") is None
+        assert shown.strangers() == []
+        assert shown.complaints == []
+
+
+def _total(number: int) -> str:
+    return f"{sum(700 * n for n in range(1, number + 1)):,}"
