@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.app import App
 from millstream.errors import PipelineError
 from millstream.load import load
 from millstream.source import WebSocketSource
@@ -299,11 +298,3 @@ def test_a_file_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) ->
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
-
-
-def test_an_app_can_be_declared_without_a_file(tmp_path: Path) -> None:
-    app = App("direct")
-    app.stream("s", schema="x INT")
-    view = app.view("v", sql="SELECT x FROM s")
-    app.check()
-    assert view.place.file == __file__

@@ -1,0 +1,160 @@
+"""A stream, from what the user wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from millstream.declare.options import check_name, check_options, choice, duration
+from millstream.errors import PipelineError
+from millstream.model import Delivery, Stream
+from millstream.names import suggest
+from millstream.place import Statement, mistake
+from millstream.schema import Field, Primitive, Schema, parse_schema
+from millstream.schema.types import INTEGERS
+from millstream.source import Source, WebSocketSource
+
+STREAM_OPTIONS = (
+    *("schema", "key", "event_time", "lateness", "delivery", "retention", "source"),
+    "description",
+)
+_KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
+# The reader adds these to every row; see the analyze tier.
+_RESERVED = ("_id", "_received_at", "_event_time", "_position", "_revision")
+
+
+def declare_stream(statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
+    """The stream that the user's call or statement describes."""
+    name = check_name(statement, "stream", name)
+    what = f"stream {name!r}"
+    check_options(statement, what, options, STREAM_OPTIONS)
+    schema = _schema(statement, what, options.get("schema"))
+    key, event_time = options.get("key"), options.get("event_time")
+    if key is not None:
+        _check_key(statement, what, schema, key)
+    if event_time is not None:
+        _check_event_time(statement, what, schema, event_time)
+    lateness = duration(statement, what, "lateness", options.get("lateness", "0 seconds"))
+    if lateness and event_time is None:
+        raise mistake(
+            statement,
+            f"{what} has a lateness but no event_time to be late by",
+            remedy="add event_time= with the column that tells when an event happened",
+            option="lateness",
+        )
+    retention = duration(statement, what, "retention", options.get("retention", "7 days"))
+    if not retention:
+        raise mistake(
+            statement,
+            f"{what} has a retention of nothing",
+            remedy="write how long the log keeps events, as in '7 days'",
+            option="retention",
+        )
+    return Stream(
+        name=name,
+        schema=schema,
+        key=key,
+        event_time=event_time,
+        lateness=lateness,
+        delivery=choice(statement, what, "delivery", options, "exactly_once", Delivery),
+        retention=retention,
+        source=_source(statement, what, options.get("source")),
+        place=statement.place,
+        description=options.get("description") or "",
+    )
+
+
+def _schema(statement: Statement, what: str, described: object) -> Schema:
+    if described is None:
+        raise mistake(
+            statement,
+            f"{what} has no schema",
+            remedy="give schema= as Spark DDL ('id LONG, at TIMESTAMP') or as a class",
+        )
+    try:
+        schema = parse_schema(described)
+    except PipelineError as error:
+        raise mistake(
+            statement,
+            f"{what}: {error.message}",
+            remedy=error.remedy,
+            option="schema",
+            line=error.line or 1,
+        ) from None
+    for field in schema.fields:
+        if field.name.lower() in _RESERVED:
+            raise mistake(
+                statement,
+                f"{what} has a column {field.name!r}, a name that Millstream uses itself",
+                remedy="leave that column out of the schema; events may still have the field",
+                option="schema",
+            )
+    return schema
+
+
+def _column(statement: Statement, what: str, schema: Schema, option: str, name: object) -> Field:
+    names = [field.name for field in schema.fields]
+    if not isinstance(name, str):
+        raise mistake(
+            statement,
+            f"{what} has {option}={name!r}",
+            remedy="write one column's name",
+            option=option,
+        )
+    field = schema.field(name)
+    if field is None:
+        nested = "." in name and schema.field(name.partition(".")[0]) is not None
+        raise mistake(
+            statement,
+            f"{what} has {option}={name!r}, which is "
+            + ("a nested field" if nested else "not a column of its schema"),
+            remedy=f"only a top-level column can be the {option}"
+            if nested
+            else suggest(name, names),
+            option=option,
+        )
+    return field
+
+
+def _check_key(statement: Statement, what: str, schema: Schema, key: object) -> None:
+    field = _column(statement, what, schema, "key", key)
+    if not isinstance(field.type, Primitive) or field.type.name not in _KEY_TYPES:
+        raise mistake(
+            statement,
+            f"{what} has key={key!r}, whose values cannot be told apart reliably as text",
+            remedy="the key is a column of text, a whole number, BOOLEAN or DATE",
+            option="key",
+        )
+
+
+def _check_event_time(statement: Statement, what: str, schema: Schema, event_time: object) -> None:
+    field = _column(statement, what, schema, "event_time", event_time)
+    if field.type != Primitive("timestamp"):
+        raise mistake(
+            statement,
+            f"{what} has event_time={event_time!r}, which is not a TIMESTAMP",
+            remedy=f"declare it as {field.name} TIMESTAMP, or name another column",
+            option="event_time",
+        )
+
+
+def _source(statement: Statement, what: str, source: object) -> Source | None:
+    if source is None:
+        return None
+    if not isinstance(source, WebSocketSource):
+        raise mistake(
+            statement,
+            f"{what} has source={source!r}, which is not a source",
+            remedy="write source=WebSocketSource('ws://host/path')",
+            option="source",
+        )
+    url = urlsplit(source.url) if isinstance(source.url, str) else None
+    if url is None or url.scheme not in ("ws", "wss") or not url.netloc:
+        raise mistake(
+            statement,
+            f"{what} has the source {source.url!r}, which is not the address of a WebSocket",
+            remedy="write it as ws://host/path or wss://host/path",
+            option="source",
+        )
+    return source

@@ -1,0 +1,61 @@
+"""Apps that are declared in code, without a pipeline file."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from millstream import App
+from millstream.errors import PipelineError
+
+
+@pytest.fixture
+def app() -> App:
+    app = App("direct")
+    app.stream("events", schema="x INT, at TIMESTAMP", event_time="at")
+    return app
+
+
+def test_declaring_gives_what_was_declared(app: App) -> None:
+    view = app.view("small", sql="SELECT x FROM events WHERE x < 3")
+    assert app.views["small"] is view
+    assert view.place.file == __file__
+    app.check()
+
+
+def test_a_decorated_function_stays_the_user_s(app: App) -> None:
+    @app.view(key="x")
+    def doubled(events: int) -> int:
+        return events * 2
+
+    assert doubled(21) == 42
+    assert app.views["doubled"].function is doubled
+
+
+def test_durations_may_be_timedeltas(app: App) -> None:
+    stream = app.stream("more", schema="x INT", retention=timedelta(days=2))
+    assert stream.retention == timedelta(days=2)
+    with pytest.raises(PipelineError, match="is not a duration"):
+        app.stream("less", schema="x INT", retention=timedelta(days=-2))
+
+
+def test_a_refused_declaration_leaves_nothing_behind(app: App) -> None:
+    with pytest.raises(PipelineError):
+        app.view("small", key="y", sql="SELECT x FROM events")
+    assert not app.views
+    app.view("small", key="x", sql="SELECT x FROM events")
+
+
+def test_what_needs_the_whole_app_is_told_when_it_is_checked(app: App) -> None:
+    app.view("late", sql="SELECT x FROM evnts")
+    with pytest.raises(PipelineError, match="did you mean 'events'"):
+        app.check()
+
+
+def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:
+    app.view("a", sql="SELECT x FROM b")
+    app.view("b", sql="SELECT x FROM c JOIN events USING (x)")
+    app.view("c", sql="SELECT x FROM b")
+    with pytest.raises(PipelineError, match="view 'b' feeds itself: b → c → b"):
+        app.views_in_order()
