@@ -115,6 +115,30 @@ def test_a_second_signal_ends_what_does_not_want_to_end(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
+def test_a_closed_terminal_does_not_keep_the_parts_from_ending_in_good_order(
+    tmp_path: Path,
+) -> None:
+    mark = tmp_path / "ended"
+    part = (
+        "import pathlib, signal, sys, time\n"
+        f"def end(*_): pathlib.Path({str(mark)!r}).touch(); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\nprint('up', flush=True)\ntime.sleep(600)"
+    )
+    command = [sys.executable, "-c", RUN, str(tmp_path), repr(part)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        while b"all ready" not in process.stdout.readline():
+            pass
+        log, deadline = tmp_path / "logs" / "serve.log", time.monotonic() + 20
+        while "up" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.stdout.close()
+        process.send_signal(signal.SIGHUP)
+        process.wait(15)
+    assert mark.exists()
+
+
 def test_a_part_that_was_killed_comes_back_and_the_user_is_told(system: Run) -> None:
     system.until_said("all ready")
     before = system.pids()

@@ -12,7 +12,7 @@ from millstream.home import Home
 from millstream.supervise.figures import Figures
 from millstream.supervise.part import Part, Policy
 from millstream.supervise.steps import Show
-from millstream.supervise.supervisor import Supervisor
+from millstream.supervise.supervisor import Happening, Supervisor
 
 TICK = 0.05
 
@@ -57,7 +57,13 @@ def keep_up(
 
     StartFailed or GaveUp when the system cannot run; in every case no process is left.
     """
-    supervisor = Supervisor(parts, home.logs, show.happened, policy)
+
+    def tell(happening: Happening) -> None:
+        # A terminal that was closed must not keep us from ending all in order.
+        with contextlib.suppress(OSError):
+            show.happened(happening)
+
+    supervisor = Supervisor(parts, home.logs, tell, policy)
     with asked_to_end() as asked:
         figures: Figures | None = None
         try:
@@ -71,6 +77,7 @@ def keep_up(
         finally:
             if figures is not None:
                 figures.close()
-            show.close()
+            with contextlib.suppress(OSError):
+                show.close()
             supervisor.stop(hurry=lambda: asked.hurry)
         return asked.signals[0]
