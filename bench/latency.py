@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
-from bench import picture, report
 from bench.figures import Figures, Times, figures
 from bench.load import batch_size
 from bench.observe import Sightings, logged, watching
 from bench.system import System, running
+
+from bench import picture, report
 
 DOCUMENT = Path(__file__).parents[1] / "docs/performance.md"
 RUNS = [
@@ -168,6 +170,8 @@ def main() -> None:
         for view, mode in RUNS
         if view in (options.views or [view]) and mode in (options.modes or [mode])
     ]
+    if os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
+        say(f"! load average {os.getloadavg()[0]:.1f}: this machine is busy, figures are too high")
     measured = uvloop.run(run(options.rates, length, runs))
     say(f"\n{report.machine()}\n\n{report.tables(measured)}")
     if not options.quick and runs == RUNS:

@@ -9,7 +9,7 @@ from html import escape
 from bench.figures import Figures
 from bench.report import MODES, VIEWS
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 820, 250, 90, 26, 64
+WIDTH, LEFT, RIGHT, ROW, TOP = 860, 290, 90, 26, 88
 LOWEST, HIGHEST = 1.0, 10_000.0  # milliseconds
 STYLE = """
 text{font:13px system-ui,sans-serif;fill:#1f2933}.dim{fill:#6b7785}.grid{stroke:#d9dee4}
