@@ -202,6 +202,10 @@ def _hidden(field: str, value: Any) -> str:
     return "as it is" if field == "security" else repr(value)
 
 
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "\\|")
+
+
 def describe() -> str:
     """docs/configuration.md: every setting with its type, default and meaning."""
     lines = [
@@ -228,9 +232,9 @@ def describe() -> str:
         lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
         for name, info in model.model_fields.items():
             default = info.get_default(call_default_factory=True)
-            kind = re.sub(r"<class '(.*)'>", r"\1", str(info.annotation)).replace("|", "\\|")
+            kind = re.sub(r"<class '(.*)'>", r"\1", str(info.annotation))
             lines.append(
-                f"| `{name}` | {kind} | `{json.dumps(default, default=str)}` | {info.description} |"
+                f"| `{name}` | {_cell(kind)} | `{json.dumps(default, default=str)}` | {_cell(info.description)} |"
             )
     return "\n".join(lines) + "\n"
 
