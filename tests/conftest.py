@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
+
+# A shared machine is slow at times; how long one example takes says nothing about the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

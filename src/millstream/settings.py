@@ -233,9 +233,8 @@ def describe() -> str:
         for name, info in model.model_fields.items():
             default = info.get_default(call_default_factory=True)
             kind = re.sub(r"<class '(.*)'>", r"\1", str(info.annotation))
-            lines.append(
-                f"| `{name}` | {_cell(kind)} | `{json.dumps(default, default=str)}` | {_cell(info.description)} |"
-            )
+            cells = [f"`{name}`", kind, f"`{json.dumps(default, default=str)}`", info.description]
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(lines) + "\n"
 
 
