@@ -1,4 +1,4 @@
-"""The pipelines in docs/pipelines.md are pipelines."""
+"""The pipelines in docs/pipelines.md and in the README are pipelines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from millstream.declare import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.load import load
 from millstream.schema import to_ddl
 
-PAGE = (Path(__file__).parent.parent / "docs" / "pipelines.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```(python|sql)\n(.*?)```", PAGE, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("language", "text"), SNIPPETS)
+def snippets(page: str) -> list[tuple[str, str]]:
+    return re.findall(r"```(python|sql)\n(.*?)```", page, re.DOTALL)
+
+
+SNIPPETS = snippets(PAGE)
+
+
+@pytest.mark.parametrize(("language", "text"), [*SNIPPETS, *snippets(README)])
 def test_every_snippet_loads(tmp_path: Path, language: str, text: str) -> None:
     path = tmp_path / f"pipeline.{'py' if language == 'python' else 'sql'}"
     path.write_text(text, encoding="utf-8")
