@@ -121,7 +121,7 @@ class Live:
         return read_topic(self.settings.log, view_topic(self.app.name, view))
 
     def table(self, view: str) -> dict[str, dict[str, Any]]:
-        """The newest row per key, as a server would have it: by `_revision`, without hidden columns."""
+        """The newest row per key, as a server would have it, without the hidden columns."""
         rows: dict[str, dict[str, Any]] = {}
         for key, row in self.records(view):
             assert key is not None

@@ -1,4 +1,4 @@
-"""Where a view's query left off, and whether that still fits: its generation, inputs and results."""
+"""Where a view's query left off, and whether that still fits its inputs and results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _Marker:
 def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Path:
     """The folder to start the view's query from, with a results topic that fits it.
 
-    What does not fit is made anew: the query then replays its inputs from their beginning into an empty
-    topic. Safe to be interrupted anywhere, because the marker is written last.
+    What does not fit is made anew: the query then replays its inputs from their beginning into an
+    empty topic. Safe to be interrupted anywhere, because the marker is written last.
     """
     folder = checkpoints / plan.name
     here, marker = folder / plan.generation, folder / f"{plan.generation}.json"

@@ -18,7 +18,7 @@ _FROM_SOURCE = re.compile(r"LogicalRDD|LocalRelation|InPandas|InArrow|PySpark|Ba
 
 
 def generation(frame: DataFrame, source: Path | str, more: Iterable[object]) -> str:
-    """The fingerprint of a query that gives `frame`; `source` is the file that it was written in."""
+    """The fingerprint of a query that gives `frame`; `source` is the file that has it."""
     catalyst = Catalyst.of(frame)
     plan = catalyst.analysed(frame)
     text = str(plan.toString())

@@ -1,10 +1,10 @@
 """Hidden columns through a user's plan: how new each result row is, and which event it comes from.
 
-A grouped result gets `_revision` (how many rows are in: it only grows), `_received_at` and `_event_time`
-(of the newest event that is in). Any other result keeps its event's `_position`, to which the number
-of the row among the event's rows is added where a plan makes several of one. The user writes nothing
-for this: their analysed plan is walked from the top down to our reader and built anew with the
-columns passed up.
+A grouped result gets `_revision` (how many rows are in: it only grows), `_received_at` and
+`_event_time` (of the newest event that is in). Any other result keeps its event's `_position`, to
+which the number of the row among the event's rows is added where a plan makes several of one. The
+user writes nothing for this: their analysed plan is walked from the top down to our reader, and
+built anew with the columns passed up.
 """
 
 from __future__ import annotations
@@ -412,7 +412,7 @@ def _conjuncts(condition: LogicalPlan) -> list[LogicalPlan]:
 def _grouping(
     plan: LogicalPlan, output: list[Attribute], carried: Carried
 ) -> dict[str, tuple[set[int], set[str]]]:
-    """Each grouping expression, by what to call it: its references, and the columns made from it."""
+    """Each grouping expression, by name: its references, and the columns made from it."""
     aggregate = carried.grouping[0]
     origins = {str(a.name()): _origins(plan, aggregate, {identity(a)}) for a in output}
     groups = {}

@@ -59,7 +59,7 @@ class _Decision:
 
 
 def plan(app: App, settings: Settings) -> Plan:
-    """What will run, found out with Spark but without Kafka; PipelineError for a view that can't."""
+    """What will run, found out with Spark but without Kafka; PipelineError if a view can't."""
     spark = start_session(settings.analyze, slots=2, name=f"{app.name} plan")
     try:
         return Planner(spark, app, settings).plan()
@@ -213,7 +213,10 @@ class Planner:
         looked_up = [name for name, how in view.reads.items() if how == "reference"]
         why_not = ""
         if view.mode == "auto" and looked_up:
-            why_not = f"it looks up {looked_up[0]}, which real-time mode would see as of its last checkpoint"
+            why_not = (
+                f"it looks up {looked_up[0]}, of which a real-time query would see no change"
+                " until its next checkpoint"
+            )
         elif view.mode != "micro_batch":
             try:
                 stages = check_real_time(frame)
@@ -271,7 +274,7 @@ def _streams(app: App, view: View) -> Iterator[str]:
 
 def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     for name, frame in inputs.items():
-        # Spark looks no further than a view's columns: a hidden one that the text names is among them.
+        # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
         named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
         frame.select("*", *named).createOrReplaceTempView(name)
     return spark.sql(sql)
@@ -331,8 +334,8 @@ def _check_key(view: View, traced: Traced) -> None:
     if traced.ungrouped_key:
         columns = ", ".join(repr(name) for name in traced.grouping or ())
         raise PipelineError(
-            f"view {view.name!r} groups by {', '.join(traced.ungrouped_key)} too, which its key lacks:"
-            " rows of different groups would replace each other",
+            f"view {view.name!r} groups by {', '.join(traced.ungrouped_key)} too, which its key"
+            " lacks: rows of different groups would replace each other",
             **at,  # type: ignore[arg-type]
             remedy=f"write key=[{columns}]",
         )

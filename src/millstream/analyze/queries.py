@@ -83,7 +83,7 @@ class Queries:
         return all(kept.state == "running" or kept.failures for kept in self._kept.values())
 
     def stop(self, patience: float) -> None:
-        """End all queries; those that take longer than `patience` seconds are left to the JVM's end."""
+        """End all queries; what takes longer than `patience` seconds is left to the JVM's end."""
         running = [kept.running for kept in self._kept.values() if kept.running is not None]
         for kept in self._kept.values():
             kept.state, kept.due = "stopped", float("inf")
@@ -156,7 +156,7 @@ def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, 
     name, key = query.plan.name, query.plan.key
 
     def write(rows: DataFrame, batch: int) -> None:
-        # A repeated batch has the same rows, though not in the same order: so they are put in order.
+        # A repeated batch has the same rows, though not in the same order: so we put them in one.
         ordered = rows.coalesce(1).sortWithinPartitions(F.to_json(F.struct("*")))
         position = F.struct(
             F.lit(name).alias("source"),

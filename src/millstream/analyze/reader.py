@@ -1,8 +1,8 @@
 """Kafka's records as typed rows, with what is known of each event in hidden columns.
 
-A user's query sees its stream's columns and no others: `SELECT *` gives them alone. The hidden ones
-can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`), and `lineage` finds them
-beneath whatever the user built.
+A user's query sees its stream's columns and no others: `SELECT *` gives them alone. The hidden
+ones can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`), and `lineage`
+finds them beneath whatever the user built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_dd
 POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
 HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME)
 MARK = "millstream.hidden"  # in a column's metadata
-# From here on a whole number counts milliseconds, below it seconds. collect's validator has the same.
+# From here on a whole number counts milliseconds, below it seconds; as the validator has it.
 MILLISECONDS_FROM = 100_000_000_000
 
 
@@ -84,7 +84,7 @@ def mark(column: Column, name: str) -> Column:
 
 
 def _as_read(schema: Schema) -> Schema:
-    """The schema for Spark's JSON reader, which takes every whole number for seconds: times as text."""
+    """The schema for Spark's JSON reader, which takes any number for seconds: times as text."""
     return Struct(tuple(replace(field, type=_read_as(field.type)) for field in schema.fields))
 
 

@@ -1,7 +1,7 @@
 """Spark's own check for real-time mode, asked without starting a query and without Kafka.
 
-Spark checks the logical plan when a query starts and the physical plan at each batch. Here the physical
-plan is made as a batch would make it, with a source in memory in the place of each Kafka topic.
+Spark checks the logical plan when a query starts and the physical plan at each batch. Here the
+physical plan is made as a batch would make it, with a source in memory in the place of each topic.
 """
 
 from __future__ import annotations
@@ -143,12 +143,13 @@ class _refusing:
             raise Refused(in_plain_words(str(error))) from error
 
 
+_NOT_BROADCAST = "it joins reference data that is not broadcast; wrap that in F.broadcast(…)"
 _OPERATORS = {
     "BatchEvalPythonExec": "it calls a Python function (UDF)",
     "ArrowEvalPythonExec": "it calls a Python function (UDF)",
     "StreamingSymmetricHashJoinExec": "it joins two streams",
-    "SortMergeJoinExec": "it joins reference data that is not broadcast; wrap that in F.broadcast(…)",
-    "ShuffledHashJoinExec": "it joins reference data that is not broadcast; wrap that in F.broadcast(…)",
+    "SortMergeJoinExec": _NOT_BROADCAST,
+    "ShuffledHashJoinExec": _NOT_BROADCAST,
     "StreamingDeduplicateWithinWatermarkExec": "it uses dropDuplicatesWithinWatermark",
     "SessionWindowStateStoreRestoreExec": "it uses session windows",
     "MapInPandasExec": "it uses mapInPandas",

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import msgspec
@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from millstream.analyze.expiry import Expiry
 from millstream.analyze.planner import Planner, enough_slots
 from millstream.analyze.queries import Queries
 from millstream.analyze.session import java_process, start_session, task_slots
@@ -47,7 +48,8 @@ def run(app: App, settings: Settings, home: Home) -> None:
             _Analyze(app, settings, home, spark).run(stopping)
         except (Py4JError, ConnectionError) as error:
             raise ViewFailed(
-                f"Spark's JVM ended: {error}", remedy="see the lines above; it may lack memory"
+                f"Spark's JVM does not answer: {str(error).splitlines()[0]}",
+                remedy="see its lines above; more analyze.driver_memory may help",
             ) from error
         finally:
             home.withdraw()
@@ -68,27 +70,36 @@ class _Analyze:
         check_slots(self._spark, planner.plan().slots)
         keeper = Queries(self._spark, self._app, self._settings, self._home.checkpoints)
         keeper.keep(queries)
+        self._kept = [query.plan for query in queries]
         for query in queries:
             value = msgspec.json.encode(query.plan.describe())
             self._producer.produce(views_topic(self._app.name), value, query.view.name)
         try:
             self._keep(keeper, stopping)
         finally:
-            # Every task that is ended tells so at length; nothing of it is news.
-            self._spark.sparkContext.setLogLevel("OFF")
-            keeper.stop(patience=2.0)
+            if self._process is None or self._process.poll() is None:
+                # Every task that is ended tells so at length; nothing of it is news.
+                self._spark.sparkContext.setLogLevel("OFF")
+                keeper.stop(patience=2.0)
 
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
+        expiry: Expiry | None = None  # once each topic is the one that its query writes to
         while not stopping.wait(_TICK):
             if self._process is not None and (code := self._process.poll()) is not None:
-                raise ViewFailed(f"Spark's JVM ended with code {code}; its output is above")
+                raise ViewFailed(
+                    f"Spark's JVM ended with code {code}",
+                    remedy="see its lines above; more analyze.driver_memory may help",
+                )
             keeper.tick()
             if time.monotonic() - reported >= 1:
                 reported = time.monotonic()
                 self._report(keeper)
+                if expiry is not None:
+                    expiry.tick()
             if not ready and keeper.settled:
                 ready = True
+                expiry = Expiry(self._settings.log, self._kept)
                 self._home.announce("analyze", spark_pid=java_process(self._spark))
                 print(f"analyze ready with {len(self._app.views)} views", flush=True)
 
@@ -112,7 +123,8 @@ def check_slots(spark: SparkSession, needed: int, patience: float = 30.0) -> Non
         time.sleep(0.2)
 
 
-def _partitions(settings: Settings):  # type: ignore[no-untyped-def]
+def _partitions(settings: Settings) -> Callable[[str], int]:
+    """How many partitions a topic has."""
     topics = admin(settings.log).list_topics(timeout=10).topics
 
     def count(topic: str) -> int:
@@ -136,7 +148,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
 
 
 def _end(spark: SparkSession) -> None:
-    """End the session, and its JVM by force if that takes long: a crash costs no more than a wait."""
+    """End the session, and its JVM by force if that takes long: it costs what a crash costs."""
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     stopper = threading.Thread(target=_stop, args=(spark,), daemon=True)
     stopper.start()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.errors import MachineError
 from millstream.log.jars import jars
+from millstream.log.parent import die_with_parent
 
 _LOG4J = """\
 status = error
@@ -26,14 +31,18 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n%e
 # Said at every start, and nothing that a user could act on.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
-logger.resolve.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
-logger.resolve.level = error
-logger.consumer.name = org.apache.kafka.clients.consumer.internals
-logger.consumer.level = error
-logger.configs.name = org.apache.kafka.clients.consumer.ConsumerConfig
-logger.configs.level = error
-logger.admin.name = org.apache.kafka.clients.admin.AdminClientConfig
-logger.admin.level = error
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
+logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime
+logger.streaming.level = error
+logger.state.name = org.apache.spark.sql.execution.streaming.state
+logger.state.level = error
+logger.kafka.name = org.apache.spark.sql.kafka010
+logger.kafka.level = error
+logger.clients.name = org.apache.kafka.clients
+logger.clients.level = error
 """
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -55,7 +64,8 @@ def start_session(
     for key, value in configuration(settings, slots).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _child_of_ours():
+            return builder.getOrCreate()
     except Exception as error:
         raise MachineError(
             f"Spark did not start: {str(error).splitlines()[0]}",
@@ -103,6 +113,34 @@ def task_slots(spark: SparkSession) -> int:
     """How many tasks the session's executors run at once."""
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
     return sum(int(executors.apply(i).totalCores()) for i in range(executors.size()))
+
+
+@contextlib.contextmanager
+def _child_of_ours() -> Iterator[None]:
+    """Let the kernel kill the JVM when this process dies, however it dies.
+
+    By itself it ends when its standard input does, but takes seconds over that, in which its
+    queries would write on beside those of the process that has taken our place. pyspark leaves no
+    way in but its own name for Popen.
+    """
+    gateway: Any = java_gateway
+    popen = gateway.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        theirs, ours = options.pop("preexec_fn", None), die_with_parent()
+
+        def before() -> None:
+            if theirs is not None:
+                theirs()
+            ours()
+
+        return popen(command, preexec_fn=before, **options)
+
+    gateway.Popen = start
+    try:
+        yield
+    finally:
+        gateway.Popen = popen
 
 
 def _java_options() -> str:

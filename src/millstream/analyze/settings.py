@@ -13,7 +13,8 @@ class AnalyzeSettings(BaseModel):
     spark_master: str = Field("", description="A Spark master; empty: local, with enough slots.")
     checkpoint_interval: str = Field(
         "5 minutes",
-        description="How often real-time queries commit; the most that a restart replays. At least 5 s.",
+        description="How often real-time queries commit, which bounds what a restart repeats; "
+        "at least 5 seconds.",
     )
     shuffle_partitions: int = Field(
         1, ge=1, description="Tasks over which a query's groups are spread; each takes a slot."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def changes(records: DataFrame, of: Query) -> DataFrame:
-    """Each row that a grouped view ever had, once: a crash's repeats and the ends of rows left out."""
+    """Each row that a grouped view ever had, once: without a crash's repeats and rows' ends."""
     columns = [column.name for column in of.plan.columns]
     rows = _rows(records, of).dropDuplicates(["key", REVISION])
     return hide(rows, columns)
