@@ -96,7 +96,7 @@ def test_plain_lines_carry_the_time_and_a_status_line_comes_every_ten_seconds() 
     show = PlainShow(out, clock=lambda: now)
     supervisor = Supervisor([], Path("logs"), show.happened)
     show.happened(Happening("serve", "ready", "http://x", 1.0))
-    show.ready(["all ready"])
+    show.ready(supervisor, ["all ready"])
     for _ in range(40):
         now += 0.5
         show.tick(supervisor, SYSTEM)
@@ -115,7 +115,11 @@ def test_a_terminal_shows_steps_then_the_screen_then_the_end(tmp_path: Path) -> 
     )
     show.tick(supervisor, None)
     assert "waits for kafka" in out.getvalue()
-    show.ready(["all ready: dashboard http://x/"])
+    supervisor.running["kafka"].state = supervisor.running["serve"].state = "ready"
+    supervisor.running["serve"].address = "http://x"
+    show.happened(Happening("serve", "ready", "http://x", 2.5))
+    show.ready(supervisor, ["all ready: dashboard http://x/"])
+    assert "http://x after 2.5 s" in out.getvalue()
     deadline = time.monotonic() + 5
     while "by_city" not in out.getvalue():
         assert time.monotonic() < deadline

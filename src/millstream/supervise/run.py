@@ -71,7 +71,7 @@ def keep_up(
                 supervisor.tick()
                 if figures is None and supervisor.all_ready:
                     figures = Figures(serve_url)
-                    show.ready(ready_lines)
+                    show.ready(supervisor, ready_lines)
                 show.tick(supervisor, figures.newest() if figures else None)
                 time.sleep(TICK)
         finally:

@@ -38,11 +38,14 @@ class TerminalShow:
         self._recent: deque[Text] = deque(maxlen=6)
         self._lines: list[str] = []
         self._spinners: dict[str, Spinner] = {}
+        self._took: dict[str, float] = {}  # seconds until a part was ready
 
     def step(self, text: str) -> None:
         self._print(Text(text))
 
     def happened(self, happening: Happening) -> None:
+        if happening.kind == "ready":
+            self._took[happening.part] = happening.seconds
         style = {"ready": "green", "died": "red", "killed": "red"}.get(happening.kind, "dim")
         line = Text(f"{happening.part:<10} ").append(sentence(happening), style=style)
         self._recent.append(self._stamped(line))
@@ -50,7 +53,9 @@ class TerminalShow:
         if self._live is None or happening.kind in ("died", "killed"):
             self._print(line)
 
-    def ready(self, lines: list[str]) -> None:
+    def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
+        if self._live is not None:
+            self._live.update(self._steps(supervisor.running), refresh=True)
         self._lines = lines
         self._stop_live()
         for line in lines:
@@ -92,7 +97,8 @@ class TerminalShow:
             seconds = f"{time.monotonic() - one.since:.0f} s" if one.since else ""
             match one.state:
                 case "ready":
-                    row: tuple[RenderableType, ...] = (Text("✓", "green"), name, one.address)
+                    took = Text(f"{one.address} after {self._took.get(name, 0.0):.1f} s")
+                    row: tuple[RenderableType, ...] = (Text("✓", "green"), name, took)
                 case "waiting":
                     row = ("·", Text(name, "dim"), Text(f"waits for {_names(one)}", "dim"))
                 case _:
@@ -111,7 +117,7 @@ class TerminalShow:
             parts.append(Text(f"end to end {end_to_end} (p50 / p99)", style="bold"))
         parts += ["", *self._recent]
         title = f"millstream · up {_clock_time(time.monotonic() - self._start)}"
-        hint = " · ".join([*self._lines[:1], "Ctrl-C ends all"])
+        hint = " · ".join([*self._lines[:1], "Ctrl-C ends all"]).removeprefix("all ready: ")
         return Panel(Group(*parts), title=title, subtitle=hint, border_style="dim", padding=(1, 2))
 
 
@@ -123,7 +129,7 @@ def parts_table(running: dict[str, Running], system: dict[str, Any] | None) -> T
         table.add_row(
             Text(name, style="bold"),
             state_text(one.state),
-            Text(one.address),
+            Text(one.address if ":" in one.address else ""),
             str(one.child.pid) if one.child else "",
             speed,
             latency,

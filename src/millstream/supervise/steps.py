@@ -19,7 +19,7 @@ class Show(Protocol):
 
     def happened(self, happening: Happening) -> None: ...
 
-    def ready(self, lines: list[str]) -> None:
+    def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         """All parts are ready for the first time; `lines` say where to look."""
 
     def tick(self, supervisor: Supervisor, system: dict[str, Any] | None) -> None:
@@ -64,7 +64,7 @@ class PlainShow:
     def happened(self, happening: Happening) -> None:
         self.step(f"{happening.part:<10} {sentence(happening)}")
 
-    def ready(self, lines: list[str]) -> None:
+    def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         for line in lines:
             self.step(line)
         self._due = self._clock() + self._every
