@@ -193,8 +193,7 @@ class Broker:
         return path
 
     def _format(self, classpath: str, configuration: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster]
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _new_cluster_id()]
         done = subprocess.run(
             [*self._java(classpath), *tool, "-c", str(configuration)],
             stdout=subprocess.PIPE,
@@ -260,6 +259,13 @@ class Broker:
                 if errors or (path == self._console and lines):
                     return f": {(errors or lines)[-1][:200]}"
         return ""
+
+
+def _new_cluster_id() -> str:
+    # One of 64 ids begins with "-", which the tool would take for an option.
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()).startswith("-"):
+        pass
+    return text.rstrip("=")
 
 
 def run(settings: Settings, home: Home) -> None:
