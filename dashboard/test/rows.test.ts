@@ -44,6 +44,13 @@ describe("the rows of a subscription", () => {
     expect(rows.position).toBeNull();
   });
 
+  it("take no change before they have a snapshot to stand on", () => {
+    const rows = new Rows();
+    expect(rows.apply(upsert("e:0=6", ["Oslo"], { n: 3 }))).toBe(false);
+    expect(rows.position).toBeNull();
+    expect(held(rows)).toEqual([]);
+  });
+
   it("do not mind the delete of a row that a filter never let in", () => {
     const rows = new Rows();
     rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));

@@ -1,13 +1,11 @@
 import { labelOf, numberOf } from "../state/columns";
 import type { Entry, Rows } from "../state/rows";
-import { element, motionReduced } from "../ui/dom";
+import { element } from "../ui/dom";
 import { ink, onTheme } from "../ui/theme";
+import { drawLand, drawLights, GLOW_MS, LABEL_MS, type Bubble, type Colours, type Ping } from "./map-drawing";
 import type { Picture } from "./picture";
 import { world, type Dot, type World } from "./world";
 
-const RING_MS = 1_500;
-const GLOW_MS = 45_000;
-const LABEL_MS = 2_600;
 const MOST_PINGS = 90;
 const MOST_GLOWS = 1_500;
 const FRAME_MS = 1_000 / 30;
@@ -20,11 +18,6 @@ interface Choice {
   readonly label: readonly string[];
 }
 
-interface Ping extends Dot {
-  readonly at: number;
-  readonly label: string;
-}
-
 /** A world of dots on which each change lights up where it happened. */
 export class WorldMap implements Picture {
   readonly root: HTMLElement;
@@ -35,10 +28,10 @@ export class WorldMap implements Picture {
   private seen = 0;
   private pings: Ping[] = [];
   private readonly glows = new Map<string, Ping>();
-  private bubbles: readonly (Dot & { readonly share: number })[] = [];
+  private bubbles: readonly Bubble[] = [];
   private running = false;
   private drawnAt = 0;
-  private colours = { land: "", glow: "", ping: "", text: "", paper: "" };
+  private colours: Colours = { land: "", glow: "", ping: "", text: "", paper: "" };
   private rows: Rows | null = null;
 
   constructor(
@@ -99,7 +92,7 @@ export class WorldMap implements Picture {
     if (fresh && this.pings.length < MOST_PINGS) this.pings.push(ping);
   }
 
-  private weigh(rows: Rows, measure: string): (Dot & { share: number })[] {
+  private weigh(rows: Rows, measure: string): Bubble[] {
     const weighed: (Dot & { value: number })[] = [];
     for (const entry of rows.entries.values()) {
       const place = this.placeOf(entry);
@@ -131,16 +124,7 @@ export class WorldMap implements Picture {
 
   private drawBase(): void {
     const context = this.base.getContext("2d");
-    if (context === null || this.world === null) return;
-    context.clearRect(0, 0, this.world.width, this.world.height);
-    context.fillStyle = this.colours.land;
-    context.beginPath();
-    const radius = this.world.spacing * 0.33;
-    for (const { x, y } of this.world.dots) {
-      context.moveTo(x + radius, y);
-      context.arc(x, y, radius, 0, Math.PI * 2);
-    }
-    context.fill();
+    if (context !== null && this.world !== null) drawLand(context, this.world, this.colours);
   }
 
   private wake(): void {
@@ -156,7 +140,9 @@ export class WorldMap implements Picture {
       this.drawnAt = now;
       this.pings = this.pings.filter((ping) => now - ping.at < LABEL_MS);
       for (const [spot, glow] of this.glows) if (now - glow.at > GLOW_MS) this.glows.delete(spot);
-      this.drawOverlay(now);
+      const context = this.overlay.getContext("2d");
+      const lights = { bubbles: this.bubbles, glows: this.glows.values(), pings: this.pings };
+      if (context !== null && this.world !== null) drawLights(context, this.world, this.colours, lights, now);
     }
     this.running = this.pings.length + this.glows.size > 0;
     if (!this.running) return;
@@ -164,72 +150,4 @@ export class WorldMap implements Picture {
       this.frame(next);
     });
   }
-
-  private drawOverlay(now: number): void {
-    const context = this.overlay.getContext("2d");
-    if (context === null || this.world === null) return;
-    const unit = this.world.spacing;
-    context.clearRect(0, 0, this.world.width, this.world.height);
-    context.fillStyle = this.colours.glow;
-    for (const { x, y, share } of this.bubbles) {
-      context.globalAlpha = 0.45;
-      disc(context, x, y, unit * (0.5 + 3.2 * Math.sqrt(share)));
-    }
-    for (const { x, y, at } of this.glows.values()) {
-      const age = Math.max(0, now - at) / GLOW_MS;
-      context.globalAlpha = 0.95 * (1 - age) ** 1.5;
-      disc(context, x, y, unit * 0.52);
-    }
-    context.strokeStyle = context.fillStyle = this.colours.ping;
-    for (const ping of this.pings) this.drawPing(context, ping, now - ping.at, unit);
-    this.drawLabels(context, now, unit);
-    context.globalAlpha = 1;
-  }
-
-  private drawPing(context: CanvasRenderingContext2D, { x, y }: Ping, age: number, unit: number): void {
-    if (age < 0 || age > RING_MS) return;
-    const way = age / RING_MS;
-    const eased = 1 - (1 - way) ** 3;
-    context.globalAlpha = (1 - way) ** 1.2;
-    disc(context, x, y, unit * (0.95 - 0.4 * way));
-    if (motionReduced()) return;
-    context.globalAlpha = 0.8 * (1 - way) ** 1.6;
-    context.lineWidth = Math.max(1, unit * 0.26 * (1 - way));
-    context.beginPath();
-    context.arc(x, y, unit * (0.8 + 3.6 * eased), 0, Math.PI * 2);
-    context.stroke();
-  }
-
-  /** A few places are named as they light up; names that would cover each other wait. */
-  private drawLabels(context: CanvasRenderingContext2D, now: number, unit: number): void {
-    const size = Math.max(10, unit * 1.75);
-    context.font = `500 ${size}px "Geist Variable", system-ui, sans-serif`;
-    context.textBaseline = "middle";
-    const taken: Dot[] = [];
-    for (const ping of [...this.pings].sort((a, b) => a.at - b.at)) {
-      const age = now - ping.at;
-      if (age < 0 || taken.length >= 5 || ping.label === "") continue;
-      const near = taken.some((other) => Math.abs(other.x - ping.x) < size * 9 && Math.abs(other.y - ping.y) < size * 1.5);
-      if (near) continue;
-      taken.push(ping);
-      const label = ping.label.length > 22 ? `${ping.label.slice(0, 21)}…` : ping.label;
-      const left = ping.x + unit * 1.8 + context.measureText(label).width > (this.world?.width ?? 0);
-      context.textAlign = left ? "right" : "left";
-      const x = ping.x + (left ? -1.8 : 1.8) * unit;
-      context.globalAlpha = Math.min(1, age / 200, (LABEL_MS - age) / 700);
-      context.lineWidth = size * 0.28;
-      context.strokeStyle = this.colours.paper;
-      context.lineJoin = "round";
-      context.strokeText(label, x, ping.y);
-      context.fillStyle = this.colours.text;
-      context.fillText(label, x, ping.y);
-    }
-  }
 }
-
-function disc(context: CanvasRenderingContext2D, x: number, y: number, radius: number): void {
-  context.beginPath();
-  context.arc(x, y, radius, 0, Math.PI * 2);
-  context.fill();
-}
-

@@ -35,6 +35,8 @@ export class Rows {
         this.replace(message.rows, message.position);
         return true;
       case "change":
+        // A change means nothing without the rows that it changes: it is of a subscription before.
+        if (this.position === null) return false;
         this.position = message.position;
         if (message.op === "delete" || message.row === null) return this.remove(message.key);
         this.put(message.key, message.row);

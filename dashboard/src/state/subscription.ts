@@ -20,6 +20,7 @@ export class Subscription {
   private asked: string | null = null;
   private stored: string | null = null;
   private store: Store | null = null;
+  private started = false;
   private stopped = false;
 
   constructor(
@@ -42,6 +43,7 @@ export class Subscription {
       this.watcher.onRows();
     }
     this.watcher.onFilter(this.where, null);
+    this.started = true;
     this.ask();
   }
 
@@ -53,10 +55,12 @@ export class Subscription {
   /** Changes the filter while connected; the old rows stay until the server's answer. */
   filter(where: string): void {
     this.asked = where.trim();
-    this.ask();
+    if (this.started) this.ask();
   }
 
   receive(message: Message): void {
+    // What comes before we asked was meant for a card of the same view before this one.
+    if (!this.started) return;
     switch (message.type) {
       case "snapshot":
         this.accept();

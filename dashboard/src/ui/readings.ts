@@ -1,0 +1,91 @@
+import type { Latency, System } from "../net/protocol";
+import * as format from "./format";
+
+/** What one box says. */
+export interface Reading {
+  readonly state: string;
+  readonly rate: number | null;
+  readonly figure?: string;
+  readonly unit?: string;
+  readonly latency?: Latency | null;
+  readonly notes?: readonly Note[];
+}
+
+export interface Note {
+  readonly text: string;
+  readonly tone?: "bad" | "warm";
+  readonly title?: string;
+}
+
+/** The boxes in the order of the data's path. */
+export const BOXES = [
+  { id: "senders", name: "Senders", kind: "end" },
+  { id: "collect", name: "Collect", kind: "tier" },
+  { id: "stream-log", name: "Kafka", kind: "log" },
+  { id: "analyze", name: "Analyze", kind: "tier" },
+  { id: "view-log", name: "Kafka", kind: "log" },
+  { id: "serve", name: "Serve", kind: "tier" },
+  { id: "clients", name: "Clients", kind: "end" },
+] as const;
+
+/** What each box says, out of the server's description. */
+export function read(system: System): Reading[] {
+  const { collect, log, analyze, serve } = system.tiers;
+  const sources = collect.sources ?? [];
+  const troubled = sources.filter((source) => source.state !== "connected");
+  const clients = serve.clients ?? 0;
+  const failing = Object.entries(analyze.views ?? {}).filter(([, view]) =>
+    ["failed", "restarting"].includes(view.state ?? ""),
+  );
+  return [
+    {
+      state: "none",
+      rate: null,
+      figure: String(system.streams.length),
+      unit: system.streams.length === 1 ? "stream" : "streams",
+      notes: [
+        ...(sources.length === 0 ? [{ text: "over HTTP" }] : []),
+        ...sources.map((source) => ({
+          text: `${source.kind} ${source.state}`,
+          title: `${source.stream} from ${source.url}${source.error === undefined ? "" : `: ${source.error}`}`,
+          ...(troubled.includes(source) ? { tone: "warm" as const } : {}),
+        })),
+      ],
+    },
+    { state: collect.state, rate: collect.rate ?? 0, latency: collect.latency_ms ?? null, notes: counts(system) },
+    { state: log.state, rate: log.rate ?? 0, notes: [{ text: "stream topics" }] },
+    {
+      state: analyze.state,
+      rate: analyze.rate ?? 0,
+      latency: analyze.latency_ms ?? null,
+      notes: [
+        { text: system.views.length === 1 ? "1 query" : `${system.views.length} queries` },
+        ...failing.map(([name, view]) => ({ text: `${name} ${view.state ?? ""}`, title: view.error ?? "", tone: "bad" as const })),
+      ],
+    },
+    { state: log.state, rate: analyze.rate ?? 0, notes: [{ text: "view topics" }] },
+    { state: serve.state, rate: serve.rate ?? 0, latency: serve.latency_ms ?? null, notes: instances(serve.instances) },
+    { state: "none", rate: clients === 0 ? 0 : (serve.rate ?? 0), figure: format.number(clients), unit: "connected" },
+  ];
+}
+
+function counts({ tiers: { collect } }: System): Note[] {
+  const rejected = collect.rejected ?? 0;
+  const pending = collect.pending ?? 0;
+  return [
+    { text: `${format.brief(rejected)} rejected`, ...(rejected > 0 ? { tone: "warm" as const } : {}) },
+    { text: `${format.brief(pending)} pending`, ...(pending > 1_000 ? { tone: "warm" as const } : {}) },
+  ];
+}
+
+function instances(count: number | undefined): Note[] {
+  return count === undefined ? [] : [{ text: count === 1 ? "1 server" : `${count} servers` }];
+}
+
+/** Without serve nothing is known of the others: they are not shown as down. */
+export function unreachable(): Reading[] {
+  return BOXES.map(({ id, kind }) => {
+    const state = id === "serve" ? "down" : kind === "end" ? "none" : "unknown";
+    return { state, rate: null, figure: "–", unit: "", notes: [] };
+  });
+}
