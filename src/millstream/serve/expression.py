@@ -44,8 +44,20 @@ _FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[Kind, ...], Kind]] = {
     exp.StartsWith: ("starts_with", ("text", "text"), "boolean"),
     exp.EndsWith: ("ends_with", ("text", "text"), "boolean"),
     exp.Contains: ("contains", ("text", "text"), "boolean"),
-    exp.Like: ("like", ("text", "text"), "boolean"),
-    exp.ILike: ("ilike", ("text", "text"), "boolean"),
+}
+# What a part may consist of, beside `this` and `expression`. One that says more than we heed would be
+# answered wrongly, so it is refused.
+_ARGUMENTS: dict[type[exp.Expression], set[str]] = {
+    exp.Column: {"table", "db", "catalog"},
+    exp.Literal: {"is_string"},
+    exp.In: {"expressions"},
+    exp.Between: {"low", "high"},
+    exp.Case: {"ifs", "default"},
+    exp.Coalesce: {"expressions"},
+    exp.Cast: {"to"},
+    exp.DPipe: {"safe"},
+    exp.Like: {"negate"},
+    exp.ILike: {"negate"},
 }
 ALLOWED = (
     "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, ILIKE, IS NULL, IS DISTINCT FROM, CASE, "
@@ -61,6 +73,7 @@ class Part(NamedTuple):
     kind: Kind
     literal: str | None = None
     element: exp.DataType | None = None
+    floating: bool = False  # it may be NaN, which SQL orders and Python does not
 
 
 class Compiler:
@@ -99,6 +112,7 @@ class Compiler:
         return name
 
     def _part(self, tree: exp.Expression) -> Part:
+        _check_whole(tree)
         match tree:
             case exp.Paren():
                 return self._part(tree.this)
@@ -125,16 +139,20 @@ class Compiler:
                 return self._part(exp.And(this=low, expression=high))
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
                 a, b = self._comparable(tree, tree.this, tree.expression)
-                same = "==" if isinstance(tree, exp.NullSafeEQ) else "!="
-                return self._let(f"{a} {same} {b}", "boolean")
+                negation = "" if isinstance(tree, exp.NullSafeEQ) else "not "
+                return self._let(f"{negation}same({a.name}, {b.name})", "boolean")
             case exp.Case():
                 return self._case(tree)
             case exp.Coalesce():
                 return self._coalesce(tree)
             case exp.Neg():
-                return self._let(f"negate({self._expect(tree.this, 'number')})", "number")
-            case exp.Escape():
-                return self._escape(tree)
+                inner = self._expect(tree.this, "number")
+                return self._let(f"negate({inner})", "number", floating=True)
+            case exp.Like() | exp.ILike():
+                return self._like(tree, None)
+            case exp.Escape() if isinstance(tree.this, exp.Like | exp.ILike):
+                _check_whole(tree.this)
+                return self._like(tree.this, tree.expression)
             case exp.Length():
                 return self._length(tree)
             case exp.Trim() if tree.args.get("position") is None and tree.expression is None:
@@ -144,23 +162,17 @@ class Compiler:
             case exp.Cast() if isinstance(tree.this, exp.Literal) and tree.this.is_string:
                 return self._cast(tree)
         if (operator := _COMPARISONS.get(type(tree))) is not None:
-            a, b = self._comparable(tree, tree.this, tree.expression)
-            return self._let(
-                f"None if {a} is None or {b} is None else {a} {operator} {b}", "boolean"
-            )
+            return self._compare(tree, operator)
         if (function := _ARITHMETIC.get(type(tree))) is not None:
-            a = self._expect(tree.this, "number")
-            b = self._expect(tree.expression, "number")
-            return self._let(f"{function}({a}, {b})", "number")
+            one = self._expect(tree.this, "number")
+            other = self._expect(tree.expression, "number")
+            return self._let(f"{function}({one}, {other})", "number", floating=True)
         if (known := _FUNCTIONS.get(type(tree))) is not None:
             name, kinds, result = known
             given = (tree.this, tree.expression)[: len(kinds)]
             arguments = [self._expect(a, k) for a, k in zip(given, kinds, strict=True)]
-            return self._let(f"{name}({', '.join(arguments)})", result)
-        raise QueryError(
-            f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
-            remedy=f"it may contain: {ALLOWED}; for more, POST /v1/query",
-        )
+            return self._let(f"{name}({', '.join(arguments)})", result, floating=True)
+        raise _refusal(tree)
 
     def _column(self, tree: exp.Expression) -> Part:
         path = [part.name for part in tree.parts]  # type: ignore[attr-defined]
@@ -173,11 +185,13 @@ class Compiler:
             known = fields(type_)
         assert type_ is not None
         kind_ = kind(type_)
-        if kind_ == "number" and (is_float(type_) or not self._canonical):
+        floating = kind_ == "number" and (is_float(type_) or not self._canonical)
+        if floating:
             code = f"number({code})"
         if kind_ == "timestamp" and not self._canonical:
             code = f"timestamp({code})"
-        return self._let(code, kind_, element=element(type_) if kind_ == "array" else None)
+        inner = element(type_) if kind_ == "array" else None
+        return self._let(code, kind_, element=inner, floating=floating)
 
     def _literal(self, tree: exp.Literal) -> Part:
         text = str(tree.this)
@@ -239,6 +253,7 @@ class Compiler:
             result = self._let(
                 f"{then.name} if {asked} is True else {result.name}",
                 result.kind if then.kind == "null" else then.kind,
+                floating=True,
             )
         return result
 
@@ -249,17 +264,18 @@ class Compiler:
             result = self._let(
                 f"{other.name} if {result.name} is None else {result.name}",
                 other.kind if result.kind == "null" else result.kind,
+                floating=True,
             )
         return result
 
-    def _escape(self, tree: exp.Escape) -> Part:
-        if not isinstance(tree.this, exp.Like | exp.ILike):
-            raise QueryError("ESCAPE belongs to LIKE or ILIKE")
-        value = self._expect(tree.this.this, "text")
-        pattern = self._expect(tree.this.expression, "text")
-        escape = self._expect(tree.expression, "text")
-        name = "like" if isinstance(tree.this, exp.Like) else "ilike"
-        return self._let(f"{name}({value}, {pattern}, {escape})", "boolean")
+    def _like(self, tree: exp.Like | exp.ILike, escape: exp.Expression | None) -> Part:
+        given = [tree.this, tree.expression, *([] if escape is None else [escape])]
+        arguments = ", ".join(self._expect(argument, "text") for argument in given)
+        name = "like" if isinstance(tree, exp.Like) else "ilike"
+        found = self._let(f"{name}({arguments})", "boolean")
+        if not tree.args.get("negate"):
+            return found
+        return self._let(f"None if {found.name} is None else not {found.name}", "boolean")
 
     def _length(self, tree: exp.Length) -> Part:
         inner = self._part(tree.this)
@@ -287,9 +303,16 @@ class Compiler:
         part = self._align(self._part(tree), wanted, tree)
         return part.name
 
+    def _compare(self, tree: exp.Expression, operator: str) -> Part:
+        a, b = self._comparable(tree, tree.this, tree.expression)
+        compared = f"{a.name} {operator} {b.name}"
+        if a.kind == "number" and (a.floating or b.floating):
+            compared = f"compare({a.name}, {b.name}) {operator} 0"
+        return self._let(f"None if {a.name} is None or {b.name} is None else {compared}", "boolean")
+
     def _comparable(
         self, tree: exp.Expression, left: exp.Expression, right: exp.Expression
-    ) -> tuple[str, str]:
+    ) -> tuple[Part, Part]:
         a, b = self._part(left), self._part(right)
         if a.literal is not None and b.literal is None:
             a = self._align(a, b.kind, tree)
@@ -300,7 +323,7 @@ class Compiler:
                 f"cannot compare a {a.kind} in {tree.sql(dialect='duckdb')[:100]!r}",
                 remedy="compare one of its fields, as in window.start > '2026-01-01'",
             )
-        return a.name, b.name
+        return a, b
 
     def _align(self, part: Part, wanted: Kind, tree: exp.Expression) -> Part:
         """`part` as a value of the wanted kind: literals are read as such; NULL is of any kind."""
@@ -328,6 +351,19 @@ _LITERALS: dict[Kind, str] = {
     "date": "write it as '2026-01-31'",
     "boolean": "write true or false",
 }
+
+
+def _check_whole(tree: exp.Expression) -> None:
+    heeded = {"this", "expression"} | _ARGUMENTS.get(type(tree), set())
+    if any(value for name, value in tree.args.items() if name not in heeded):
+        raise _refusal(tree)
+
+
+def _refusal(tree: exp.Expression) -> QueryError:
+    return QueryError(
+        f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
+        remedy=f"it may contain: {ALLOWED}; for more, POST /v1/query",
+    )
 
 
 def _read_literal(text: str, wanted: Kind) -> object:

@@ -12,6 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from millstream.audit import Column
 from millstream.errors import QueryError
+from millstream.serve import functions
 from millstream.serve.expression import Compiler
 from millstream.store.types import parse_type
 
@@ -70,11 +71,13 @@ def compile_order(text: str, columns: tuple[Column, ...]) -> Callable[[Any, Any]
     def compare(a: Any, b: Any) -> int:
         for evaluate, sign, ordered in parts:
             x, y = evaluate(a), evaluate(b)
-            if x == y:
+            if functions.same(x, y):
                 continue
             if x is None or y is None:
                 first = -1 if x is None else 1
                 return first if ordered.args.get("nulls_first") else -first
+            if isinstance(x, float) or isinstance(y, float):
+                return sign * functions.compare(x, y)
             return sign if x > y else -sign
         return 0
 

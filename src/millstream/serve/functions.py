@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal, DecimalException, InvalidOperation
+from decimal import Decimal, DecimalException
 from functools import lru_cache
 from typing import Any
 
@@ -58,7 +58,7 @@ def arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
             if isinstance(a, float) != isinstance(b, float):
                 a, b = float(a), float(b)
             result: Number | None = operation(a, b)
-        except (ArithmeticError, DecimalException, InvalidOperation):
+        except (ArithmeticError, ValueError, DecimalException):
             return None
         return result
 
@@ -85,9 +85,21 @@ def divide(a: Any, b: Any) -> Any:
 @arithmetic
 def modulo(a: Any, b: Any) -> Any:
     if isinstance(a, float):
-        return math.fmod(a, b)
+        return math.fmod(a, b) if b else math.nan
     result = abs(a) % abs(b)
     return -result if a < 0 else result  # SQL's remainder has the sign of the dividend
+
+
+def compare(a: Number, b: Number) -> int:
+    """Below, at or above zero, as SQL orders numbers: NaN equals itself and is above all others."""
+    if a != a or b != b:
+        return (a != a) - (b != b)
+    return (a > b) - (a < b)
+
+
+def same(a: Any, b: Any) -> bool:
+    """SQL's IS NOT DISTINCT FROM."""
+    return bool(a == b or (a is not None and b is not None and a != a and b != b))
 
 
 def negate(value: Any) -> Any:

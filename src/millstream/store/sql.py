@@ -125,6 +125,10 @@ class Sql:
             raise QueryError(answer["failure"]["message"], remedy=answer["failure"]["remedy"])
         return bytes(answer["result"])
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     async def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
