@@ -14,8 +14,8 @@ from millstream.log.jars import Jar, jars, locked
 
 DESCRIPTION = """<ivy-module version="2.0">
   <info organisation="{0}" module="{1}" revision="{2}"/>
-  <configurations><conf name="master"/></configurations>
-  <publications><artifact name="{1}" type="jar" ext="jar" conf="master"/></publications>
+  <configurations><conf name="default"/></configurations>
+  <publications><artifact name="{1}" type="jar" ext="jar" conf="default"/></publications>
 </ivy-module>"""
 NO_NETWORK = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Djava.net.useSystemProxies=false"
 

@@ -22,6 +22,19 @@ _DESCRIPTION = """<ivy-module version="2.0">
   </dependencies>
 </ivy-module>
 """
+# For jars that are named one by one: no POM is read, which would be most of the waiting. The public
+# repository is the one that Ivy knows by itself.
+_SETTINGS = """<ivysettings>
+  <include url="${ivy.default.settings.dir}/ivysettings-shared.xml"/>
+  <settings defaultResolver="all"/>
+  <resolvers>
+    <chain name="all" returnFirst="true">
+      <resolver ref="shared"/>
+      <ibiblio name="public" m2compatible="true" usepoms="false"/>
+    </chain>
+  </resolvers>
+</ivysettings>
+"""
 _DOWNLOAD = re.compile(r"^downloading .*/(?P<file>[^/]+\.jar)")
 _NO_ACCESS = re.compile(r"Server access error.*\((?:[\w.]+: )?(.+)\)$", re.IGNORECASE)
 _EVERY = 2.0  # seconds between lines of progress
@@ -47,10 +60,13 @@ def retrieve(
             title=title, dependencies="\n".join(_dependency(c, transitive) for c in coordinates)
         )
     )
+    settings = folder / "settings.xml"
+    settings.write_text(_SETTINGS)
     retrieved = folder / "retrieved"
     command = [
         *[java, f"-Divy.default.ivy.user.dir={folder / 'user'}", "-cp", _ivy_jar()],
         *["org.apache.ivy.Main", "-cache", folder / "cache", "-ivy", description],
+        *([] if transitive else ["-settings", settings]),
         *["-confs", "default", "-types", "jar", "bundle"],
         *["-retrieve", f"{retrieved}/[organisation]/[module]/[revision]/[artifact].[ext]"],
     ]
@@ -67,7 +83,7 @@ def _dependency(coordinates: str, transitive: bool) -> str:
         "org": organisation,
         "name": name,
         "rev": version,
-        "conf": f"default->{'default' if transitive else 'master'}",
+        "conf": "default->default",
         "transitive": str(transitive).lower(),
     }
     return f"    <dependency {' '.join(f'{k}={quoteattr(v)}' for k, v in attributes.items())}/>"
