@@ -147,6 +147,15 @@ def test_a_second_run_on_the_same_home_is_refused_with_the_pid_of_the_first(
         assert_explains(run("run", str(pipeline)), f"process {os.getpid()}", "--home")
 
 
+def test_a_home_that_cannot_be_made(run: Run, pipeline: Path) -> None:
+    for command in (["run", str(pipeline)], ["kafka"]):
+        assert_explains(run(*command, "--home", "/proc/nowhere"), "/proc/nowhere", "--home")
+
+
+def test_a_home_that_is_a_file(run: Run, pipeline: Path) -> None:
+    assert_explains(run("run", str(pipeline), "--home", str(pipeline)), "pipeline.py", code=2)
+
+
 def test_an_extra_command_that_cannot_be_read(run: Run, pipeline: Path) -> None:
     ports = ["--kafka-port", "0", "--collect-port", "0", "--serve-port", "0"]
     assert_explains(run("run", str(pipeline), *ports, "--with", "python 'x"), "--with")

@@ -49,8 +49,8 @@ def test_tiers_are_told_the_ports_and_flags_of_the_run() -> None:
         Path("/p.py"), Home(Path("/h")), Settings(), PORTS, flags=["--set", "log.memory=1g"]
     )
     serve = next(part for part in parts if part.name == "serve")
-    assert serve.command[:4] == (sys.executable, "-m", "millstream", "serve")
-    assert " ".join(serve.command[4:]) == "/p.py --home /h --set log.memory=1g --serve-port 3"
+    assert serve.command[:5] == (sys.executable, "-P", "-m", "millstream", "serve")
+    assert " ".join(serve.command[5:]) == "/p.py --home /h --set log.memory=1g --serve-port 3"
 
 
 def test_extras_get_names_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from millstream.errors import LogError, MillstreamError, SettingsError
+from millstream.errors import LogError, MachineError, MillstreamError, SettingsError
 
 if TYPE_CHECKING:
     from millstream.app import App
@@ -124,6 +125,20 @@ def open_home(path: Path) -> Home:
     from millstream.home import Home
 
     return Home(path.resolve())
+
+
+def make_home(path: Path) -> Home:
+    """A home to run in; MachineError if the folder cannot be made or written."""
+    home = open_home(path)
+    try:
+        home.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home.path):
+            pass
+    except OSError as error:
+        raise MachineError(
+            f"cannot keep state in {home.path}: {error.strerror}", remedy="choose another --home"
+        ) from None
+    return home
 
 
 def load_app(pipeline: Path) -> App:

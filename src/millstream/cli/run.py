@@ -15,7 +15,7 @@ from millstream.cli.options import (
     Flags,
     home_option,
     load_app,
-    open_home,
+    make_home,
     pipeline_argument,
     port_option,
     set_option,
@@ -69,7 +69,7 @@ def run(
     """
     # The user's mistakes come before the home is touched and the first process is started.
     flags = Flags(assignments, kafka_port, collect_port, serve_port)
-    app, settings, place = load_app(pipeline), settings_of(pipeline, flags), open_home(home)
+    app, settings, place = load_app(pipeline), settings_of(pipeline, flags), make_home(home)
     with place.hold("run"):
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")

@@ -14,6 +14,7 @@ from millstream.cli.options import (
     Flags,
     home_option,
     load_app,
+    make_home,
     open_home,
     pipeline_argument,
     port_option,
@@ -47,7 +48,7 @@ def kafka(
     from millstream.log.broker import run
 
     log_to_stderr()
-    run(settings_of(pipeline, Flags(assignments, kafka_port=kafka_port)), open_home(home))
+    run(settings_of(pipeline, Flags(assignments, kafka_port=kafka_port)), make_home(home))
 
 
 @click.command()
@@ -124,7 +125,7 @@ def run_tier(
     app = load_app(pipeline)
     settings = with_bootstrap(settings_of(pipeline, flags), home)
     log_to_stderr()
-    start(app, settings, home)
+    start(app, settings, make_home(path))
 
 
 def log_to_stderr() -> None:

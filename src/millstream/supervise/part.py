@@ -24,7 +24,7 @@ class Part:
     needs: tuple[str, ...] = ()  # started once these are ready
     ready: Callable[[int], str | None] = at_once
     stage: int = 0  # of ending: lower stages are gone before higher ones are asked to end
-    patience: float = 180.0  # seconds to become ready; then it is killed, which counts as a death
+    patience: float = 300.0  # seconds to become ready; then it is killed, which counts as a death
     grace: float = 5.0  # seconds to end by itself; then it is killed
     may_finish: bool = False  # an end with exit code 0 is its own, and no death
     log: str = ""  # the log's name, if not the part's

@@ -44,6 +44,7 @@ class Running:
     fruitless: int = 0  # deaths in a row without being ready
     deaths: deque[float] = field(default_factory=deque)
     due: float = 0.0
+    overdue: bool = False  # it did not become ready in time, and we killed it
 
 
 class StartFailed(MillstreamError):
@@ -102,7 +103,7 @@ class Supervisor:
 
     def _start(self, one: Running) -> None:
         one.child = Child(one.part.command, self._log(one))
-        one.state, one.since = "starting", self._clock()
+        one.state, one.since, one.overdue = "starting", self._clock(), False
         self._tell(Happening(one.part.name, "starting", f"pid {one.child.pid}", 0.0))
 
     def _watch(self, one: Running) -> None:
@@ -116,6 +117,7 @@ class Supervisor:
             one.was_ready, one.fruitless = True, 0
             self._tell(Happening(one.part.name, "ready", address, elapsed))
         elif one.state == "starting" and elapsed > one.part.patience:
+            one.overdue = True
             one.child.kill()  # its death is seen at the next tick
 
     def _bury(self, one: Running, child: Child, code: int) -> None:
@@ -140,7 +142,7 @@ class Supervisor:
         quick = max(len(one.deaths), one.fruitless)
         pause = min(self._policy.backoff * 2 ** (quick - 1), self._policy.longest_backoff)
         one.state, one.due, one.restarts = "restarting", now + pause, one.restarts + 1
-        text = f"{describe_exit(code)}; starting it again in {pause:.1f} s"
+        text = f"{_cause(one, code)}; starting it again in {pause:.1f} s"
         self._tell(Happening(name, "died", text, lived))
 
     def _gave_up(self, one: Running, code: int) -> GaveUp:
@@ -148,7 +150,7 @@ class Supervisor:
         deaths = max(len(one.deaths), one.fruitless)
         last = "\n".join(f"  {line}" for line in logfile.tail(log, TAIL))
         return GaveUp(
-            f"{name} does not stay up: it died {deaths} times, last by {describe_exit(code)}",
+            f"{name} does not stay up: it died {deaths} times, last by {_cause(one, code)}",
             remedy=f"read {log}, which ends with\n{last}",
         )
 
@@ -182,3 +184,9 @@ class Supervisor:
 
     def _log(self, one: Running) -> Path:
         return self._logs / f"{one.part.log or one.part.name}.log"
+
+
+def _cause(one: Running, code: int) -> str:
+    if one.overdue:
+        return f"our hand, not ready after {one.part.patience:.0f} s"
+    return describe_exit(code)

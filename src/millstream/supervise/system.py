@@ -51,7 +51,8 @@ def parts_of(
     """What `run` starts; `flags` go to every tier, `extras` are the commands of `--with`."""
 
     def tier(name: str, *more: str, needs: tuple[str, ...], stage: int, grace: float) -> Part:
-        command = (sys.executable, "-m", "millstream", name, str(pipeline))
+        # -P: a file of the user's in the current folder must not stand in for a module of ours.
+        command = (sys.executable, "-P", "-m", "millstream", name, str(pipeline))
         return Part(
             name=name,
             command=(*command, "--home", str(home.path), *flags, *more),
