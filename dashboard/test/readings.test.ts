@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { System } from "../src/net/protocol";
-import { BOXES, read, unreachable, type Reading } from "../src/ui/readings";
+import { BOXES, read, troublesOf, unreachable, type Reading } from "../src/ui/readings";
 
 const system: System = {
   app: "shop",
@@ -48,5 +48,12 @@ describe("the picture of the tiers", () => {
     const readings = unreachable();
     expect(box(readings, "serve")?.state).toBe("down");
     expect(box(readings, "analyze")?.state).toBe("unknown");
+  });
+
+  it("tells what a tier that is down means for the numbers", () => {
+    expect(troublesOf(system)).toMatch(/^Analyze is down: the views stand still/);
+    const up = { ...system, tiers: { ...system.tiers, analyze: { state: "up" } } };
+    expect(troublesOf(up)).toBe("");
+    expect(troublesOf(null)).toMatch(/server does not answer/);
   });
 });

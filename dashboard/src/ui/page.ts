@@ -7,6 +7,7 @@ import { element, say } from "./dom";
 import { Header } from "./header";
 import { Painter } from "./painter";
 import { QueryBox } from "./query";
+import { troublesOf } from "./readings";
 import { Tiers } from "./tiers";
 
 const SAVE_EVERY_MS = 1_000;
@@ -133,11 +134,7 @@ export class Page {
   }
 
   private tellTroubles(system: System | null): void {
-    const down = system === null ? [] : Object.entries(system.tiers).filter(([, tier]) => tier.state === "down");
-    const troubles =
-      system === null
-        ? "The server does not answer. The rows below are the last that came; this page goes on by itself when it is back."
-        : down.map(([name]) => `${name === "log" ? "Kafka" : name} is down.`).join(" ");
+    const troubles = troublesOf(system);
     say(this.banner, troubles);
     if (troubles === "" && this.troubles !== "") say(this.live, "All tiers are up again.");
     this.troubles = troubles;

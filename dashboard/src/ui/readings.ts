@@ -89,3 +89,22 @@ export function unreachable(): Reading[] {
     return { state, rate: null, figure: "–", unit: "", notes: [] };
   });
 }
+
+const CONSEQUENCES = {
+  collect: "Collect is down: no new events come in.",
+  log: "Kafka is down: nothing moves until it is back.",
+  analyze: "Analyze is down: the views stand still, and events wait in Kafka until it is back.",
+  serve: "Serve is down.",
+} as const;
+
+/** What a reader should know before believing the numbers; empty when all is well. */
+export function troublesOf(system: System | null): string {
+  if (system === null) {
+    return "The server does not answer. The rows below are the last that came; this page goes on by itself when it is back.";
+  }
+  const names = ["collect", "log", "analyze", "serve"] as const;
+  return names
+    .filter((name) => system.tiers[name].state === "down")
+    .map((name) => CONSEQUENCES[name])
+    .join(" ");
+}

@@ -42,7 +42,7 @@ export class Tiers {
   }
 
   private channels(readings: readonly Reading[]): Channel[] {
-    const down = (index: number): boolean => ["down", "unknown"].includes(readings[index]?.state ?? "");
+    const down = (index: number): boolean => readings[index]?.state === "down";
     return this.boxes.slice(1).flatMap((to, index) => {
       const from = this.boxes[index];
       // What enters an end or a log is what its neighbour sends; a log passes on what it got.
