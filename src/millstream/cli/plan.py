@@ -100,17 +100,17 @@ def as_data(app: App, found: Plan) -> dict[str, Any]:
 
 
 def show(app: App, found: Plan) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from millstream.log.topics import stream_topic
+    from millstream.supervise.tables import console
 
-    console = Console(highlight=False)
-    console.print(Text(f"app {found.app}", "bold"))
+    out = console()
+    out.print(Text(f"app {found.app}", "bold"))
     for stream in app.streams.values():
         source = stream.source.url if stream.source else "HTTP"
-        console.print(Text.assemble("\n", ("stream ", "dim"), (stream.name, "bold cyan")))
-        console.print(
+        out.print(Text.assemble("\n", ("stream ", "dim"), (stream.name, "bold cyan")))
+        out.print(
             lines(
                 {
                     "from": source,
@@ -122,9 +122,9 @@ def show(app: App, found: Plan) -> None:
             )
         )
     for view in found.views:
-        console.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
-        console.print(lines(facts(view)))
-    console.print(f"\n{found.slots} task slots in all")
+        out.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
+        out.print(lines(facts(view)))
+    out.print(f"\n{found.slots} task slots in all")
 
 
 def facts(view: ViewPlan) -> dict[str, str]:

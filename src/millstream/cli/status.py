@@ -77,10 +77,10 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
 
 
 def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[str]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from millstream.supervise.tables import (
+        console,
         grid,
         milliseconds,
         state_text,
@@ -89,7 +89,7 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
         views_table,
     )
 
-    console = Console(highlight=False)
+    out = console()
     processes = grid("process", "state", "address", ">pid", ">rate", ">p50 / p99")
     for tier in TIERS:
         entry = running.get(tier, {})
@@ -101,9 +101,9 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
         processes.add_row(
             Text(tier, "bold"), state_text(state), address, pid, *tier_row(system, tier)
         )
-    console.print(processes)
+    out.print(processes)
     if system is not None:
-        console.print("", streams_table(system), "", views_table(system), "", sep="\n")
-        console.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
+        out.print("", streams_table(system), "", views_table(system), "", sep="\n")
+        out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
     for problem in problems:
-        console.print(Text(f"✗ {problem}", "red"))
+        out.print(Text(f"✗ {problem}", "red"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -35,15 +37,20 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-def grid(*columns: str, title: str = "") -> Table:
+def console() -> Console:
+    """A terminal as wide as it is; a file has no width, and gets enough for every table."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def grid(*columns: str) -> Table:
     """A table without lines; columns that start with `>` hold numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         right = column.startswith(">")
         table.add_column(
             Text(column.removeprefix(">"), style="dim"),
             justify="right" if right else "left",
-            no_wrap=right,
+            no_wrap=bool(column),  # the one without a name holds errors, which are long
             overflow="ellipsis",
         )
     return table
@@ -85,7 +92,7 @@ def _source(state: dict[str, Any] | None, described: dict[str, Any] | None) -> T
 def views_table(system: dict[str, Any]) -> Table:
     analyze = system["tiers"].get("analyze", {}).get("views", {})
     serve = system["tiers"].get("serve", {}).get("views", {})
-    table = grid("view", "mode", "state", ">rows", ">rate", ">analyze", ">serve", ">restarts", "")
+    table = grid("view", "mode", "state", ">rows", ">rate", ">p50 / p99", ">restarts", "")
     for view in system["views"]:
         counts, served = analyze.get(view["name"], {}), serve.get(view["name"], {})
         table.add_row(
@@ -95,7 +102,6 @@ def views_table(system: dict[str, Any]) -> Table:
             f"{view.get('rows') or 0:,}",
             rate(served.get("rate", 0.0)),
             milliseconds(served.get("analyze_ms") or counts.get("analyze_ms")),
-            milliseconds(served.get("serve_ms")),
             str(counts.get("restarts", 0)),
             Text(counts.get("error", ""), style="red"),
         )
