@@ -88,6 +88,21 @@ describe("the store", () => {
     expect(found?.rows.map(({ row }) => row)).toEqual([{ n: 7 }]);
   });
 
+  it("writes everything again when a tab gets its turn back", async () => {
+    const first = await Store.open("shop", "tab-1", clock);
+    const second = await Store.open("shop", "tab-2", clock);
+    const ahead = rowsOf("e:0=9", [[["a"], { n: 9 }], [["b"], { n: 9 }]]);
+    await first.save("v", "", ahead);
+    now += 6_000;
+    await second.save("v", "", rowsOf("e:0=7", [[["a"], { n: 7 }], [["c"], { n: 7 }]]));
+    now += 6_000;
+    change(ahead, "e:0=10", ["b"], { n: 10 });
+    expect(await first.save("v", "", ahead)).toBe(true);
+    const found = await first.load("v", "");
+    expect(found?.position).toBe("e:0=10");
+    expect(found?.rows.map(({ row }) => row)).toEqual([{ n: 9 }, { n: 10 }]);
+  });
+
   it("stores nothing while the rows stand for no position", async () => {
     const store = await Store.open("shop", "page-1", clock);
     const rows = rowsOf("e:0=3", [[["Oslo"], { n: 1 }]]);
