@@ -1,11 +1,11 @@
-"""One real Kafka for the whole run; topics of their own for each test."""
+"""One real Kafka and one Spark session for the whole run; topics of their own for each test."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import settings
@@ -16,6 +16,9 @@ from millstream.log.settings import LogSettings
 # A shared machine is slow at times; how long one example takes says nothing about the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +52,15 @@ def eventually() -> Eventually:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    # Here, because it takes a second that most of the tests need not wait for.
+    from millstream.analyze.session import start_session
+    from millstream.analyze.settings import AnalyzeSettings
+
+    session = start_session(AnalyzeSettings(), slots=24, name="tests")
+    yield session
+    session.sparkContext.setLogLevel("OFF")
+    session.stop()

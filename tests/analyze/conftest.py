@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, and a pipeline that runs on it against the real Kafka."""
+"""A pipeline that runs on the one Spark session against the one Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from millstream.analyze.planner import Planner, Query
 from millstream.analyze.queries import Queries
-from millstream.analyze.session import start_session
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.app import App
 from millstream.load import load
@@ -29,14 +28,6 @@ from pyspark.sql import DataFrame, functions as F
 from millstream import App
 app = App("{name}")
 """
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = start_session(SETTINGS, slots=24, name="tests")
-    yield session
-    session.sparkContext.setLogLevel("OFF")
-    session.stop()
 
 
 class Load(Protocol):

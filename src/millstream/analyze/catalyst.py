@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 # What py4j hands out has no types: a plan, an expression and an attribute are Java objects to us.
 LogicalPlan = Any
@@ -83,6 +83,16 @@ class Catalyst:
 @lru_cache(maxsize=4)
 def _catalyst(spark: SparkSession) -> Catalyst:
     return Catalyst(spark)
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's functions take it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def named(name: str) -> Column:
+    """The column of exactly that name."""
+    return functions.col(quoted(name))
 
 
 def items(seq: Any) -> list[Any]:

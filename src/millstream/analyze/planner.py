@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import re
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from millstream.analyze import tables
-from millstream.analyze.catalyst import Catalyst, items, name_of
+from millstream.analyze.build import build, check_key, mistake
+from millstream.analyze.catalyst import Catalyst, items, name_of, named
 from millstream.analyze.fingerprint import generation
 from millstream.analyze.lineage import Traced, trace
 from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
-from millstream.analyze.reader import HIDDEN, MARK, REVISION, events, records
-from millstream.analyze.realtime import (
-    Refused,
-    Stages,
-    check_real_time,
-    check_streaming,
-    condense,
-)
+from millstream.analyze.reader import POSITION, events, records
+from millstream.analyze.realtime import Refused, Stages, check_real_time, check_streaming
 from millstream.analyze.session import start_session
 from millstream.app import App
 from millstream.audit import Column
-from millstream.errors import PipelineError
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic, view_topic
 from millstream.model import View
-from millstream.names import suggest
 from millstream.settings import Settings
 
 _REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalancePartitions")
@@ -107,16 +95,16 @@ class Planner:
         return list(self._queries.values())
 
     def _query(self, view: View) -> Query:
-        frame = self._build(view)
+        inputs = {name: self._input(view, name) for name in view.inputs}
+        frame = build(self._spark, view, inputs)
         self._results[view.name] = frame
-        _check_columns(view, frame)
-        traced = trace(_shown(frame), view.key)
-        _check_key(view, traced)
+        traced = trace(frame, view.key)
+        check_key(view, traced)
         decision = self._decide(view, traced.frame)
         lineage, doubt = _lineage(traced, decision)
         rows = traced.frame
         if lineage in ("batch", "none"):
-            rows = rows.select(*(_name(each) for each in rows.columns if each != "_position"))
+            rows = rows.select(*(named(each) for each in rows.columns if each != POSITION))
         key = None if view.key is None else tuple(_spelled(view, rows.columns))
         topics = self._topics(view)
         upstream = [
@@ -151,23 +139,6 @@ class Planner:
             ),
             rows,
         )
-
-    def _build(self, view: View) -> DataFrame:
-        """The rows as the user's function or SQL gives them."""
-        inputs = {name: self._input(view, name) for name in view.inputs}
-        with _blaming(view):
-            if view.sql is not None:
-                return _run_sql(self._spark, view.sql, inputs)
-            assert view.function is not None
-            result = view.function(**inputs)
-        if not isinstance(result, DataFrame):
-            raise PipelineError(
-                f"view {view.name!r} returns a {type(result).__name__}, not a DataFrame",
-                file=view.place.file,
-                line=view.place.line,
-                remedy="return the DataFrame that the query gives",
-            )
-        return result
 
     def _input(self, view: View, name: str) -> DataFrame:
         if name in self._app.streams:
@@ -204,11 +175,10 @@ class Planner:
 
     def _decide(self, view: View, frame: DataFrame) -> _Decision:
         if not frame.isStreaming:
-            raise PipelineError(
-                f"view {view.name!r} does not use its input as a stream",
-                file=view.place.file,
-                line=view.place.line,
-                remedy="build the result from the DataFrame that the function is given",
+            raise mistake(
+                view,
+                "does not use its input as a stream",
+                "build the result from the DataFrame that the function is given",
             )
         looked_up = [name for name, how in view.reads.items() if how == "reference"]
         why_not = ""
@@ -226,11 +196,10 @@ class Planner:
                 reason = "asked for" if view.mode == "real_time" else "Spark can run it so"
                 return _Decision("real_time", "update", reason, stages)
         if view.mode == "real_time":
-            raise PipelineError(
-                f"view {view.name!r} cannot run in real-time mode: {why_not}",
-                file=view.place.file,
-                line=view.place.line,
-                remedy='leave mode="real_time" out to let it run in micro-batches',
+            raise mistake(
+                view,
+                f"cannot run in real-time mode: {why_not}",
+                'leave mode="real_time" out to let it run in micro-batches',
             )
         return self._micro_batch(view, frame, why_not or "asked for")
 
@@ -245,11 +214,7 @@ class Planner:
             if output_mode == "append" and "joins" not in reason:
                 reason += "; its rows come when they are final"
             return _Decision("micro_batch", output_mode, reason, None)
-        raise PipelineError(
-            f"view {view.name!r} cannot run as a continuous query: {refusals[0]}",
-            file=view.place.file,
-            line=view.place.line,
-        )
+        raise mistake(view, f"cannot run as a continuous query: {refusals[0]}")
 
     def _slots(self, decision: _Decision) -> int:
         if decision.stages is None:
@@ -270,75 +235,6 @@ def _streams(app: App, view: View) -> Iterator[str]:
             yield name
         else:
             yield from _streams(app, app.views[name])
-
-
-def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    for name, frame in inputs.items():
-        # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
-        named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
-        frame.select("*", *named).createOrReplaceTempView(name)
-    return spark.sql(sql)
-
-
-def _shown(frame: DataFrame) -> DataFrame:
-    """The result without the hidden columns that the user let through."""
-    catalyst = Catalyst.of(frame)
-    output = items(catalyst.analysed(frame).output())
-    kept = [
-        each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
-    ]
-    if len(kept) == len(output):
-        return frame
-    return frame.select(*(catalyst.column(each) for each in kept))
-
-
-def _check_columns(view: View, frame: DataFrame) -> None:
-    catalyst = Catalyst.of(frame)
-    seen: dict[str, str] = {}
-    for attribute in items(catalyst.analysed(frame).output()):
-        name = str(attribute.name())
-        if name in (*HIDDEN, REVISION) and not attribute.metadata().contains(MARK):
-            problem, remedy = f"names a column {name!r}, which is one of ours", "rename it"
-        elif name.lower() in seen:
-            problem, remedy = f"has two columns {name!r}", "give one another name by alias or AS"
-        else:
-            seen[name.lower()] = name
-            continue
-        raise PipelineError(
-            f"view {view.name!r} {problem}",
-            file=view.place.file,
-            line=view.place.line,
-            remedy=remedy,
-        )
-
-
-def _check_key(view: View, traced: Traced) -> None:
-    at = {"file": view.place.file, "line": view.place.line}
-    if view.key is None:
-        if traced.grouping is None:
-            return
-        columns = ", ".join(repr(name) for name in traced.grouping)
-        raise PipelineError(
-            f"view {view.name!r} groups, so its rows replace each other, but has no key",
-            **at,  # type: ignore[arg-type]
-            remedy=f"write key=[{columns}]",
-        )
-    known = {name.lower() for name in traced.columns}
-    for name in view.key:
-        if name.lower() not in known:
-            raise PipelineError(
-                f"key column {name!r} of view {view.name!r} is not in its result",
-                **at,  # type: ignore[arg-type]
-                remedy=suggest(name, traced.columns),
-            )
-    if traced.ungrouped_key:
-        columns = ", ".join(repr(name) for name in traced.grouping or ())
-        raise PipelineError(
-            f"view {view.name!r} groups by {', '.join(traced.ungrouped_key)} too, which its key"
-            " lacks: rows of different groups would replace each other",
-            **at,  # type: ignore[arg-type]
-            remedy=f"write key=[{columns}]",
-        )
 
 
 def _lineage(traced: Traced, decision: _Decision) -> tuple[Lineage, str]:
@@ -388,35 +284,3 @@ def _spelled(view: View, columns: list[str]) -> Iterator[str]:
     """The key's columns as the result spells them: Spark ignores case."""
     for name in view.key or ():
         yield next(each for each in columns if each.lower() == name.lower())
-
-
-def _name(name: str) -> Any:
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-class _blaming:
-    """Turns whatever a user's function raises into an error that names their file and line."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, PipelineError):
-            return
-        place = self._view.place
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == place.file
-        ]
-        if isinstance(error, PySparkException):
-            why = condense(str(error))
-        else:
-            why = f"{type(error).__name__}: {error}"
-        line = lines[-1] if lines else place.line or 0
-        raise PipelineError(
-            f"view {self._view.name!r} cannot be built: {why}", file=place.file, line=line or 0
-        ) from error

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.analyze.catalyst import Catalyst, items
+from millstream.analyze.catalyst import Catalyst, items, named, quoted
 from millstream.event import ID
 from millstream.model import Stream
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
@@ -56,20 +56,22 @@ def events(records: DataFrame, stream: Stream) -> DataFrame:
         _convert(F.col("value").getField(field.name), field.type).alias(field.name)
         for field in stream.schema.fields
     ]
-    event_time = F.col(_quoted(stream.event_time)) if stream.event_time else F.lit(None)
+    event_time = named(stream.event_time) if stream.event_time else F.lit(None)
     typed = parsed.select(*columns, "_id", POSITION, RECEIVED).withColumn(
         EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME)
     )
     if stream.event_time:
         seconds = stream.lateness.total_seconds()
-        typed = typed.withWatermark(stream.event_time, f"{round(seconds * 1000)} milliseconds")
+        typed = typed.withWatermark(
+            quoted(stream.event_time), f"{round(seconds * 1000)} milliseconds"
+        )
     return hide(typed, [field.name for field in stream.schema.fields])
 
 
 def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
     """The columns `shown`, with the hidden ones still to be had by name, though not by `*`."""
     catalyst = Catalyst.of(frame)
-    seen = frame.select(*(F.col(_quoted(name)) for name in shown))
+    seen = frame.select(*(named(name) for name in shown))
     plan = catalyst.analysed(seen)
     hidden = [each for each in items(plan.child().output()) if each.metadata().contains(MARK)]
     # Spark keeps the columns that a USING join hides in the same way.
@@ -124,7 +126,3 @@ def _time(text: Column) -> Column:
         F.timestamp_seconds(number)
     )
     return F.when(number.isNotNull(), counted).otherwise(F.upper(text).try_cast("timestamp"))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from millstream.analyze.catalyst import named
 from millstream.analyze.reader import EVENT_TIME, POSITION, RECEIVED, REVISION, hide, mark
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def reference(spark: SparkSession, of: Query, topic: str, options: Mapping[str, 
     rows = newest.filter("value IS NOT NULL").select(_parsed(of).alias("row")).select("row.*")
     columns = [column.name for column in of.plan.columns]
     # By key already; said so that Spark knows that a look-up finds one row at most.
-    return F.broadcast(rows.select(*map(_column, columns)).dropDuplicates(keys or None))
+    return F.broadcast(rows.select(*map(named, columns)).dropDuplicates(keys or None))
 
 
 def _rows(records: DataFrame, of: Query) -> DataFrame:
@@ -52,7 +53,3 @@ def _rows(records: DataFrame, of: Query) -> DataFrame:
 
 def _parsed(of: Query) -> Column:
     return F.from_json(F.col("value").cast("string"), of.rows.schema)
-
-
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

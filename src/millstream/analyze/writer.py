@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from millstream.analyze.catalyst import named
 from millstream.analyze.reader import POSITION
 
 # Fixed width, in UTC: times sort as text, and no reader has to guess a zone.
@@ -17,9 +18,9 @@ _JSON = {
 
 def encode(rows: DataFrame, key: tuple[str, ...] | None) -> DataFrame:
     """The rows as (key, value): JSON, with whatever hidden columns they have inside the value."""
-    value = F.to_json(F.struct(*(_column(name) for name in rows.columns)), _JSON)
+    value = F.to_json(F.struct(*(named(name) for name in rows.columns)), _JSON)
     if key is not None:
-        record_key = _json_array([_column(_spelled(name, rows.columns)) for name in key])
+        record_key = _json_array([named(_spelled(name, rows.columns)) for name in key])
     elif POSITION in rows.columns:
         # The rows of one source partition stay in order, because they share a key.
         position = F.col(POSITION)
@@ -39,10 +40,6 @@ def _json_array(columns: list[Column]) -> Column:
     # Columns of several types make no array in Spark: so an array of each, joined without brackets.
     bare = [F.substring(text, F.lit(2), F.length(text) - 2) for text in each]
     return F.concat(F.lit("["), F.concat_ws(",", *bare), F.lit("]"))
-
-
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _spelled(name: str, columns: list[str]) -> str:

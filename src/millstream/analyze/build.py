@@ -1,0 +1,117 @@
+"""Calls the user's function or SQL, and holds what comes of it against what they declared."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.analyze.catalyst import Catalyst, items
+from millstream.analyze.lineage import Traced
+from millstream.analyze.reader import HIDDEN, MARK, REVISION
+from millstream.analyze.realtime import condense
+from millstream.errors import PipelineError
+from millstream.model import View
+from millstream.names import suggest
+
+
+def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows that a view's query gives; PipelineError, with the user's line, if it gives none."""
+    with _blaming(view):
+        if view.sql is not None:
+            frame = _run_sql(spark, view.sql, inputs)
+        else:
+            assert view.function is not None
+            frame = view.function(**inputs)
+    if not isinstance(frame, DataFrame):
+        raise mistake(
+            view,
+            f"returns a {type(frame).__name__}, not a DataFrame",
+            "return the DataFrame that the query gives",
+        )
+    _check_columns(view, frame)
+    return _shown(frame)
+
+
+def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> PipelineError:
+    """The error to raise about a view."""
+    return PipelineError(
+        f"view {view.name!r} {problem}",
+        file=view.place.file,
+        line=line or view.place.line,
+        remedy=remedy,
+    )
+
+
+def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    for name, frame in inputs.items():
+        # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
+        named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
+        frame.select("*", *named).createOrReplaceTempView(name)
+    return spark.sql(sql)
+
+
+def _shown(frame: DataFrame) -> DataFrame:
+    """The result without the hidden columns that the user let through."""
+    catalyst = Catalyst.of(frame)
+    output = items(catalyst.analysed(frame).output())
+    kept = [
+        each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
+    ]
+    if len(kept) == len(output):
+        return frame
+    return frame.select(*(catalyst.column(each) for each in kept))
+
+
+def _check_columns(view: View, frame: DataFrame) -> None:
+    seen = set[str]()
+    for attribute in items(Catalyst.of(frame).analysed(frame).output()):
+        name = str(attribute.name())
+        if name in (*HIDDEN, REVISION) and not attribute.metadata().contains(MARK):
+            raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
+        if name.lower() in seen:
+            remedy = "give one of them another name by alias or AS"
+            raise mistake(view, f"has two columns {name!r}", remedy)
+        seen.add(name.lower())
+
+
+def check_key(view: View, traced: Traced) -> None:
+    """PipelineError unless the key tells apart just the rows that the query tells apart."""
+    groups = ", ".join(repr(name) for name in traced.grouping or ())
+    if view.key is None:
+        if traced.grouping is not None:
+            problem = "groups, so that its rows replace each other, but has no key"
+            raise mistake(view, problem, f"write key=[{groups}]")
+        return
+    known = {name.lower() for name in traced.columns}
+    for name in view.key:
+        if name.lower() not in known:
+            problem = f"has a key column {name!r} that is not in its result"
+            raise mistake(view, problem, suggest(name, traced.columns))
+    if traced.ungrouped_key:
+        missing = ", ".join(repr(name) for name in traced.ungrouped_key)
+        problem = f"groups by {missing} too: rows of different groups would replace each other"
+        raise mistake(view, problem, f"write key=[{groups}]")
+
+
+@contextmanager
+def _blaming(view: View) -> Iterator[None]:
+    """Turn whatever a user's query raises into an error that names their file and line."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == view.place.file and frame.lineno
+        ]
+        spark = isinstance(error, PySparkException)
+        why = condense(str(error)) if spark else f"{type(error).__name__}: {error}"
+        line = lines[-1] if lines else 0
+        raise mistake(view, f"cannot be built: {why}", line=line) from error

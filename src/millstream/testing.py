@@ -1,0 +1,107 @@
+"""For tests of your own pipeline: run it over a list of events, without Kafka.
+
+    from millstream.testing import run
+
+    views = run("pipeline.py", {"rsvps": [{"city": "Bern"}, {"city": "Bern"}]})
+    assert views["by_city"] == [{"city": "Bern", "n": 2}]
+
+Rows are as clients get them: JSON values, times as RFC 3339 text in UTC, windows with `start` and
+`end`. A view with a key has the newest row of each key, in the order of the keys; one without has
+its rows in the order of the events. The events are taken as all there is and in time: nothing
+comes late, no row expires, and a view that reads another one's changes sees the rows that are left
+at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.analyze.build import build, check_key
+from millstream.analyze.lineage import trace
+from millstream.analyze.reader import POSITION, events
+from millstream.analyze.session import start_session
+from millstream.analyze.settings import AnalyzeSettings
+from millstream.analyze.writer import encode
+from millstream.app import App
+from millstream.errors import InvalidEvent, PipelineError
+from millstream.load import load
+from millstream.model import Stream, View
+from millstream.names import suggest
+from millstream.validate import Validator
+
+Event = Mapping[str, Any] | str | bytes  # an object, or its JSON
+Row = dict[str, Any]
+
+_RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>>"""
+
+
+def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict[str, list[Row]]:
+    """What each view holds once these events of each stream are in.
+
+    InvalidEvent for an event that a collector would reject; PipelineError for a mistake in the
+    pipeline. The first call starts Spark, which takes some seconds; later ones use it again.
+    """
+    app = pipeline if isinstance(pipeline, App) else load(Path(pipeline))
+    app.check()
+    for name in sent:
+        if name not in app.streams:
+            raise PipelineError(f"there is no stream {name!r}", remedy=suggest(name, app.streams))
+    spark = SparkSession.getActiveSession() or start_session(AnalyzeSettings(), 2, "testing")
+    frames: dict[str, DataFrame] = {
+        name: events(_records(spark, stream, sent.get(name, ())), stream)
+        for name, stream in app.streams.items()
+    }
+    views = {}
+    for view in app.views_in_order():
+        frames[view.name] = build(spark, view, {name: frames[name] for name in view.inputs})
+        views[view.name] = _rows(view, frames[view.name])
+    return views
+
+
+def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> DataFrame:
+    """The events as Kafka would hold them."""
+    validator, now = Validator(stream), datetime.now(UTC)
+    rows: list[tuple[Any, ...]] = []
+    for offset, event in enumerate(sent):
+        value = _encode(event)
+        try:
+            validator.check(value)
+        except InvalidEvent as error:
+            message = f"event {offset} of stream {stream.name!r}: {error.message}"
+            raise InvalidEvent(message, field=error.field, remedy=error.remedy) from None
+        rows.append((bytearray(value), 0, offset, now, []))
+    return spark.createDataFrame(rows, _RECORD)
+
+
+def _encode(event: Event) -> bytes:
+    match event:
+        case bytes():
+            return event
+        case str():
+            return event.encode()
+        case _:
+            return json.dumps(event).encode()
+
+
+def _rows(view: View, frame: DataFrame) -> list[Row]:
+    traced = trace(frame, view.key)
+    check_key(view, traced)
+    found = [
+        (row["key"], json.loads(row["value"])) for row in encode(traced.frame, view.key).collect()
+    ]
+    if traced.lineage == "position":
+        found.sort(key=lambda each: _place(each[1][POSITION]))
+    if view.key is not None:
+        found = sorted(dict(found).items())
+    return [{name: row[name] for name in traced.columns} for _, row in found]
+
+
+def _place(position: Row) -> tuple[str, int, int]:
+    return position["source"], position["offset"], position["row"]

@@ -1,0 +1,240 @@
+"""What the planner decides, and what it says about mistakes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream.analyze.planner import Planner, enough_slots
+from millstream.analyze.service import check_slots
+from millstream.errors import MachineError, PipelineError
+from millstream.settings import Settings
+
+STREAMS = """
+app.stream("a", schema="city STRING, n LONG, at TIMESTAMP", event_time="at", lateness="1 minute")
+app.stream("b", schema="city STRING, n LONG, at TIMESTAMP", event_time="at", lateness="1 minute")
+"""
+
+
+def function(query: str, options: str = "") -> str:
+    return f"""{STREAMS}
+twice = F.udf(lambda n: 2 * n, "long", useArrow=False)
+
+@app.view({options})
+def v(a: DataFrame, b: DataFrame) -> DataFrame:
+    static = a.sparkSession.createDataFrame([("x", 1)], "city STRING, x INT")
+    return {query}
+"""
+
+
+REAL_TIME = {
+    "a filter": ("", "a.filter('n > 1')"),
+    "a window": ("key=['window']", "a.groupBy(F.window('at', '1 hour')).count()"),
+    "a union": ("", "a.union(b)"),
+    "broadcast data": ("", "a.join(F.broadcast(static), 'city')"),
+}
+MICRO_BATCH = {
+    "a Python UDF": (
+        "",
+        "a.select(twice('n').alias('m'))",
+        "it calls a Python function",
+        "position",
+    ),
+    "two streams joined": ("", "a.join(b, 'city')", "it joins two streams", "batch"),
+    "data that is not broadcast": (
+        "",
+        "a.join(static.hint('merge'), 'city')",
+        r"not broadcast; wrap that in F.broadcast",
+        "batch",
+    ),
+    "a session window": (
+        "key=['session_window', 'city']",
+        "a.groupBy(F.session_window('at', '5 minutes'), 'city').count()",
+        "session windows; its rows come when they are final",
+        "revision",
+    ),
+    "dropDuplicatesWithinWatermark": (
+        "",
+        "a.dropDuplicatesWithinWatermark(['city'])",
+        "dropDuplicatesWithinWatermark",
+        "position",
+    ),
+    "an input read twice": ("", "a.union(a)", "the same input twice", "position"),
+    "a wish": ("mode='micro_batch'", "a", "asked for", "position"),
+}
+
+
+@pytest.mark.parametrize(("options", "query"), REAL_TIME.values(), ids=REAL_TIME.keys())
+def test_what_spark_can_runs_in_real_time(planned: Any, options: str, query: str) -> None:
+    assert planned(function(query, options))["v"].plan.mode == "real_time"
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "reason", "lineage"), MICRO_BATCH.values(), ids=MICRO_BATCH.keys()
+)
+def test_the_rest_runs_in_micro_batches_and_says_why(
+    planned: Any, options: str, query: str, reason: str, lineage: str
+) -> None:
+    plan = planned(function(query, options))["v"].plan
+    assert plan.mode == "micro_batch"
+    assert re.search(reason, plan.reason)
+    assert plan.lineage == lineage
+
+
+def test_slots_are_the_source_partitions_and_the_tasks_of_each_shuffle(planned: Any) -> None:
+    body = f"""{STREAMS}
+app.view("filtered", sql="SELECT city FROM a")
+app.view("counted", key=["city"], sql="SELECT city, count(*) AS n FROM a GROUP BY city")
+app.view("both", key=["city"], sql="SELECT city, count(*) AS n FROM "
+         "(SELECT city FROM a UNION ALL SELECT city FROM b) GROUP BY city")
+app.view("slow", sql="SELECT city FROM a", mode="micro_batch")
+"""
+    settings = {"log": {"partitions": 4}, "analyze": {}}
+    slots = {name: query.plan.slots for name, query in planned(body, **settings).items()}
+    assert slots == {"filtered": 4, "counted": 5, "both": 9, "slow": 1}
+
+
+def test_too_few_slots_are_an_error_with_the_sum(spark: SparkSession) -> None:
+    check_slots(spark, 24)
+    with pytest.raises(MachineError, match="need 25 task slots at once, but Spark has 24"):
+        check_slots(spark, 25)
+
+
+def test_the_slots_that_a_local_session_gets_suffice(spark: SparkSession, pipeline: Any) -> None:
+    app = pipeline(f"""{STREAMS}
+app.view("one", key=["city", "n"], sql="SELECT DISTINCT city, n FROM a")
+app.view("two", key=["city"], sql="SELECT city, count(*) AS c FROM one GROUP BY city",
+         reads={{"one": "changes"}})
+""")
+    settings = Settings()
+    needed = Planner(spark, app, settings).plan().slots
+    assert needed <= enough_slots(app, settings, lambda topic: settings.log.partitions)
+
+
+MISTAKES = {
+    "a key that is not in the result": (
+        function("a.select('city')", "key=['cty']"),
+        "key column 'cty' that is not in its result; did you mean 'city'?",
+        "@app.view",
+    ),
+    "groups without a key": (
+        function("a.groupBy('city', F.window('at', '1 hour')).count()"),
+        "has no key; write key=['city', 'window']",
+        "@app.view",
+    ),
+    "a key that lacks a group": (
+        function("a.groupBy('city', F.window('at', '1 hour')).count()", "key=['city']"),
+        "groups by 'window' too: rows of different groups would replace each other",
+        "@app.view",
+    ),
+    "an unknown column": (
+        function("(a\n        .filter('n > 1')\n        .select('cty'))"),
+        r"name `cty` cannot be resolved. Did you mean one of the following? [`city`",
+        ".select('cty')",
+    ),
+    "a column unknown to SQL": (
+        f"{STREAMS}\napp.view('v', sql='SELECT cty FROM a')",
+        "name `cty` cannot be resolved",
+        "app.view('v'",
+    ),
+    "an exception": (function("a.filter(1 / 0)"), "ZeroDivisionError: division by zero", "1 / 0"),
+    "no DataFrame": (function("a.columns"), "returns a list, not a DataFrame", "@app.view"),
+    "two columns of a name": (
+        function("a.select('city', 'n', F.upper('city').alias('city'))"),
+        "has two columns 'city'",
+        "@app.view",
+    ),
+    "a name of ours": (
+        function("a.withColumn('_revision', F.lit(1))"),
+        "names a column '_revision', which is one of ours",
+        "@app.view",
+    ),
+    "real-time mode that cannot be": (
+        function("a.join(b, 'city')", "mode='real_time'"),
+        "cannot run in real-time mode: it joins two streams",
+        "@app.view",
+    ),
+    "what no stream can": (
+        function("a.orderBy('n')"),
+        "cannot run as a continuous query: Sorting is not supported",
+        "@app.view",
+    ),
+    "no stream": (function("static"), "does not use its input as a stream", "@app.view"),
+}
+
+
+@pytest.mark.parametrize(("body", "message", "at"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_names_what_where_and_what_instead(
+    planned: Any, tmp_path: Path, body: str, message: str, at: str
+) -> None:
+    with pytest.raises(PipelineError) as raised:
+        planned(body)
+    error = raised.value
+    assert message in str(error)
+    assert error.file == str(tmp_path / "pipeline.py")
+    assert at in Path(error.file).read_text().splitlines()[error.line - 1]
+    assert "\n" not in str(error)
+    assert "SQLSTATE" not in str(error)
+
+
+def test_a_view_of_rows_reads_what_they_are_made_of(planned: Any, app_name: str) -> None:
+    views = planned(f"""{STREAMS}
+app.view("large", sql="SELECT city, n FROM a WHERE n > 10")
+app.view("counted", key=["city"], sql="SELECT city, count(*) AS n FROM large GROUP BY city")
+""")
+    assert views["counted"].plan.reads == (f"{app_name}.stream.a",)
+    assert views["counted"].plan.lineage == "revision"
+
+
+def test_a_table_s_changes_are_read_from_its_topic(planned: Any, app_name: str) -> None:
+    views = planned(f"""{STREAMS}
+app.view("counted", key=["city"], sql="SELECT city, count(*) AS n FROM a GROUP BY city")
+app.view("alarms", sql="SELECT city, n FROM counted WHERE n > 10", reads={{"counted": "changes"}})
+""")
+    plan = views["alarms"].plan
+    assert plan.reads == (f"{app_name}.view.counted",)
+    assert (plan.lineage, plan.mode) == ("position", "real_time")
+
+
+def test_a_table_that_is_looked_up_is_seen_fresh_by_micro_batches(planned: Any) -> None:
+    body = f"""{STREAMS}
+app.view("totals", key=["city"], sql="SELECT city, count(*) AS total FROM a GROUP BY city")
+
+@app.view(reads={{"totals": "reference"}}MODE)
+def shares(b: DataFrame, totals: DataFrame) -> DataFrame:
+    return b.join(totals, "city", "left").select("city", "n", "total")
+"""
+    plan = planned(body.replace("MODE", ""))["shares"].plan
+    assert (plan.mode, plan.lineage) == ("micro_batch", "position")
+    assert "looks up totals" in plan.reason
+    assert planned(body.replace("MODE", ", mode='real_time'"))["shares"].plan.mode == "real_time"
+
+
+def test_a_generation_is_the_same_for_the_same_query_and_another_for_another(planned: Any) -> None:
+    def generation(sql: str, options: str = "") -> str:
+        found = planned(f"{STREAMS}\napp.view('v', sql='{sql}'{options})")["v"].plan.generation
+        assert re.fullmatch("[0-9a-f]{16}", found)
+        return str(found)
+
+    one = generation("SELECT city FROM a WHERE n > 1")
+    assert generation("SELECT  city  FROM a\\nWHERE n > 1") == one
+    assert generation("SELECT city FROM a WHERE n > 1", ", keep='1 day', key=['city']") != one
+    others = {
+        one,
+        generation("SELECT city FROM a WHERE n > 2"),
+        generation("SELECT city FROM b WHERE n > 1"),
+        generation("SELECT city AS c FROM a WHERE n > 1"),
+        generation("SELECT city FROM a WHERE n > 1", ", mode='micro_batch'"),
+    }
+    assert len(others) == 5
+
+
+def test_a_changed_python_function_inside_a_query_is_a_new_generation(planned: Any) -> None:
+    body = function("a.select(twice('n').alias('m'))")
+    before = planned(body)["v"].plan.generation
+    assert planned(body)["v"].plan.generation == before
+    assert planned(body.replace("2 * n", "3 * n"))["v"].plan.generation != before
