@@ -17,7 +17,7 @@ from millstream.source import WebSocketSource
 from .conftest import Peer, until
 
 _QUICK = CollectSettings(
-    reconnect_first=0.02, reconnect_most=0.05, ping_after=0.1, ping_timeout=0.2, max_body=1000
+    reconnect_first=0.02, reconnect_most=0.05, ping_after=0.1, ping_timeout=0.5, max_body=1000
 )
 
 
@@ -132,7 +132,7 @@ async def test_a_quiet_peer_that_answers_pings_is_kept(peer: Peer) -> None:
     peer.serve = serve
     async with reading(WebSocketSource(peer.url)) as (reader, inlet):
         await until(lambda: reader.state.state == "connected")
-        quiet = 5 * (_QUICK.ping_after + _QUICK.ping_timeout)
+        quiet = 3 * (_QUICK.ping_after + _QUICK.ping_timeout)
         asyncio.get_running_loop().call_later(quiet, released.set)
         await until(lambda: inlet.messages == [b"still here"])
         assert (peer.connections, reader.state.reconnects) == (1, 0)

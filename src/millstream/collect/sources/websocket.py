@@ -9,7 +9,7 @@ import time
 from typing import Literal
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from millstream.audit import SourceState
 from millstream.collect.interface import Inlet
@@ -116,13 +116,17 @@ class WebSocketReader:
             if silent < self._settings.ping_after:
                 await asyncio.sleep(self._settings.ping_after - silent)
                 continue
-            pong = await connection.ping()
-            done, _ = await asyncio.wait(
-                [asyncio.ensure_future(pong)], timeout=self._settings.ping_timeout
-            )
-            if done:
+            asked = time.monotonic()
+            try:
+                pong = asyncio.ensure_future(await connection.ping())
+                await asyncio.wait([pong], timeout=self._settings.ping_timeout)
+                answered = pong.done() and pong.result() is not None
+            except ConnectionClosed:  # the reading ends of it too
+                return
+            if answered:
                 self._heard = time.monotonic()
-            elif self._reading:
-                # No closing handshake with a peer that does not answer.
+            elif self._reading and self._heard < asked:
+                # Nor did a message come, behind which the pong could be waiting. No closing
+                # handshake with a peer that does not answer.
                 connection.transport.abort()
                 return
