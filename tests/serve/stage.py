@@ -39,22 +39,26 @@ async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
     return result
 
 
+def declare(name: str) -> App:
+    """A table, a table of windows, a view without key, and the stream that they read."""
+    app = App(name)
+    app.stream("rsvps", schema="id LONG NOT NULL, city STRING, mtime TIMESTAMP", key="id")
+    app.view("by_city", key=["city"], sql="SELECT city, count(*) AS n FROM rsvps GROUP BY 1")
+    app.view(
+        "per_minute",
+        key=["window"],
+        sql="SELECT window(mtime, '1 minute') AS window, count(*) AS n FROM rsvps GROUP BY 1",
+    )
+    app.view("newest", sql="SELECT id, city FROM rsvps")
+    return app
+
+
 class Pipeline:
     """by_city is a table, per_minute one of windows, newest has no key; rsvps is the stream."""
 
     def __init__(self, name: str, log: LogSettings) -> None:
         self.log = log
-        self.app = App(name)
-        self.app.stream("rsvps", schema="id LONG NOT NULL, city STRING, mtime TIMESTAMP", key="id")
-        self.app.view(
-            "by_city", key=["city"], sql="SELECT city, count(*) AS n FROM rsvps GROUP BY 1"
-        )
-        self.app.view(
-            "per_minute",
-            key=["window"],
-            sql="SELECT window(mtime, '1 minute') AS window, count(*) AS n FROM rsvps GROUP BY 1",
-        )
-        self.app.view("newest", sql="SELECT id, city FROM rsvps")
+        self.app = declare(name)
         ensure_topics(self.app, log)
         self._producer = Producer({"bootstrap.servers": log.bootstrap, "linger.ms": 0})
         window = Column("window", "struct<start:timestamp,end:timestamp>")
@@ -116,7 +120,7 @@ class Pipeline:
     @contextlib.asynccontextmanager
     async def server(self, **serve: Any) -> AsyncIterator[Server]:
         """A server that has caught up."""
-        settings = Settings(log=self.log, serve=ServeSettings(port=0, **serve))
+        settings = Settings(log=self.log, serve=ServeSettings(**{"port": 0, **serve}))
         async with Server(self.app, settings) as server:
             await asyncio.wait_for(server.wait_ready(), SECONDS)
             yield server

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 PATH = "/v1/connect"
 TOO_SLOW = 4008
 _LONGEST_ID = 200
+_LINGER_SECONDS = 10.0
 
 
 class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
@@ -80,9 +81,12 @@ class Connection(WSListener):
         self._state.connections.add(self)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
         self._closed = True
         self._state.connections.discard(self)
-        for identifier in list(self._opening | self._subscriptions):
+        for identifier in [*self._opening, *self._subscriptions]:
             self._drop(identifier)
 
     def pause_writing(self) -> None:
@@ -95,17 +99,22 @@ class Connection(WSListener):
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """End the connection, telling the client why."""
-        if not self._closed:
-            self._closed = True
-            self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
-            self._transport.disconnect()
+        if self._closed:
+            return
+        self._leave()
+        self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
+        self._transport.disconnect()
+        # Who does not read what is left, and the reason at its end, is not waited for.
+        asyncio.get_running_loop().call_later(
+            _LINGER_SECONDS, self._transport.underlying_transport.abort
+        )
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         match frame.msg_type:
             case WSMsgType.PING:
                 transport.send_pong(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
-                self._closed = True
+                self._leave()
                 code = frame.get_close_code()
                 transport.send_close(WSCloseCode.OK if code == WSCloseCode.NO_INFO else code)
                 transport.disconnect()
