@@ -12,7 +12,7 @@ help: ## list these commands
 
 demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on http://127.0.0.1:8500
 	$(BIN)/millstream run examples/meetup/pipeline.py \
-		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE)"
+		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE) --late 0.01 --broken 0.01"
 
 test: setup-test check ## everything: checks, then all tests
 	$(BIN)/pytest
