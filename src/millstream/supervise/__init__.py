@@ -7,6 +7,10 @@ supervisor.py  all of them: start, restart with backoff, give up, end in order
 logfile.py     each child's output, bounded
 system.py      Millstream's own parts: kafka, collect, analyze, serve, and what `--with` adds
 ports.py       who holds a port
+run.py         one whole run, from the first start to the last process gone
 figures.py     what the running system tells about itself, once a second
-steps.py       the start-up as plain lines; screen.py the same on a terminal, then one live screen
+tables.py      those figures as tables and as one line
+steps.py       what happens, as plain lines
+screen.py      the same on a terminal, then one live screen
+machine.py     whether this machine has what a run needs
 """
