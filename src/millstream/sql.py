@@ -149,14 +149,14 @@ def _aggregates(tree: exp.Query) -> bool:
     )
 
 
-def _is_aggregate(projection: exp.Expression, select: exp.Select) -> bool:
+def _is_aggregate(projection: exp.Expr, select: exp.Select) -> bool:
     return any(
         each.find_ancestor(exp.Select) is select and not isinstance(each.parent, exp.Window)
         for each in projection.find_all(exp.AggFunc)
     )
 
 
-def _name(projection: exp.Expression) -> str:
+def _name(projection: exp.Expr) -> str:
     """The result column's name as Spark will have it; empty where Spark makes one up."""
     if projection.is_star:
         return "*"
