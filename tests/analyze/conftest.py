@@ -159,6 +159,11 @@ def read_topic(log: LogSettings, topic: str) -> list[tuple[str | None, dict[str,
         consumer.close()
 
 
+@pytest.fixture(name="read_topic")
+def read_topic_fixture() -> Callable[..., Any]:
+    return read_topic
+
+
 @pytest.fixture
 def live(spark: SparkSession, log_settings: LogSettings, tmp_path: Path) -> Iterator[Live]:
     running = Live(spark, log_settings, tmp_path / "home")

@@ -44,7 +44,7 @@ MICRO_BATCH = {
         "it calls a Python function",
         "position",
     ),
-    "two streams joined": ("", "a.join(b, 'city')", "it joins two streams", "batch"),
+    "two streams joined": ("", "a.join(b.select('city'), 'city')", "it joins two streams", "batch"),
     "data that is not broadcast": (
         "",
         "a.join(static.hint('merge'), 'city')",
@@ -133,12 +133,12 @@ MISTAKES = {
     ),
     "an unknown column": (
         function("(a\n        .filter('n > 1')\n        .select('cty'))"),
-        r"name `cty` cannot be resolved. Did you mean one of the following? [`city`",
+        "view 'v' has no column 'cty' to use; did you mean 'city'?",
         ".select('cty')",
     ),
     "a column unknown to SQL": (
         f"{STREAMS}\napp.view('v', sql='SELECT cty FROM a')",
-        "name `cty` cannot be resolved",
+        "view 'v' has no column 'cty' to use; did you mean 'city'?",
         "app.view('v'",
     ),
     "an exception": (function("a.filter(1 / 0)"), "ZeroDivisionError: division by zero", "1 / 0"),
@@ -154,7 +154,7 @@ MISTAKES = {
         "@app.view",
     ),
     "real-time mode that cannot be": (
-        function("a.join(b, 'city')", "mode='real_time'"),
+        function("a.join(b.select('city'), 'city')", "mode='real_time'"),
         "cannot run in real-time mode: it joins two streams",
         "@app.view",
     ),

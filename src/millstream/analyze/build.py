@@ -18,6 +18,8 @@ from millstream.errors import PipelineError
 from millstream.model import View
 from millstream.names import suggest
 
+_UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
+
 
 def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The rows that a view's query gives; PipelineError, with the user's line, if it gives none."""
@@ -111,7 +113,16 @@ def _blaming(view: View) -> Iterator[None]:
             for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename == view.place.file and frame.lineno
         ]
-        spark = isinstance(error, PySparkException)
-        why = condense(str(error)) if spark else f"{type(error).__name__}: {error}"
         line = lines[-1] if lines else 0
+        if not isinstance(error, PySparkException):
+            problem = f"cannot be built: {type(error).__name__}: {error}"
+            raise mistake(view, problem, line=line) from error
+        why = condense(str(error))
+        if unknown := _UNKNOWN.search(why):
+            # Spark suggests columns too, but any, and in any order.
+            columns = [
+                each.split("`.`")[-1] for each in re.findall(r"`(.+?)`(?=[,\]])", unknown[2])
+            ]
+            problem = f"has no column {unknown[1]!r} to use"
+            raise mistake(view, problem, suggest(unknown[1], columns), line) from error
         raise mistake(view, f"cannot be built: {why}", line=line) from error

@@ -125,4 +125,4 @@ def _time(text: Column) -> Column:
     counted = F.when(F.abs(number) >= MILLISECONDS_FROM, F.timestamp_millis(number)).otherwise(
         F.timestamp_seconds(number)
     )
-    return F.when(number.isNotNull(), counted).otherwise(F.upper(text).try_cast("timestamp"))
+    return F.when(number.isNotNull(), counted).otherwise(text.try_cast("timestamp"))

@@ -101,7 +101,8 @@ class _Analyze:
                 ready = True
                 expiry = Expiry(self._settings.log, self._kept)
                 self._home.announce("analyze", spark_pid=java_process(self._spark))
-                print(f"analyze ready with {len(self._app.views)} views", flush=True)
+                views = len(self._app.views)
+                print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
 
     def _report(self, keeper: Queries) -> None:
         report = Report("analyze", self._instance, _now(), self._started, views=keeper.counts())

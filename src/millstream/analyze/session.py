@@ -55,7 +55,8 @@ def start_session(
     `scratch` is a folder for what Spark keeps on disk while it runs; it is emptied first.
     """
     # pyspark prints each error of a user's query as JSON on stderr besides raising it.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(name)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # a JVM that was killed left its files there
