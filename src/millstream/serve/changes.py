@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from millstream.position import Position
 from millstream.serve.answer import Answer, Request, Send, start
 from millstream.serve.live import Live
-from millstream.serve.shape import EventFrame
+from millstream.serve.shape import EventFrame, Frame
 from millstream.serve.state import State
 from millstream.serve.subscription import Subscription
 from millstream.serve.views import ASKED, asked
@@ -40,48 +40,77 @@ def resume_from(request: Request) -> Position | None:
     return Position.parse(text) if text else None
 
 
+class Listening:
+    """An HTTP client's subscription, and what wakes or ends its answer."""
+
+    def __init__(
+        self, state: State, subscription: Subscription, awake: asyncio.Event, request: Request
+    ) -> None:
+        self.subscription = subscription
+        self.awake = awake
+        self._state = state
+        self._gone = asyncio.ensure_future(_disconnected(request))
+        self._gone.add_done_callback(lambda _: awake.set())
+
+    @property
+    def ended(self) -> bool:
+        return self._gone.done() or self._state.closing
+
+    def close(self) -> None:
+        self._gone.cancel()
+        self.subscription.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    state: State, request: Request, frame: Frame, kind: str, name: str
+) -> AsyncIterator[Listening]:
+    """The subscription that a request asks for, as long as it lasts."""
+    wanted, after = asked(request), resume_from(request)
+    with state.awake() as awake:
+        async with opened(state, kind, name) as live:
+            subscription = Subscription(live, wanted, frame, awake.set, state.replay, after=after)
+            client = Listening(state, subscription, awake, request)
+            try:
+                yield client
+            finally:
+                client.close()
+
+
 async def send_events(state: State, request: Request, send: Send, kind: str, name: str) -> None:
     """Server-sent events until the client leaves. What it does not read, we do not produce."""
     request.refuse_unknown((*ASKED, "after"))
-    wanted, after = asked(request), resume_from(request)
-    awake = asyncio.Event()
-    async with opened(state, kind, name) as live:
-        subscription = Subscription(
-            live, wanted, EventFrame(), awake.set, state.replay, after=after
-        )
+    async with listening(state, request, EventFrame(), kind, name) as client:
         state.event_clients += 1
-        gone = asyncio.ensure_future(_disconnected(request))
-        gone.add_done_callback(lambda _: awake.set())
         try:
             headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
             await start(send, 200, b"text/event-stream", headers)
-            await _pump(subscription, send, awake, gone)
+            await _write(send, b"retry: 1000\n\n")
+            await _pump(client, send)
+            await send({"type": "http.response.body", "body": b""})
         finally:
-            gone.cancel()
             state.event_clients -= 1
-            subscription.close()
 
 
-async def _pump(
-    subscription: Subscription, send: Send, awake: asyncio.Event, gone: asyncio.Future[None]
-) -> None:
-    clock = asyncio.get_running_loop().time
-    await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
-    while not gone.done():
+async def _pump(client: Listening, send: Send) -> None:
+    clock, awake = asyncio.get_running_loop().time, client.awake
+    while not client.ended:
         awake.clear()
-        if messages := subscription.take():
+        if messages := client.subscription.take():
             began = clock()
-            body = b"".join(messages)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await _write(send, b"".join(messages))  # returns when the client has taken most of it
             if clock() - began > _SLOW_SECONDS:
-                subscription.stall()
-            awake.set()
+                client.subscription.stall()
+            continue
         try:
             await asyncio.wait_for(awake.wait(), _ALIVE_SECONDS)
         except TimeoutError:
-            # Tells a dead connection from a quiet view, and a filter's client how far it has come.
-            alive = subscription.heartbeat()
-            await send({"type": "http.response.body", "body": alive, "more_body": True})
+            # A write tells a dead connection from a quiet view.
+            await _write(send, client.subscription.refresh() or b": alive\n\n")
+
+
+async def _write(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _disconnected(request: Request) -> None:
@@ -96,6 +125,7 @@ class PollFrame:
     def __init__(self) -> None:
         self.gap: bytes | None = None
         self.rows: bytes | None = None
+        self.position = ""  # of the rows
 
     def change(self, body: bytes, position: bytes) -> bytes:
         return b'{%b%b"}' % (body, position)
@@ -105,47 +135,39 @@ class PollFrame:
             self.gap = b'{"position":"%b",%b}' % (position.encode(), fields)
         elif kind == "snapshot":
             self.rows = fields[fields.index(b',"rows":') + 1 :]
+            self.position = position
         return b""
 
 
 async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
     """The changes since `after`, as soon as there is one; the rows if that is not held."""
     request.refuse_unknown((*ASKED, "after", "wait"))
-    wanted, after = asked(request), resume_from(request)
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
-    frame, awake = PollFrame(), asyncio.Event()
-    async with opened(state, kind, name) as live:
-        subscription = Subscription(live, wanted, frame, awake.set, state.replay, after=after)
-        gone = asyncio.ensure_future(_disconnected(request))
-        gone.add_done_callback(lambda _: awake.set())
-        try:
-            changes = await _collect(subscription, frame, awake, gone, wait)
-        finally:
-            gone.cancel()
-            subscription.close()
-        position = b'"position":"%b"' % str(subscription.position).encode()
+    frame = PollFrame()
+    async with listening(state, request, frame, kind, name) as client:
+        changes = await _collect(client, frame, wait)
+        position = str(client.subscription.position)
     headers = ((b"cache-control", b"no-store"),)
     if frame.rows is not None:
+        # What changed since these rows comes with the next poll, from their position on.
         gap = b"" if frame.gap is None else b'"gap":%b,' % frame.gap
-        return Answer(b"{%b%b,%b}" % (gap, position, frame.rows), headers=headers)
-    return Answer(b'{%b,"changes":[%b]}' % (position, b",".join(changes)), headers=headers)
+        body = b'{%b"position":"%b",%b}' % (gap, frame.position.encode(), frame.rows)
+        return Answer(body, headers=headers)
+    body = b'{"position":"%b","changes":[%b]}' % (position.encode(), b",".join(changes))
+    return Answer(body, headers=headers)
 
 
-async def _collect(
-    subscription: Subscription,
-    frame: PollFrame,
-    awake: asyncio.Event,
-    gone: asyncio.Future[None],
-    wait: float,
-) -> list[bytes]:
-    deadline = asyncio.get_running_loop().time() + wait
+async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[bytes]:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + wait
     while True:
-        awake.clear()
-        changes = [message for message in subscription.take(1 << 20) if message]
-        left = deadline - asyncio.get_running_loop().time()
-        if changes or frame.rows is not None or gone.done():
+        client.awake.clear()
+        changes = [message for message in client.subscription.take(1 << 20) if message]
+        left = deadline - clock()
+        if changes or frame.rows is not None or client.ended:
             return changes
-        if left <= 0 and not subscription.is_busy:
+        if left <= 0 and not client.subscription.is_busy:
             return changes
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(awake.wait(), max(left, 0.05))
+            # A snapshot or a replay that is under way is waited for, whatever was asked.
+            await asyncio.wait_for(client.awake.wait(), left if left > 0 else _MAX_WAIT)

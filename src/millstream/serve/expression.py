@@ -45,8 +45,8 @@ _FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[Kind, ...], Kind]] = {
     exp.EndsWith: ("ends_with", ("text", "text"), "boolean"),
     exp.Contains: ("contains", ("text", "text"), "boolean"),
 }
-# What a part may consist of, beside `this` and `expression`. One that says more than we heed would be
-# answered wrongly, so it is refused.
+# What a part may consist of, beside `this` and `expression`. One that says more than we heed would
+# be answered wrongly, so it is refused.
 _ARGUMENTS: dict[type[exp.Expression], set[str]] = {
     exp.Column: {"table", "db", "catalog"},
     exp.Literal: {"is_string"},

@@ -20,6 +20,7 @@ from millstream.store.table import Table
 from millstream.store.types import is_exact
 
 logger = logging.getLogger(__name__)
+BIG = 2_000  # rows; from here on they are chosen and encoded beside the event loop
 Keyed = tuple[str | None, Mapping[str, Any]]
 
 
@@ -43,6 +44,7 @@ class Live:
         self.columns = columns
         self.description: ViewDescription | None = None
         self.epoch = ""
+        self.beginnings = 0  # how often the reading began; numbers in the ring are of one only
         self.tally = Tally()
         self.watchers: set[Callable[[], None]] = set()
         self.listeners: list[Callable[[Live, list[Change]], None]] = []
@@ -57,6 +59,7 @@ class Live:
     def begin(self, epoch: str, starts: Mapping[int, int]) -> None:
         """Start over with the topic of that id, of which nothing before `starts` is held."""
         self.epoch = epoch
+        self.beginnings += 1
         self.table = self._new_table()
         for partition, offset in sorted(starts.items()):
             self.table.start_at(partition, offset)
@@ -117,14 +120,20 @@ class Live:
             shape = self._shapes[asked] = Shape(predicate, pick)
         return shape
 
-    def rows(self, shape: Shape, order: str | None = None, limit: int | None = None) -> list[Keyed]:
-        """The rows now: a table's by key unless an order is asked for; a stream's newest."""
+    def choice(
+        self, shape: Shape, order: str | None = None, limit: int | None = None
+    ) -> Callable[[], list[Keyed]]:
+        """What chooses from the rows as they are now; it may be called in any thread, once.
+
+        A table's rows come by key unless an order is asked for, a stream's are the newest.
+        """
+        keyed, columns = self.table.keyed, self.columns
         rows: list[Keyed]
-        if self.table.keyed:
+        if keyed:
             rows = list(self.table.rows.items())
         else:
             rows = [(None, row) for row in self.table.newest]
-        return choose(rows, shape, self.columns, order, limit, keyed=self.table.keyed)
+        return lambda: _choose(rows, shape, columns, order, limit, keyed=keyed)
 
     def _new_table(self) -> Table:
         return Table(
@@ -135,7 +144,7 @@ class Live:
         )
 
 
-def choose(
+def _choose(
     rows: list[Keyed],
     shape: Shape,
     columns: tuple[Column, ...],
@@ -144,7 +153,6 @@ def choose(
     *,
     keyed: bool,
 ) -> list[Keyed]:
-    """Those of `rows` that a client gets, in its order."""
     if shape.where is not None:
         rows = [keyed_row for keyed_row in rows if shape.matches(keyed_row[1])]
     if order:

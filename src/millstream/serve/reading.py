@@ -18,7 +18,8 @@ from millstream.log.topics import topic_ids
 from millstream.serve.live import Live
 
 logger = logging.getLogger(__name__)
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 5.0
+_EAGER_SECONDS = 0.25
 
 
 class Reading:
@@ -85,6 +86,7 @@ class Readings:
         self._log = log
         self._look = asyncio.Event()
         self._lost: set[str] = set()
+        self._eager_until = 0.0
         self._readings = {
             live.topic: (
                 live,
@@ -108,16 +110,19 @@ class Readings:
                     await self._follow()
                 except LogError as error:
                     logger.warning("%s", error)
+                eager = asyncio.get_running_loop().time() < self._eager_until
+                pause = _EAGER_SECONDS if eager else _LOOK_SECONDS
                 try:
-                    await asyncio.wait_for(self._look.wait(), _LOOK_SECONDS)
+                    await asyncio.wait_for(self._look.wait(), pause)
                 except TimeoutError:
                     continue
         finally:
             for _, reading in self._readings.values():
                 reading.stop()
 
-    def look(self) -> None:
-        """Look at the topics' ids now: something says that one was made anew."""
+    def expect_change(self) -> None:
+        """Look often for a while: a view has another plan, so its topic is being made anew."""
+        self._eager_until = asyncio.get_running_loop().time() + 10.0
         self._look.set()
 
     def _on_lost(self, topic: str) -> Callable[[], None]:

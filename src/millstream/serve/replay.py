@@ -33,7 +33,7 @@ class Replay:
         Raises Gone if one of them is not in the log any more: a hole in the offsets means that
         compaction took records away, and the deletes among them would be missed.
         """
-        table, epoch, stop = live.table, live.epoch, live.table.ring.floor
+        table, beginning, stop = live.table, live.beginnings, live.table.ring.floor
         ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
         wanted = sum(max(0, high - low) for _, low, high in ranges)
         if wanted > self._limit:
@@ -45,7 +45,7 @@ class Replay:
                 continue
             before: dict[str, Row | None] = {}
             async for record in self._records(live.topic, partition, low, high):
-                if live.epoch != epoch:
+                if live.beginnings != beginning:
                     return  # the subscription notices by itself
                 if table.is_ignored(partition, record.offset):
                     continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ from millstream.settings import Settings
 from millstream.store.sql import Sql
 
 logger = logging.getLogger(__name__)
+_REFRESH_SECONDS = 15.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
@@ -48,17 +50,16 @@ def run(app: App, settings: Settings, home: Home) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         async with Server(app, settings) as server:
-            started = asyncio.ensure_future(server.wait_ready())
-            stopped = asyncio.ensure_future(stop.wait())
-            await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not stopped.done():
-                started.result()
+            if await server.wait_ready(stop):
+                # What is held by now stays: the collector of garbage need not look at it again.
+                gc.collect()
+                gc.freeze()
                 home.announce("serve", url=server.url)
                 print(f"serve ready on {server.url}", flush=True)
-                server.raise_failure_after(stopped)
-                await stopped
-            started.cancel()
-        home.withdraw()
+                try:
+                    await server.wait(stop)
+                finally:
+                    home.withdraw()
 
     uvloop.run(main())
 
@@ -109,12 +110,14 @@ class Server:
             self._follow(),
             self.state.sql.run(),
             self._report(),
+            self._refresh(),
         )
         self._tasks += [asyncio.create_task(work) for work in works]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.state.ready = False
+        self.state.close()
         for connection in list(self.state.connections):
             connection.close(1001, "the server is going away; connect again")
         self._server.should_exit = True
@@ -128,19 +131,22 @@ class Server:
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
 
-    async def wait_ready(self) -> None:
-        """Return when every view has caught up with the log."""
-        ready = asyncio.create_task(self._ready.wait())
-        await asyncio.wait((ready, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+    async def wait_ready(self, stop: asyncio.Event | None = None) -> bool:
+        """Whether every view has caught up with the log; False if told to stop before."""
+        await self.wait(self._ready, *([stop] if stop else []))
+        return self.state.ready
+
+    async def wait(self, *events: asyncio.Event) -> None:
+        """Return when one of these happens; raise if a part of the server fails."""
+        waiting = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait((*waiting, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiting:
+                waiter.cancel()
         for task in self._tasks:
             if task.done():
                 task.result()
-
-    def raise_failure_after(self, stopped: asyncio.Future[Any]) -> None:
-        """Stop the process when a part of it ends that must not."""
-        for task in self._tasks:
-            task.add_done_callback(lambda _: stopped.done() or stopped.cancel())
 
     def _build(self) -> State:
         app, settings = self._app, self._settings.serve
@@ -190,7 +196,7 @@ class Server:
         held = live.description
         live.describe(description)
         if held is not None and held.generation != description.generation:
-            self._readings.look()
+            self._readings.expect_change()
 
     async def _follow(self) -> None:
         # What a view's columns are must be known before its rows are read: decimals depend on it.
@@ -220,6 +226,13 @@ class Server:
                 )
                 future.add_done_callback(lambda f: f.cancelled() or f.exception())
             await asyncio.sleep(1.0)
+
+    async def _refresh(self) -> None:
+        """Tell clients how far they have come whose filters let nothing through."""
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            for connection in list(self.state.connections):
+                connection.refresh()
 
 
 class _Uvicorn(uvicorn.Server):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,10 +36,28 @@ class State:
     ready: bool = False  # every view has caught up with the log once
     event_clients: int = 0
     connections: set[Connection] = field(default_factory=set)
+    closing: bool = False
+    waiting: set[asyncio.Event] = field(default_factory=set)  # what wakes each HTTP client's answer
 
     @property
     def clients(self) -> int:
         return self.event_clients + len(self.connections)
+
+    def close(self) -> None:
+        """Let the answers end that would go on."""
+        self.closing = True
+        for awake in self.waiting:
+            awake.set()
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[asyncio.Event]:
+        """An event that is set when an answer should look at what is new, or end."""
+        event = asyncio.Event()
+        self.waiting.add(event)
+        try:
+            yield event
+        finally:
+            self.waiting.discard(event)
 
     def view(self, name: str) -> Live:
         """The view of that name, when it can be answered for."""

@@ -26,6 +26,7 @@ class Streams:
         self._users: dict[str, int] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Live]:
@@ -67,10 +68,23 @@ class Streams:
             ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
             if live.topic not in ids:
                 raise LogError(f"stream {name} has no topic in the log", remedy="start collect")
-            reading = Reading(self._log, live, newest=_NEWEST)
+            reading = Reading(self._log, live, newest=_NEWEST, lost=lambda: self._again(name))
             await reading.start(ids[live.topic])
             self._readings[name] = reading
         await asyncio.wait_for(reading.caught_up.wait(), 10)
+
+    def _again(self, name: str) -> None:
+        """The topic is not as it was: read what there is now, for those who still want it."""
+        self._end(name)
+
+        async def read() -> None:
+            with contextlib.suppress(LogError, TimeoutError):
+                async with self.use(name):
+                    pass
+
+        task = asyncio.get_running_loop().create_task(read())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _end(self, name: str) -> None:
         self._endings.pop(name, None)

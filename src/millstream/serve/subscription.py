@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 from millstream.errors import LogError, MillstreamError
 from millstream.position import Position
-from millstream.serve.live import Live
+from millstream.serve.live import BIG, Live
 from millstream.serve.replay import Gone, Replay
 from millstream.serve.shape import Frame, Shape, encode
 from millstream.store.ring import Change, Offsets, covers
 
 logger = logging.getLogger(__name__)
-_BIG = 2_000  # rows; from here on a snapshot is encoded beside the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,10 @@ class Subscription:
         self._taken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._epoch = live.epoch
+        self._beginning = live.beginnings
         self._cursor = live.table.ring.end
         self._offsets: Offsets = live.table.offsets
+        self._told: Offsets = ()  # the newest position that the client was sent
         self._ahead = False  # the client has seen changes that our next ones do not cover
         self._stalled = False
         live.watchers.add(wake)
@@ -88,8 +89,10 @@ class Subscription:
         """Whether messages are on their way that take a while: a large snapshot, a replay."""
         return self._task is not None or bool(self._ready)
 
-    def heartbeat(self) -> bytes:
-        """How far the client has come, for one whose filter let nothing through for long."""
+    def refresh(self) -> bytes | None:
+        """How far the client has come, if it cannot know: its filter let nothing through."""
+        if self._told == self._offsets or self.is_busy:
+            return None
         return self._lag()
 
     def stall(self) -> None:
@@ -98,8 +101,9 @@ class Subscription:
 
     def take(self, size: int = 65_536) -> list[bytes]:
         """The next messages, about `size` bytes of them; none if there is nothing now."""
-        if self._epoch != self.live.epoch:
-            self._restart("the view was made anew")
+        if self._beginning != self.live.beginnings:
+            anew = self._epoch != self.live.epoch
+            self._restart("it was made anew" if anew else "the server had to read it again")
         messages: list[bytes] = []
         while size > 0 and self._ready:
             messages.append(self._ready.popleft())
@@ -132,7 +136,7 @@ class Subscription:
             self._send_snapshot()
             return
         if after.epoch != self._epoch:
-            self._gap(after, "the view was made anew since")
+            self._gap(after, "it was made anew since")
             return
         partitions = len(self._offsets)
         if any(partition >= partitions for partition in after.offsets):
@@ -158,7 +162,7 @@ class Subscription:
             self._task = None
         self._ready.clear()
         asked = self.position
-        self._epoch = self.live.epoch
+        self._epoch, self._beginning = self.live.epoch, self.live.beginnings
         with contextlib.suppress(MillstreamError):  # a filter that no longer fits finds nothing
             self.shape = self._asked.shape(self.live)
         self._gap(asked, reason)
@@ -169,6 +173,7 @@ class Subscription:
         self._send_snapshot()
 
     def _lag(self) -> bytes:
+        self._told = self._offsets
         return self._frame.message("lag", str(self.position), b'"behind":%d' % self.behind)
 
     def _pass(self, change: Change, number: int | None) -> bytes | None:
@@ -184,6 +189,7 @@ class Subscription:
         body = self.shape.body(change, number)
         if body is None:
             return None
+        self._told = self._offsets
         return self._frame.change(body, self._place())
 
     def _place(self) -> bytes:
@@ -194,18 +200,18 @@ class Subscription:
     def _send_snapshot(self) -> None:
         live, shape, limit = self.live, self.shape, self._limit
         self._cursor, self._offsets, self._ahead = live.table.ring.end, live.table.offsets, False
-        position = str(live.position)
-        if len(live.table) <= _BIG:
-            rows = shape.snapshot(
-                (position, limit), lambda: shape.encode_rows(live.rows(shape, limit=limit))
-            )
-            self._ready.append(self._snapshot(position, rows))
+        self._told = self._offsets
+        position, choose = str(live.position), live.choice(shape, limit=limit)
+
+        def rows() -> bytes:
+            return shape.snapshot((position, limit), lambda: shape.encode_rows(choose()))
+
+        if len(live.table) <= BIG:
+            self._ready.append(self._snapshot(position, rows()))
             return
 
         async def encode_beside() -> None:
-            chosen = live.rows(shape, limit=limit)
-            rows = await asyncio.to_thread(shape.encode_rows, chosen)
-            self._ready.append(self._snapshot(position, rows))
+            self._ready.append(self._snapshot(position, await asyncio.to_thread(rows)))
 
         self._start(encode_beside())
 

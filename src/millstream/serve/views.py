@@ -9,14 +9,13 @@ import msgspec
 from millstream.names import suggest
 from millstream.serve.answer import Answer, Problem, Request
 from millstream.serve.filter import split_select
-from millstream.serve.live import Keyed, Live, choose
+from millstream.serve.live import BIG, Keyed, Live
 from millstream.serve.shape import Shape, encode
 from millstream.serve.state import State
 from millstream.serve.subscription import Asked
 from millstream.serve.system import describe_view
 
 MAX_ROWS = 1_000_000
-_BIG = 2_000  # rows; from here on the work is done beside the event loop
 ASKED = ("where", "select", "lineage", "limit")
 
 
@@ -51,18 +50,11 @@ async def show_view(state: State, request: Request, name: str) -> Answer:
     limit = wanted.limit
     if limit is None and not live.table.keyed:
         limit = 100
-    if len(live.table) <= _BIG:
-        rows = _encode(shape, live.rows(shape, order, limit))
+    choose = live.choice(shape, order, limit)
+    if len(live.table) <= BIG:
+        rows = _encode(shape, choose())
     else:
-        held: list[Keyed] = (
-            list(live.table.rows.items())
-            if live.table.keyed
-            else [(None, row) for row in live.table.newest]
-        )
-        keyed, columns = live.table.keyed, live.columns
-        rows = await asyncio.to_thread(
-            lambda: _encode(shape, choose(held, shape, columns, order, limit, keyed=keyed))
-        )
+        rows = await asyncio.to_thread(lambda: _encode(shape, choose()))
     body = b'{"view":%b,"position":"%b","rows":%b}' % (encode(name), position.encode(), rows)
     return Answer(body, headers=headers)
 

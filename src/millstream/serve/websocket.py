@@ -97,6 +97,12 @@ class Connection(WSListener):
         for identifier in list(self._subscriptions):
             self._pump(identifier)
 
+    def refresh(self) -> None:
+        """Tell how far each subscription has come that had nothing to send."""
+        for subscription, _ in self._subscriptions.values():
+            if not self._full and (message := subscription.refresh()) is not None:
+                self._send(message)
+
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """End the connection, telling the client why."""
         if self._closed:
