@@ -75,7 +75,7 @@ REVISION = {
     "a union below": ("['city']", "a.union(b).groupBy('city').count()"),
     "a renamed key": ("['place']", "a.groupBy(F.col('city').alias('place')).count()"),
     "an expression as the key": ("['c']", "a.groupBy(F.upper('city').alias('c')).count()"),
-    "no groups": ("[]", "a.agg(F.count('*').alias('n'))"),
+    "no groups": ("['scope']", "a.agg(F.count('*').alias('n')).withColumn('scope', F.lit('all'))"),
     "grouping sets": ("['city', 'n']", "a.rollup('city', 'n').count()"),
     "duplicates dropped below": (
         "['city']",

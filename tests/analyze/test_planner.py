@@ -131,6 +131,17 @@ MISTAKES = {
         "groups by 'window' too: rows of different groups would replace each other",
         "@app.view",
     ),
+    "a key that lacks one of two fields": (
+        f"{STREAMS}\napp.view('v', key=['m'], sql='SELECT n % 2 AS m, n % 3 AS t, count(*) AS c "
+        "FROM a GROUP BY n % 2, n % 3')",
+        "groups by 't' too",
+        "app.view('v'",
+    ),
+    "one group without a key": (
+        function("a.agg(F.count('*').alias('n'))"),
+        "add a column F.lit('all').alias('scope'), and write key=['scope']",
+        "@app.view",
+    ),
     "an unknown column": (
         function("(a\n        .filter('n > 1')\n        .select('cty'))"),
         "view 'v' has no column 'cty' to use; did you mean 'city'?",

@@ -87,7 +87,10 @@ def check_key(view: View, traced: Traced) -> None:
     if view.key is None:
         if traced.grouping is not None:
             problem = "groups, so that its rows replace each other, but has no key"
-            raise mistake(view, problem, f"write key=[{groups}]")
+            remedy = f"write key=[{groups}]"
+            if not groups:
+                remedy = "add a column F.lit('all').alias('scope'), and write key=['scope']"
+            raise mistake(view, problem, remedy)
         return
     known = {name.lower() for name in traced.columns}
     for name in view.key:

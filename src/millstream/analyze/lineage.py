@@ -9,6 +9,7 @@ built anew with the columns passed up.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,7 +65,7 @@ class Carried:
     received: Attribute | None = None
     event_time: Attribute | None = None
     revision: Attribute | None = None
-    grouping: tuple[LogicalPlan, ...] = ()  # the Aggregate that gave the revision
+    aggregate: LogicalPlan | None = None  # of the user's plan, that gave the revision
     lost: str = ""  # why there is no position
 
     def hidden(self) -> dict[str, Attribute]:
@@ -104,7 +105,8 @@ def trace(frame: DataFrame, key: tuple[str, ...] | None) -> Traced:
     columns = [catalyst.column(attribute) for attribute in output]
     result = catalyst.frame(carried.plan).select(*columns, *_columns(catalyst, carried))
     names = tuple(str(attribute.name()) for attribute in output)
-    groups = _grouping(plan, output, carried) if carried.grouping else None
+    aggregate = carried.aggregate
+    groups = None if aggregate is None else _grouping(catalyst, plan, output, aggregate)
     lineage: Lineage = "none"
     if carried.revision is not None:
         lineage = "revision"
@@ -269,7 +271,7 @@ class _Carrier:
             received=named.get(RECEIVED),
             event_time=named.get(EVENT_TIME),
             revision=named[REVISION],
-            grouping=(plan,),
+            aggregate=plan,
         )
 
     def _distinct(self, plan: LogicalPlan) -> Carried:
@@ -410,44 +412,56 @@ def _conjuncts(condition: LogicalPlan) -> list[LogicalPlan]:
 
 
 def _grouping(
-    plan: LogicalPlan, output: list[Attribute], carried: Carried
-) -> dict[str, tuple[set[int], set[str]]]:
-    """Each grouping expression, by name: its references, and the columns made from it."""
-    aggregate = carried.grouping[0]
-    origins = {str(a.name()): _origins(plan, aggregate, {identity(a)}) for a in output}
-    groups = {}
-    for expression in items(aggregate.groupingExpressions()):
-        needed = references(expression)
-        if not needed or getattr(expression, "name", str)() == "spark_grouping_id":
-            continue
-        columns = {name for name, from_ in origins.items() if needed <= from_}
-        plain = [name for name in columns if origins[name] == needed]
-        name = plain[0] if plain else str(expression.sql()).replace("`", "")
-        groups[name] = (needed, columns)
-    return groups
+    catalyst: Catalyst, plan: LogicalPlan, output: list[Attribute], aggregate: LogicalPlan
+) -> dict[str, set[str]]:
+    """What the result is grouped by, and for each the columns that show it."""
+    groups = [
+        group
+        for group in items(aggregate.groupingExpressions())
+        if references(group) and str(group.sql()) != "spark_grouping_id"
+    ]
+    shown = _shown(catalyst, plan, aggregate, [str(group.toString()) for group in groups])
+    found: dict[str, set[str]] = {}
+    for number, group in enumerate(groups):
+        columns = {a.name(): shown.get(identity(a), set()) for a in output}
+        alone = [name for name, numbers in columns.items() if numbers == {number}]
+        name = alone[0] if alone else str(group.sql()).replace("`", "")
+        found[name] = {each for each, numbers in columns.items() if number in numbers}
+    return found
 
 
-def _origins(plan: LogicalPlan, until: LogicalPlan, wanted: set[int]) -> set[int]:
-    """The attributes below the Aggregate from which these of `plan` are made."""
-    expressions = {}
+def _shown(
+    catalyst: Catalyst, plan: LogicalPlan, aggregate: LogicalPlan, groups: list[str]
+) -> dict[int, set[int]]:
+    """For each attribute of a plan, the numbers of the groups that its expression is made of."""
+    if plan.fastEquals(aggregate):
+        patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
+        shown = {}
+        for expression in items(plan.aggregateExpressions()):
+            text = str(expression.toString())
+            if not expression.containsPattern(patterns.AGGREGATE_EXPRESSION()):
+                shown[identity(expression)] = {
+                    number
+                    for number, group in enumerate(groups)
+                    if re.search(rf"(?<!\w){re.escape(group)}(?!\d)", text)
+                }
+        return shown
+    below: dict[int, set[int]] = {}
+    for child in items(plan.children()):
+        below |= _shown(catalyst, child, aggregate, groups)
     if name_of(plan) == "Project":
-        expressions = {identity(e.toAttribute()): e for e in items(plan.projectList())}
-    elif plan.fastEquals(until):
-        expressions = {identity(e.toAttribute()): e for e in items(plan.aggregateExpressions())}
-    made = set[int]()
-    for attribute in wanted:
-        made |= references(expressions[attribute]) if attribute in expressions else {attribute}
-    children = items(plan.children())
-    if plan.fastEquals(until) or len(children) != 1:
-        return made
-    return _origins(children[0], until, made)
+        return {
+            identity(each): set[int]().union(*(below.get(i, set()) for i in references(each)))
+            for each in items(plan.projectList())
+        }
+    return below
 
 
-def _missing(groups: dict[str, tuple[set[int], set[str]]], key: tuple[str, ...]) -> tuple[str, ...]:
+def _missing(groups: dict[str, set[str]], key: tuple[str, ...]) -> tuple[str, ...]:
     lowered = {name.lower() for name in key}
     return tuple(
         name
-        for name, (_, columns) in groups.items()
+        for name, columns in groups.items()
         if not any(column.lower() in lowered for column in columns)
     )
 
