@@ -68,6 +68,8 @@ export class Timeline implements Picture {
     say(this.most, most === 0 ? "" : format.brief(most));
     const [start] = this.points;
     say(this.from, start === undefined || start === last ? "" : nameOf(start));
+    // Few windows stand at the right: the first one's name stands under it.
+    this.from.style.marginLeft = `${(offset / slots) * 100}%`;
     say(this.to, last === undefined ? "" : nameOf(last));
   }
 
