@@ -14,6 +14,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.log.connection import client_config
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
+from millstream.store.table import Table
 
 KEY = b'["x"]'
 
@@ -78,8 +79,30 @@ def test_a_newer_row_that_a_tombstone_overtook_is_written_again() -> None:
     lives.ends(now=1000)
     lives.apply(row(1, timestamp=1001, n=2))
     lives.apply(tombstone(2, ends=0))
-    assert lives.returns() == [Return(Place("t", 0, KEY), b'{"n": 2}', 1001)]
+    (back,) = lives.returns()
+    assert back == Return(Place("t", 0, KEY), b'{"n": 2,"_returned":2}', 1001)
     assert lives.returns() == []
+    lives.apply(Record("t", 0, 3, 1001, KEY, back.value, ()))
+    lives.apply(tombstone(4, ends=1))
+    assert [each.value for each in lives.returns()] == [b'{"n": 2,"_returned":4}']
+
+
+def test_a_server_shows_a_row_that_was_written_again() -> None:
+    lives, table = Lives([view()]), Table(keyed=True)
+
+    def log(record: Record) -> None:
+        lives.apply(record)
+        table.apply(*record[1:6])
+
+    log(row(0, timestamp=0, _revision=1))
+    log(row(1, timestamp=900, _revision=2))
+    log(tombstone(2, ends=0))
+    assert list(table.rows) == []
+    (back,) = lives.returns()
+    log(Record("t", 0, 3, back.timestamp, KEY, back.value, ()))
+    assert [each["_revision"] for each in table.rows.values()] == [2]
+    log(row(4, timestamp=950, _revision=3))
+    assert [each["_revision"] for each in table.rows.values()] == [3]
 
 
 def test_a_row_that_is_back_already_is_not_written_once_more() -> None:

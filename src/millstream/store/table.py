@@ -17,13 +17,13 @@ import msgspec
 
 from millstream.store.ring import Change, Offsets, Ring, Row
 
-LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time"})
+LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time", "_returned"})
 # How long a deleted key's age is remembered, in the log's own time so that all servers agree:
 # longer than a restarted query needs to replay past what it had written.
 DELETED_MS = 6 * 3_600_000
 MAX_IGNORED = 100_000
 
-Mark = tuple[int, ...] | tuple[str, int, int, int]
+Mark = tuple[int, int] | tuple[str, int, int, int, int]
 Numbers = Literal["float", "decimal"]
 
 
@@ -142,7 +142,7 @@ class Table:
 
     def _append(self, row: Row) -> bool:
         mark = _mark(row)
-        if mark is not None and len(mark) == 4:
+        if mark is not None and len(mark) == 5:
             # Every row of one source partition comes through one partition of the view, in order.
             source = (str(mark[0]), int(mark[1]))
             if not _newer(mark, self._seen.get(source)):
@@ -178,14 +178,17 @@ class Table:
 def _mark(row: Row) -> Mark | None:
     """How new a row is; None if it does not say."""
     revision = row.get("_revision")
+    # A row that the tombstone of an older one overtook comes again, as new as it was but for this.
+    returned = row.get("_returned", 0)
+    returned = returned if type(returned) is int else 0
     if type(revision) is int:
-        return (revision,)
+        return (revision, returned)
     position = row.get("_position")
     if isinstance(position, dict):
         offset, number = position.get("offset"), position.get("row", 0)
         partition = position.get("partition")
         if type(offset) is int and type(number) is int and type(partition) is int:
-            return (str(position.get("source", "")), partition, offset, number)
+            return (str(position.get("source", "")), partition, offset, number, returned)
     return None
 
 
@@ -193,6 +196,6 @@ def _newer(mark: Mark | None, held: Mark | None) -> bool:
     """Whether a row may take the held one's place; what cannot be compared may."""
     if mark is None or held is None or len(mark) != len(held):
         return True
-    if len(mark) == 4 and mark[:2] != held[:2]:
+    if len(mark) == 5 and mark[:2] != held[:2]:
         return True
     return mark > held
