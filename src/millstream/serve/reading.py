@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from confluent_kafka import KafkaException
+
 from millstream.errors import LogError
 from millstream.log.consumer import Reader, bounds
 from millstream.log.record import Record
@@ -108,8 +110,9 @@ class Readings:
                 self._look.clear()
                 try:
                     await self._follow()
-                except LogError as error:
-                    logger.warning("%s", error)
+                except (LogError, KafkaException, TimeoutError) as error:
+                    # Kafka is away: what is held is served on, and looked at again in a moment.
+                    logger.warning("cannot look at the views' topics: %s", error or "no answer")
                 eager = asyncio.get_running_loop().time() < self._eager_until
                 pause = _EAGER_SECONDS if eager else _LOOK_SECONDS
                 try:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
+from confluent_kafka import KafkaException
+
 from millstream.errors import LogError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
@@ -65,7 +67,10 @@ class Streams:
         live = self.lives[name]
         reading = self._readings.get(name)
         if reading is None:
-            ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
+            try:
+                ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
+            except (KafkaException, TimeoutError) as error:
+                raise LogError(f"cannot read stream {name}: Kafka does not answer") from error
             if live.topic not in ids:
                 raise LogError(f"stream {name} has no topic in the log", remedy="start collect")
             reading = Reading(self._log, live, newest=_NEWEST, lost=lambda: self._again(name))
