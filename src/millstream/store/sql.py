@@ -98,7 +98,7 @@ class Sql:
         try:
             while True:
                 await asyncio.sleep(_FOLD_SECONDS)
-                # Who asked lately will ask again; for nobody the folding is not worth a core's part.
+                # Who asked lately will ask again; for nobody the folding is not worth the work.
                 asked = asyncio.get_running_loop().time() - self._asked_at < _ASKED_SECONDS
                 if self._process is not None and asked:
                     with contextlib.suppress(LogError):
