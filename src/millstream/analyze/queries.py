@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Literal
 
+from confluent_kafka import KafkaException
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.analyze.catalyst import named
 from millstream.analyze.checkpoint import forget_others, prepare
 from millstream.analyze.planner import Query, kafka_options
 from millstream.analyze.reader import POSITION
@@ -96,7 +98,7 @@ class Queries:
         try:
             folder = prepare(self._app, self._settings.log, plan, self._checkpoints)
             kept.running = _start(kept.query, folder, self._settings)
-        except (PySparkException, MillstreamError) as error:
+        except (PySparkException, MillstreamError, KafkaException) as error:
             self._failed(kept, condense(str(error)))
 
     def _failed(self, kept: _Kept, why: str) -> None:
@@ -157,7 +159,9 @@ def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, 
 
     def write(rows: DataFrame, batch: int) -> None:
         # A repeated batch has the same rows, though not in the same order: so we put them in one.
-        ordered = rows.coalesce(1).sortWithinPartitions(F.to_json(F.struct("*")))
+        ordered = rows.coalesce(1).sortWithinPartitions(
+            F.to_json(F.struct(*map(named, rows.columns)))
+        )
         position = F.struct(
             F.lit(name).alias("source"),
             F.lit(0).alias("partition"),
@@ -191,5 +195,7 @@ def _why(query: StreamingQuery) -> str:
         return "it ended by itself"
     text = str(error)
     text = text.split("terminated with exception: ", 1)[-1]
+    if "Python Proxy" in text:  # what a batch's writing in Python raised, below its stack
+        text = [text, *re.findall(r"^[\w.]+(?:Error|Exception): (.*)", text, re.MULTILINE)][-1]
     inner = re.search(r"executor \w+\): (?:[\w.$]+: )?(.*)", text)
     return condense(inner[1] if inner else text)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import msgspec
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
@@ -84,7 +84,7 @@ class _Analyze:
 
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
-        expiry: Expiry | None = None  # once each topic is the one that its query writes to
+        expiry: Expiry | None = None
         while not stopping.wait(_TICK):
             if self._process is not None and (code := self._process.poll()) is not None:
                 raise ViewFailed(
@@ -95,14 +95,23 @@ class _Analyze:
             if time.monotonic() - reported >= 1:
                 reported = time.monotonic()
                 self._report(keeper)
-                if expiry is not None:
-                    expiry.tick()
+                expiry = self._expire(expiry, ready)
             if not ready and keeper.settled:
                 ready = True
-                expiry = Expiry(self._settings.log, self._kept)
                 self._home.announce("analyze", spark_pid=java_process(self._spark))
                 views = len(self._app.views)
                 print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
+
+    def _expire(self, expiry: Expiry | None, ready: bool) -> Expiry | None:
+        """Write the ends of rows, once each topic is the one that its query writes to."""
+        if not ready:
+            return None
+        try:
+            expiry = expiry or Expiry(self._settings.log, self._kept)
+            expiry.tick()
+        except KafkaException as error:
+            _LOGGER.warning("rows end later than they should: %s", error.args[0].str())
+        return expiry
 
     def _report(self, keeper: Queries) -> None:
         report = Report("analyze", self._instance, _now(), self._started, views=keeper.counts())
