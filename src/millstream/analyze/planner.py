@@ -20,6 +20,7 @@ from millstream.analyze.realtime import Refused, Stages, check_real_time, check_
 from millstream.analyze.session import start_session
 from millstream.app import App
 from millstream.audit import Column
+from millstream.errors import PipelineError
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic, view_topic
@@ -80,7 +81,7 @@ class Planner:
         self._settings = settings
         self._partitions = partitions or (lambda topic: settings.log.partitions)
         self._options = kafka_options(settings.log)
-        self._streams: dict[str, DataFrame] = {}
+        self._streams: dict[tuple[str, bool], DataFrame] = {}
         self._results: dict[str, DataFrame] = {}  # a view's rows as its user wrote them
         self._queries: dict[str, Query] = {}
 
@@ -95,8 +96,7 @@ class Planner:
         return list(self._queries.values())
 
     def _query(self, view: View) -> Query:
-        inputs = {name: self._input(view, name) for name in view.inputs}
-        frame = build(self._spark, view, inputs)
+        frame = self._build(view)
         self._results[view.name] = frame
         traced = trace(frame, view.key)
         check_key(view, traced)
@@ -140,9 +140,20 @@ class Planner:
             rows,
         )
 
-    def _input(self, view: View, name: str) -> DataFrame:
+    def _build(self, view: View) -> DataFrame:
+        def inputs(headers: bool) -> dict[str, DataFrame]:
+            return {name: self._input(view, name, headers) for name in view.inputs}
+
+        try:
+            return build(self._spark, view, inputs(headers=False))
+        except PipelineError as error:
+            if "'_id'" not in error.message:
+                raise
+            return build(self._spark, view, inputs(headers=True))
+
+    def _input(self, view: View, name: str, headers: bool) -> DataFrame:
         if name in self._app.streams:
-            return self._stream(name)
+            return self._stream(name, headers)
         upstream, topic = self._queries[name], view_topic(self._app.name, name)
         if view.reads.get(name) == "reference":
             return tables.reference(self._spark, upstream, topic, self._options)
@@ -152,12 +163,12 @@ class Planner:
         # where a crash may have repeated them.
         return self._results[name]
 
-    def _stream(self, name: str) -> DataFrame:
-        if name not in self._streams:
+    def _stream(self, name: str, headers: bool) -> DataFrame:
+        if (name, headers) not in self._streams:
             topic = stream_topic(self._app.name, name)
-            source = records(self._spark, topic, self._options)
-            self._streams[name] = events(source, self._app.streams[name])
-        return self._streams[name]
+            source = records(self._spark, topic, self._options, headers=headers)
+            self._streams[name, headers] = events(source, self._app.streams[name])
+        return self._streams[name, headers]
 
     def _topics(self, view: View) -> tuple[str, ...]:
         topics: dict[str, None] = {}

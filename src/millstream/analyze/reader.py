@@ -25,13 +25,15 @@ MARK = "millstream.hidden"  # in a column's metadata
 MILLISECONDS_FROM = 100_000_000_000
 
 
-def records(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """A topic's records from the earliest on, as they come."""
+def records(
+    spark: SparkSession, topic: str, options: Mapping[str, str], *, headers: bool = False
+) -> DataFrame:
+    """A topic's records from the earliest on, as they come; with their headers if asked for."""
     reader = spark.readStream.format("kafka").options(**options)
     return (
         reader.option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .option("includeHeaders", "true")
+        .option("includeHeaders", str(headers).lower())
         # What retention has taken is gone: a query that refuses to go on would not bring it back.
         .option("failOnDataLoss", "false")
         .load()
@@ -39,25 +41,23 @@ def records(spark: SparkSession, topic: str, options: Mapping[str, str]) -> Data
 
 
 def events(records: DataFrame, stream: Stream) -> DataFrame:
-    """A stream's events: the user's columns, and beneath them the hidden ones."""
+    """A stream's events: the user's columns, and beneath them the hidden ones.
+
+    `_id` is among these if the records have headers, which are costly to read.
+    """
     parsed = records.select(
         F.from_json(F.col("value").cast("string"), to_ddl(_as_read(stream.schema))).alias("value"),
-        mark(
-            F.expr(
-                f"try_element_at(transform(filter(headers, h -> h.key = '{ID}'), "
-                "h -> string(h.value)), 1)"
-            ),
-            "_id",
-        ),
         mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
         mark(F.col("timestamp"), RECEIVED),
+        *([mark(_header(ID), "_id")] if "headers" in records.columns else []),
     )
     columns = [
         _convert(F.col("value").getField(field.name), field.type).alias(field.name)
         for field in stream.schema.fields
     ]
     event_time = named(stream.event_time) if stream.event_time else F.lit(None)
-    typed = parsed.select(*columns, "_id", POSITION, RECEIVED).withColumn(
+    hidden = [named(name) for name in parsed.columns if name in HIDDEN]
+    typed = parsed.select(*columns, *hidden).withColumn(
         EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME)
     )
     if stream.event_time:
@@ -66,6 +66,11 @@ def events(records: DataFrame, stream: Stream) -> DataFrame:
             quoted(stream.event_time), f"{round(seconds * 1000)} milliseconds"
         )
     return hide(typed, [field.name for field in stream.schema.fields])
+
+
+def _header(name: str) -> Column:
+    found = F.filter("headers", lambda header: header.key == name)
+    return F.try_element_at(found, F.lit(1)).getField("value").cast("string")
 
 
 def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:

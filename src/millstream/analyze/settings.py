@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from datetime import timedelta
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from millstream.duration import parse_duration
 
 
 class AnalyzeSettings(BaseModel):
@@ -23,3 +27,10 @@ class AnalyzeSettings(BaseModel):
     spark: dict[str, str] = Field(
         default_factory=dict, description="Spark configuration that wins over ours."
     )
+
+    @field_validator("checkpoint_interval")
+    @classmethod
+    def _long_enough(cls, text: str) -> str:
+        if parse_duration(text) < timedelta(seconds=5):
+            raise ValueError("Spark's real-time mode allows no less than '5 seconds'")
+        return text
