@@ -202,6 +202,9 @@ def test_every_accepted_event_counts_once_whatever_is_killed(crashing: System) -
         60,
         "all accepted in the table",
     )
+    crashing.until(
+        lambda: accepted <= {row["id"] for row in crashing.rows("by_id")}, 60, "all ids counted"
+    )
     recorder.stop()
 
     times = {row["id"]: row["n"] for row in crashing.rows("by_id")}

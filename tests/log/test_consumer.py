@@ -212,3 +212,29 @@ def test_the_bounds_of_a_topic_are_told_and_a_missing_topic_is_an_error(
     assert bounds(log_settings, topic) == {0: (0, 4)}
     with pytest.raises(LogError, match=f"cannot look at topic {topic}.none"):
         bounds(log_settings, f"{topic}.none")
+
+
+def test_a_reader_catches_up_with_a_topic_that_never_rests(
+    log_settings: LogSettings, topic: str, eventually: Callable[..., None]
+) -> None:
+    fill(log_settings, topic, range(5_000))
+    producer = KafkaProducer(client_config(log_settings, linger_ms=0))
+    ended, caught_up, seen = threading.Event(), threading.Event(), list[Record]()
+
+    def write_on() -> None:
+        while not ended.wait(0.005):
+            producer.produce(topic, b"0", partition=0)
+            producer.poll(0)
+        producer.flush(30)
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        start = {(topic, 0): BEGINNING}
+        with reading(log_settings, start, seen.extend, caught_up=caught_up.set) as reader:
+            eventually(caught_up.is_set)
+            assert reader.is_caught_up
+            assert len(seen) >= 5_000
+    finally:
+        ended.set()
+        writer.join()

@@ -76,6 +76,7 @@ class Reader:
         self._lost = lost
         self._batch = batch
         self._behind = set(start)  # partitions whose end has not been seen yet
+        self._ends: dict[Partition, int] = {}  # of those, where the end was when reading began
         self._assigned = [TopicPartition(*partition, start[partition]) for partition in start]
         self._wants_pause = self._is_paused = False
         self._closing = threading.Event()
@@ -137,17 +138,35 @@ class Reader:
         messages = [first, *self._kafka.consume(self._batch - 1, 0)]
         if records := [Record.of(message) for message in messages if message.error() is None]:
             self._call(lambda: self._deliver(records))
+            if self._behind:
+                self._mind_ends(records)
         for message in messages:
             if (error := message.error()) is not None:
                 self._heed(error, message)
 
+    def _mind_ends(self, records: list[Record]) -> None:
+        # A busy partition never reports its end, for there is always one more: so it is enough to
+        # reach the end as it was when the first record came.
+        for partition, offset in {(r.topic, r.partition): r.offset for r in records}.items():
+            if partition in self._behind:
+                if partition not in self._ends:
+                    known = self._kafka.get_watermark_offsets(
+                        TopicPartition(*partition), cached=True
+                    )
+                    self._ends[partition] = known[1]
+                if offset + 1 >= self._ends[partition]:
+                    self._reached_end(partition)
+
+    def _reached_end(self, partition: Partition) -> None:
+        if partition in self._behind:
+            self._behind.discard(partition)
+            if not self._behind and self._tell_caught_up:
+                self._call(self._tell_caught_up)
+
     def _heed(self, error: KafkaError, message: Message) -> None:
         topic, partition = message.topic() or "", message.partition() or 0
         if error.code() == KafkaError._PARTITION_EOF:
-            if self._behind:
-                self._behind.discard((topic, partition))
-                if not self._behind and self._tell_caught_up:
-                    self._call(self._tell_caught_up)
+            self._reached_end((topic, partition))
         elif error.code() in _LOST and self._lost:
             self._kafka.incremental_unassign([TopicPartition(topic, partition)])
             lost = self._lost
