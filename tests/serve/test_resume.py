@@ -13,6 +13,7 @@ import websockets
 from tests.serve.stage import SECONDS, Pipeline, Socket, socket, until
 
 from millstream.audit import Column
+from millstream.log.settings import LogSettings
 from millstream.serve.service import Server
 
 
@@ -206,3 +207,31 @@ async def test_a_server_that_ends_says_that_it_goes_away(pipeline: Pipeline) -> 
         await asyncio.wait_for(connection.recv(), SECONDS)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1001
+
+
+async def test_several_partitions_are_replayed_each_in_order_with_nothing_missing_or_twice(
+    log_settings: LogSettings, app_name: str
+) -> None:
+    pipeline = Pipeline(app_name, log_settings.model_copy(update={"partitions": 2}))
+    cities = [f"city{i}" for i in range(6)]  # enough of them for both partitions
+    async with pipeline.server(recent_changes=5) as one, pipeline.server() as other:
+        async with socket(one) as client:
+            position = (await client.subscribe(view="by_city"))["position"]
+        for n in range(1, 21):
+            for city in cities:
+                pipeline.count(city, n)
+        pipeline.flush()
+        for server in (one, other):
+            await until(partial(has_applied, server, 120))
+        assert len(one.state.views["by_city"].table.offsets) == 2
+        assert all(one.state.views["by_city"].table.offsets), "both partitions are in use"
+        seen: dict[str, list[int]] = {city: [] for city in cities}
+        for server, count in ((one, 50), (other, 70)):  # changes servers on the way
+            async with socket(server) as client:
+                await client.send(type="subscribe", id="a", view="by_city", after=position)
+                for _ in range(count):
+                    message = await client.next()
+                    assert message["type"] == "change", message
+                    seen[message["key"][0]].append(message["row"]["n"])
+                    position = message["position"]
+        assert seen == {city: list(range(1, 21)) for city in cities}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ async def test_a_wrong_subscription_is_an_error_and_the_connection_stays(server:
         for asked, complaint in WRONG:
             answer = await client.subscribe(**asked)
             assert (answer["type"], answer["id"]) == ("error", "a"), asked
-            assert complaint.split("|")[0] in answer["detail"] or len(complaint.split("|")) > 1
+            assert re.search(complaint, answer["detail"]), answer
         for garbage in ("nonsense", "[]", "{}", '{"type":"dance"}', "\x00", "null", '"a"'):
             await client.connection.send(garbage)
             assert (await client.next())["type"] == "error"

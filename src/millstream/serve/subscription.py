@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from millstream.errors import LogError, MillstreamError
 from millstream.position import Position
@@ -127,8 +128,8 @@ class Subscription:
                 messages.append(message)
                 size -= len(message)
         else:
-            if self._cursor == ring.end and not self._ahead:
-                self._offsets = self.live.table.offsets
+            if self._cursor == ring.end and covers(self.live.table.offsets, self._offsets):
+                self._offsets, self._ahead = self.live.table.offsets, False
         return messages
 
     def _begin(self, after: Position | None) -> None:
@@ -149,10 +150,13 @@ class Subscription:
         """Go on from the client's position, wherever that is held."""
         table = self.live.table
         if table.ring.holds(self._offsets):
-            self._cursor = table.ring.find(self._offsets)
-            self._ahead = not covers(table.offsets, self._offsets)
-            if self._ahead:
-                self._start(self._check_end(self.position))
+            ring, self._cursor = table.ring, table.ring.find(self._offsets)
+            # We may have read the partitions in another order than the server that gave the
+            # position: then our next changes are partly ones that the client has seen.
+            following = ring[self._cursor].offsets if self._cursor < ring.end else table.offsets
+            self._ahead = not covers(following, self._offsets)
+            if not covers(table.offsets, self._offsets):
+                self._start(partial(self._check_end, self.position))
         else:
             self._catch_up()
 
@@ -213,14 +217,14 @@ class Subscription:
         async def encode_beside() -> None:
             self._ready.append(self._snapshot(position, await asyncio.to_thread(rows)))
 
-        self._start(encode_beside())
+        self._start(encode_beside)
 
     def _snapshot(self, position: str, rows: bytes) -> bytes:
         fields = b'"%b":%b,"rows":%b' % (self.live.kind.encode(), encode(self.live.name), rows)
         return self._frame.message("snapshot", position, fields)
 
     def _catch_up(self) -> None:
-        self._start(self._read_log())
+        self._start(self._read_log)
 
     async def _read_log(self) -> None:
         """Give the client what the ring has no longer, from Kafka, no faster than it takes it."""
@@ -256,10 +260,10 @@ class Subscription:
         if await self._replay.is_beyond_end(self.live, self._offsets):
             self._gap(asked, "the position is beyond the end of the log")
 
-    def _start(self, work: object) -> None:
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
             try:
-                await work  # type: ignore[misc]
+                await work()
             finally:
                 if self._task is asyncio.current_task():
                     self._task = None
