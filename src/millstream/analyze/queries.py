@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Literal
 
-from confluent_kafka import KafkaException
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +24,6 @@ from millstream.analyze.writer import encode
 from millstream.app import App
 from millstream.audit import ViewCounts
 from millstream.duration import parse_duration
-from millstream.errors import MillstreamError
 from millstream.settings import Settings
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -62,9 +60,11 @@ class Queries:
     def tick(self) -> None:
         """Start what is due, and see how the rest is doing."""
         for kept in self._kept.values():
-            if kept.running is None:
+            if kept.starting is not None:
+                self._see_start(kept, kept.starting)
+            elif kept.running is None:
                 if self._clock() >= kept.due:
-                    self._start(kept)
+                    kept.starting = _Start(kept.query, self._app, self._settings, self._checkpoints)
             elif not kept.running.isActive:
                 self._failed(kept, _why(kept.running))
             elif kept.state != "running" and _processes(self._spark, kept.running):
@@ -86,20 +86,26 @@ class Queries:
 
     def stop(self, patience: float) -> None:
         """End all queries; what takes longer than `patience` seconds is left to the JVM's end."""
-        running = [kept.running for kept in self._kept.values() if kept.running is not None]
+        deadline = time.monotonic() + patience
+        threads = []
         for kept in self._kept.values():
             kept.state, kept.due = "stopped", float("inf")
-        pool = ThreadPoolExecutor(max_workers=max(1, len(running)))
-        wait([pool.submit(query.stop) for query in running], timeout=patience)
-        pool.shutdown(wait=False, cancel_futures=True)
+            threads.append(threading.Thread(target=kept.stop, daemon=True))
+            threads[-1].start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _start(self, kept: _Kept) -> None:
-        plan = kept.query.plan
-        try:
-            folder = prepare(self._app, self._settings.log, plan, self._checkpoints)
-            kept.running = _start(kept.query, folder, self._settings)
-        except (PySparkException, MillstreamError, KafkaException) as error:
-            self._failed(kept, condense(str(error)))
+    def _see_start(self, kept: _Kept, start: _Start) -> None:
+        if start.is_alive():
+            return
+        kept.starting, kept.running = None, start.running
+        match start.error:
+            case None:
+                pass
+            case Py4JNetworkError() | ConnectionError():  # the JVM is gone, and with it all queries
+                raise start.error
+            case _:
+                self._failed(kept, condense(str(start.error) or type(start.error).__name__))
 
     def _failed(self, kept: _Kept, why: str) -> None:
         kept.running = None
@@ -118,6 +124,7 @@ class _Kept:
     def __init__(self, query: Query) -> None:
         self.query = query
         self.name = query.view.name
+        self.starting: _Start | None = None
         self.running: StreamingQuery | None = None
         self.state: State = "starting"
         self.failures = 0  # in a row
@@ -125,6 +132,33 @@ class _Kept:
         self.error = ""
         self.due = 0.0  # when to start it
         self.since = 0.0  # when it was last seen to begin to run
+
+    def stop(self) -> None:
+        if self.starting is not None:
+            self.starting.join()
+            self.running = self.starting.running
+        if self.running is not None:
+            self.running.stop()
+
+
+class _Start(threading.Thread):
+    """The start of one query, beside the others': it waits for Kafka, which may be away."""
+
+    def __init__(self, query: Query, app: App, settings: Settings, checkpoints: Path) -> None:
+        super().__init__(name=f"start {query.view.name}", daemon=True)
+        self._query, self._app, self._settings = query, app, settings
+        self._checkpoints = checkpoints
+        self.running: StreamingQuery | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            plan, log = self._query.plan, self._settings.log
+            folder = prepare(self._app, log, plan, self._checkpoints)
+            self.running = _start(self._query, folder, self._settings)
+        except Exception as error:  # whatever it is, the neighbours go on
+            self.error = error
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
@@ -149,7 +183,11 @@ def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
         **kafka_options(settings.log),
         "topic": query.plan.topic,
         "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
         "kafka.linger.ms": "0",
+        # Never give a record up: the ones behind it might still get through, and whoever reads them
+        # would then take the lost one, once it is written again, for a repeat.
+        "kafka.delivery.timeout.ms": str(2**31 - 1),
     }
 
 
