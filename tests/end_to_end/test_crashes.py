@@ -76,6 +76,7 @@ class Background:
         except BaseException as error:
             self.failure = error
         finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
 
@@ -135,8 +136,8 @@ class Recorder(Background):
             group.create_task(self._follow("by_sensor", self._note_count))
 
     async def _follow(self, view: str, note: Callable[[Change], None]) -> None:
-        async with Client(*self._servers) as client:
-            async for message in client.changes(view):
+        async with Client(*self._servers) as client, client.changes(view) as changes:
+            async for message in changes:
                 match message:
                     case Change():
                         note(message)
@@ -230,31 +231,33 @@ def numbers(system: System) -> dict[str, int]:
 def test_a_client_resumes_on_another_server_where_it_left_off(crashing: System) -> None:
     command = [sys.executable, "-m", "millstream", "serve", str(crashing.pipeline)]
     command += ["--home", str(crashing.home.path), "--serve-port", "0"]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=crashing.environment())
-    try:
-        assert other.stdout is not None
-        address = other.stdout.readline().split()[-1]
-        assert address.startswith("http"), address
-        position = crashing.get("/v1/views/seen")["position"]
-        crashing.post("readings", [{"id": f"x{i}", "sensor": "x", "value": i} for i in range(50)])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=crashing.environment()
+    ) as other:
+        try:
+            assert other.stdout is not None
+            resume_on(other.stdout.readline().split()[-1], crashing)
+        finally:
+            other.terminate()
 
-        async def follow() -> list[str]:
-            async with Client(address) as client:
-                ids: list[str] = []
-                async for message in client.changes("seen", after=position):
-                    assert isinstance(message, Change), message
-                    assert message.row is not None
-                    ids.append(message.row["id"])
-                    if len(ids) == 50:
-                        return ids
-            raise AssertionError("the changes ended")
 
-        ids = asyncio.run(asyncio.wait_for(follow(), 60))
-        assert ids == [f"x{i}" for i in range(50)]
-        crashing.until(lambda: same(crashing, address), 30, "equal answers")
-    finally:
-        other.terminate()
-        other.wait(20)
+def resume_on(address: str, system: System) -> None:
+    position = system.get("/v1/views/seen")["position"]
+    system.post("readings", [{"id": f"x{i}", "sensor": "x", "value": i} for i in range(50)])
+
+    async def follow() -> list[str]:
+        ids: list[str] = []
+        async with Client(address) as client, client.changes("seen", after=position) as changes:
+            async for message in changes:
+                assert isinstance(message, Change), message
+                assert message.row is not None
+                ids.append(message.row["id"])
+                if len(ids) == 50:
+                    return ids
+        raise AssertionError("the changes ended")
+
+    assert asyncio.run(asyncio.wait_for(follow(), 60)) == [f"x{i}" for i in range(50)]
+    system.until(lambda: same(system, address), 30, "equal answers")
 
 
 def same(system: System, address: str) -> bool:
