@@ -12,10 +12,11 @@ from tests.serve.stage import Pipeline
 
 from millstream.client import Change, Client, Gap, Message, Rejection, Sender, Snapshot
 from millstream.client.backoff import Backoff
-from millstream.collect.service import bind, collecting
+from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
 from millstream.errors import NotAllSent, QueryError, RequestRefused
 from millstream.home import Home
+from millstream.listen import bind
 from millstream.log.settings import LogSettings
 from millstream.settings import Settings
 
@@ -30,7 +31,8 @@ def pipeline(log_settings: LogSettings, app_name: str) -> Pipeline:
 @pytest.fixture
 async def collector(pipeline: Pipeline, tmp_path: Path) -> AsyncIterator[str]:
     settings = Settings(log=pipeline.log, collect=CollectSettings(port=0))
-    async with collecting(pipeline.app, settings, Home(tmp_path), bind(settings.collect)) as url:
+    listener = bind("127.0.0.1", 0, tier="collect")
+    async with collecting(pipeline.app, settings, Home(tmp_path), listener) as url:
         yield url
 
 

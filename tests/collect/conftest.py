@@ -18,9 +18,10 @@ import pytest_asyncio
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from millstream.app import App
-from millstream.collect.service import bind, collecting
+from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
 from millstream.home import Home
+from millstream.listen import bind
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -115,7 +116,12 @@ async def collect(
     chosen = CollectSettings(port=0, **settings)
     await asyncio.to_thread(ensure_topics, app, log)
     async with (
-        collecting(app, Settings(log=log, collect=chosen), Home(home), bind(chosen)) as url,
+        collecting(
+            app,
+            Settings(log=log, collect=chosen),
+            Home(home),
+            bind(chosen.host, chosen.port, tier="collect"),
+        ) as url,
         httpx.AsyncClient(base_url=url, timeout=60.0) as http,
     ):
         yield Collector(app, log, url, http)

@@ -17,10 +17,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 
 from millstream.audit import Report
-from millstream.collect.service import bind
-from millstream.collect.settings import CollectSettings
 from millstream.errors import MachineError
 from millstream.home import Home
+from millstream.listen import bind
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic
 from millstream.source import WebSocketSource
@@ -84,7 +83,7 @@ def test_a_taken_port_is_an_error_that_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(MachineError, match=rf"{port}.*another process.*collect\.port"):
-            bind(CollectSettings(port=port))
+            bind("127.0.0.1", port, tier="collect")
 
 
 async def test_it_reports_every_second_and_the_counts_add_up(collector: Collector) -> None:

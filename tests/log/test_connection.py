@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from millstream import App
 from millstream.errors import LogError, SettingsError
 from millstream.log.broker import Broker
-from millstream.log.connection import await_broker, client_config, spark_options
+from millstream.log.connection import Calm, await_broker, client_config, spark_options
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics
@@ -133,3 +134,17 @@ def test_a_cluster_that_asks_for_a_password_lets_in_who_has_it_and_nobody_else(
             await_broker(as_ann("wrong"), 2)
         with pytest.raises(LogError, match="did not answer"):
             await_broker(LogSettings(bootstrap=address), 2)
+
+
+def test_what_a_client_says_again_and_again_is_logged_once_in_a_while() -> None:
+    now = [0.0]
+    calm = Calm(lambda: now[0])
+
+    def passes(text: str) -> bool:
+        return calm.filter(logging.LogRecord("millstream.kafka", 40, "", 0, text, None, None))
+
+    assert passes("FAIL [thrd:1] refused")
+    assert not passes("FAIL [thrd:2] refused")
+    assert passes("ERROR all brokers are down")
+    now[0] = 10.0
+    assert passes("FAIL [thrd:1] refused")

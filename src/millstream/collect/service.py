@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -23,8 +22,8 @@ from millstream.collect.lookup import LogLookup
 from millstream.collect.reporter import Reporter
 from millstream.collect.settings import CollectSettings
 from millstream.collect.sources.websocket import WebSocketReader
-from millstream.errors import MachineError
 from millstream.home import Home
+from millstream.listen import bind
 from millstream.log.connection import await_broker
 from millstream.log.producer import Producer
 from millstream.log.topics import audit_topic, ensure_topics
@@ -40,32 +39,11 @@ _logger = logging.getLogger(__name__)
 
 def run(app: App, settings: Settings, home: Home) -> None:
     """Collect until SIGTERM or SIGINT; blocks."""
-    listener = bind(settings.collect)
+    listener = bind(settings.collect.host, settings.collect.port, tier="collect")
     await_broker(settings.log, timeout=_BROKER_SECONDS)
     ensure_topics(app, settings.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(app, settings, home, listener))
-
-
-def bind(settings: CollectSettings) -> socket.socket:
-    """A socket on the wanted address, not yet listening; MachineError if it cannot be had."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        taken = error.errno == errno.EADDRINUSE
-        why = "another process has that port" if taken else error.strerror
-        raise MachineError(
-            f"cannot collect on {settings.host}:{settings.port}: {why}",
-            remedy=f"stop it (`ss -ltnp 'sport = :{settings.port}'` shows who it is), or set "
-            "collect.port (0: any free one)"
-            if taken
-            else "set collect.host and collect.port to an address of this machine",
-        ) from None
-    return listener
 
 
 async def _run(app: App, settings: Settings, home: Home, listener: socket.socket) -> None:

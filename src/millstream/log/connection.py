@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -14,6 +15,27 @@ from millstream.log.java_security import java_security
 from millstream.log.settings import LogSettings
 
 _LOGGER = logging.getLogger("millstream.kafka")
+_QUIET_SECONDS = 10.0
+
+
+class Calm(logging.Filter):
+    """Lets each kind of message through once in ten seconds; clients repeat them endlessly."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.getMessage().split(" ", 1)[0]  # librdkafka's name of what happened
+        now = self._clock()
+        if now - self._said.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
+            return False
+        self._said[kind] = now
+        return True
+
+
+_LOGGER.addFilter(Calm())
 
 
 def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:

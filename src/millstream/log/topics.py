@@ -233,4 +233,9 @@ def _settle(answers: dict[Any, Future[Any]], what: str, harmless: set[int]) -> d
                     f"cannot {what} topic {name}: {error.str()}",
                     remedy="see the broker's log, and the rights of this user",
                 ) from failure
+        except TimeoutError as failure:
+            raise LogError(
+                f"cannot {what} a topic: Kafka did not answer in {_SECONDS:g} s",
+                remedy="see that it runs",
+            ) from failure
     return results

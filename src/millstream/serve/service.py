@@ -20,8 +20,9 @@ import uvloop
 
 from millstream.app import App
 from millstream.audit import Column, Report, ViewCounts, ViewDescription
-from millstream.errors import LogError, MachineError
+from millstream.errors import LogError
 from millstream.home import Home
+from millstream.listen import bind
 from millstream.log.producer import Producer
 from millstream.log.record import Record
 from millstream.log.topics import audit_topic, ensure_topics, stream_topic, view_topic, views_topic
@@ -82,7 +83,8 @@ class Server:
         self.url = ""
 
     async def __aenter__(self) -> Server:
-        self._socket = _listen(self._settings.serve.host, self._settings.serve.port)
+        self._socket = bind(self._settings.serve.host, self._settings.serve.port, tier="serve")
+        self._socket.listen(2048)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         config = uvicorn.Config(
@@ -252,24 +254,6 @@ def _counts(live: Live) -> ViewCounts:
         serve_ms=live.tally.serve.summary(),
         position=str(live.position),
     )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit it; without, an answer's second packet waits 40 ms for the client.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise MachineError(
-            f"cannot serve on {host}:{port}: {error.strerror}",
-            remedy="stop what listens there, or choose another with serve.port or --serve-port",
-        ) from error
-    return listening
 
 
 def _now() -> int:
