@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -124,13 +125,18 @@ def check_slots(spark: SparkSession, needed: int, patience: float = 30.0) -> Non
     """MachineError unless the session's executors run as many tasks at once as the queries need."""
     deadline = time.monotonic() + patience
     while (have := task_slots(spark)) < needed:
-        if (spark.sparkContext.master or "").startswith("local") or time.monotonic() > deadline:
+        if _is_local(spark) or time.monotonic() > deadline:
             raise MachineError(
                 f"the views need {needed} task slots at once, but Spark has {have}",
                 remedy="add workers or cores, use fewer partitions, or run views with"
                 ' mode="micro_batch"',
             )
         time.sleep(0.2)
+
+
+def _is_local(spark: SparkSession) -> bool:
+    """Whether the session has the slots that it will ever have, being in one process."""
+    return re.fullmatch(r"local(\[.*])?", spark.sparkContext.master or "") is not None
 
 
 def _partitions(settings: Settings) -> Callable[[str], int]:
