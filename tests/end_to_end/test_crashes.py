@@ -100,16 +100,18 @@ class Load(Background):
     async def _post(self, http: httpx.AsyncClient, batch: list[dict[str, str | int]]) -> None:
         with contextlib.suppress(KeyError):
             self._url = self._system.collect_url
+        ids = {str(event["id"]) for event in batch}
+        self.unclear |= ids  # until something is known of them, even if this task ends here
         try:
             answer = await http.post(f"{self._url}/v1/streams/readings", json=batch)
         except httpx.ConnectError:
-            return  # nobody was there: nothing was sent
+            self.unclear -= ids  # nobody was there: nothing was sent
+            return
         except httpx.HTTPError:
-            self.unclear.update(str(event["id"]) for event in batch)
             return
         if answer.status_code != 200:
-            self.unclear.update(str(event["id"]) for event in batch)
             return
+        self.unclear -= ids
         assert answer.json()["accepted"] == BATCH
         for event in batch:
             self.accepted[str(event["id"])] = (str(event["sensor"]), int(event["value"]))

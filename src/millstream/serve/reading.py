@@ -45,16 +45,18 @@ class Reading:
         self.caught_up = asyncio.Event()
 
     async def start(self, epoch: str) -> None:
-        """Begin with the topic of that id."""
+        """Begin with the topic of that id, or go on with it if it still holds what comes next."""
         self.stop()
         held = await asyncio.to_thread(bounds, self._log, self._live.topic)
-        starts = {
-            partition: low if self._newest is None else max(low, high - self._newest)
-            for partition, (low, high) in held.items()
-        }
-        self._live.tally.live = False
-        self._live.begin(epoch, starts)
-        self.caught_up.clear()
+        starts = dict(enumerate(self._live.table.offsets))
+        if not (epoch == self._live.epoch and _holds(held, starts)):
+            starts = {
+                partition: low if self._newest is None else max(low, high - self._newest)
+                for partition, (low, high) in held.items()
+            }
+            self._live.tally.live = False
+            self._live.begin(epoch, starts)
+            self.caught_up.clear()
         self._reader = Reader(
             self._log,
             {(self._live.topic, partition): offset for partition, offset in starts.items()},
@@ -79,6 +81,13 @@ class Reading:
         logger.info("topic %s, partition %d is not as it was; looking again", topic, partition)
         if self._lost is not None:
             self._lost()
+
+
+def _holds(held: Mapping[int, tuple[int, int]], starts: Mapping[int, int]) -> bool:
+    """Whether a topic has all that comes from `starts` on, in each of its partitions."""
+    return held.keys() == starts.keys() and all(
+        held[partition][0] <= offset <= held[partition][1] for partition, offset in starts.items()
+    )
 
 
 class Readings:
@@ -138,8 +147,9 @@ class Readings:
     async def _follow(self) -> None:
         ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._log, list(self._readings))
         for topic, (live, reading) in self._readings.items():
-            # A topic that lost records without being made anew (its retention was faster than we
-            # were) is read again too: what is in memory has a hole.
+            # A broker that just came back may not know its topics for a moment: then we go on. But
+            # one that lost records (its retention was faster than we were) is read again from its
+            # beginning, because what is in memory has a hole.
             if topic in ids and (ids[topic] != live.epoch or topic in self._lost):
                 self._lost.discard(topic)
                 await reading.start(ids[topic])
