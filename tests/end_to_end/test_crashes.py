@@ -271,10 +271,12 @@ def same(system: System, address: str) -> bool:
 def test_the_death_of_the_supervisor_ends_all_and_a_new_run_goes_on(
     crashing: System, start_system: StartSystem
 ) -> None:
-    before = numbers(crashing)
+    before, alive = numbers(crashing), crashing.processes()
+    tiers = ("kafka", "collect", "analyze", "spark", "serve")
+    assert {crashing.pid(tier) for tier in tiers} <= alive.keys()
     crashing.process.kill()
     crashing.process.wait()
-    for pid in crashing.processes():
+    for pid in alive:
         wait_dead(pid)
     crashing.destroy()
     with start_system(
@@ -283,6 +285,7 @@ def test_the_death_of_the_supervisor_ends_all_and_a_new_run_goes_on(
         again.until(lambda: numbers(again) == before, 60, "the same answers as before")
         again.post("readings", {"id": "after", "sensor": "s0", "value": 1})
         again.until(lambda: numbers(again)["s0"] == before["s0"] + 1, 60, "one more")
+        assert again.end(signal.SIGTERM) == 0
 
 
 def wait_dead(pid: int) -> None:

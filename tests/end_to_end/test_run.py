@@ -210,27 +210,6 @@ def test_what_dies_comes_back_and_ctrl_c_leaves_nothing(
         assert ends[2:] == ["analyze", "serve", "kafka"]
 
 
-def test_nothing_outlives_a_run_that_was_killed_and_the_next_run_knows_all(
-    start_system: StartSystem,
-) -> None:
-    with start_system() as system:
-        system.post("orders", {"id": 1, "city": "Ghent", "amount": 5})
-        system.until(lambda: system.rows("by_city"))
-        before = system.processes()
-        assert {system.pid(tier) for tier in (*TIERS, "spark")} <= before.keys()
-        system.process.kill()
-        system.process.wait()
-        deadline = time.monotonic() + 15
-        while system.processes():
-            assert time.monotonic() < deadline, system.processes()
-            time.sleep(0.05)
-        system.ended = True
-    with start_system(home=system.home.path) as again:
-        again.post("orders", {"id": 2, "city": "Ghent", "amount": 5})
-        again.until(lambda: {"city": "Ghent", "n": 2, "amount": 10} in again.rows("by_city"))
-        assert again.end(signal.SIGTERM) == 0
-
-
 def test_a_mistake_that_only_spark_sees_ends_the_run_with_its_message(
     start_system: StartSystem,
 ) -> None:
