@@ -7,16 +7,12 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
-
 from millstream.analyze.plan import ViewPlan
 from millstream.app import App
 from millstream.errors import LogError
-from millstream.log.connection import client_config
+from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, recreate_topic, topic_ids
-
-_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     if folder.exists():
         shutil.rmtree(folder)
     results = ids[plan.topic]
-    if _holds_anything(log, plan.topic):
+    if any(end > 0 for _, end in bounds(log, plan.topic).values()):
         results = recreate_topic(app, log, plan.name)
     here.mkdir(parents=True)
     fresh = marker.with_suffix(".new")
@@ -72,16 +68,3 @@ def _read(marker: Path) -> _Marker | None:
         return _Marker(**json.loads(marker.read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
-
-
-def _holds_anything(log: LogSettings, topic: str) -> bool:
-    consumer = Consumer(client_config(log, group_id="millstream-unused", enable_auto_commit=False))
-    try:
-        partitions = consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions
-        ends = (
-            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_SECONDS)[1]
-            for number in partitions
-        )
-        return any(end > 0 for end in ends)
-    finally:
-        consumer.close()
