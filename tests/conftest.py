@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 
-# A shared machine is slow at times; how long one example takes says nothing about the code.
-settings.register_profile("unhurried", deadline=None)
+# A shared machine is slow at times; how long an example takes, to make or to run, says nothing
+# about the code.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 if TYPE_CHECKING:

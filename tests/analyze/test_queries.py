@@ -118,6 +118,33 @@ app.view("ids", sql="SELECT id FROM orders")
     )
 
 
+def test_a_query_killed_in_its_first_batch_begins_again(live: Any, pipeline: Any) -> None:
+    app = pipeline(f"""{STREAM}
+app.view("n", key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY city")
+""")
+
+    def counted() -> int:
+        return sum(row["n"] for row in live.table("n").values())
+
+    live.start(app)
+    live.send("orders", *orders(40))
+    live.gives(counted, 40)
+    live.stop()
+    # What a kill leaves before the first batch is noted down: results in the topic, halves on disk.
+    checkpoint = next(
+        path for path in (live._home / "checkpoints" / "n").iterdir() if path.is_dir()
+    )
+    for log in ("offsets", "commits"):
+        for noted in (checkpoint / log).iterdir():
+            noted.unlink()
+        (checkpoint / log / ".0.5f1c.tmp").write_bytes(b"v1")
+    assert any((checkpoint / "state").iterdir())
+    live.start(app)
+    live.send("orders", *orders(20))
+    live.gives(counted, 60)
+    assert live.queries.counts()["n"].restarts == 0
+
+
 def test_a_changed_view_replays_the_log_into_a_new_topic(live: Any, pipeline: Any) -> None:
     before = pipeline(f"""{STREAM}
 app.view("v", sql="SELECT id FROM orders WHERE amount >= 50")

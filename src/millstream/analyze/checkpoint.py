@@ -43,6 +43,7 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     reads = {topic: ids[topic] for topic in plan.reads}
     found = _read(marker)
     if found == _Marker(plan.generation, reads, ids[plan.topic]) and here.is_dir():
+        _clear_unless_begun(here)
         return here
     if folder.exists():
         shutil.rmtree(folder)
@@ -61,6 +62,15 @@ def forget_others(checkpoints: Path, views: set[str]) -> None:
     for folder in checkpoints.iterdir() if checkpoints.is_dir() else ():
         if folder.name not in views:
             shutil.rmtree(folder)
+
+
+def _clear_unless_begun(checkpoint: Path) -> None:
+    # Killed before its first batch was noted down, a query leaves halves of files behind, beside
+    # which Spark refuses to begin. Nothing in there counts before that batch's offsets do.
+    offsets = checkpoint / "offsets"
+    if not offsets.is_dir() or not any(entry.name.isdigit() for entry in offsets.iterdir()):
+        shutil.rmtree(checkpoint)
+        checkpoint.mkdir()
 
 
 def _read(marker: Path) -> _Marker | None:
