@@ -159,7 +159,7 @@ MISTAKES = {
     'app.stream("s", schema="x INT", retention="0 days")': (4, "retention of nothing"),
     'app.stream("s", schema="x INT", retention=7)': (4, "'7' is not a duration"),
     'app.stream("s", schema="x INT", delivery="exactly-once")': (4, "did you mean 'exactly_once'?"),
-    'app.stream("s", schema="x INT", source="ws://x/y")': (4, "write source=WebSocketSource("),
+    'app.stream("s", schema="x INT", source=7)': (4, "write source=WebSocketSource("),
     'app.stream("s", schema="x INT", source=WebSocketSource("http://x"))': (
         4,
         "'http://x'",

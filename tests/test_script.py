@@ -90,7 +90,7 @@ MISTAKES = {
     "CREATE STREAM t (x INT) WITH (key = 'x' source = 'y');": (2, "a comma or ')' is expected"),
     "CREATE STREAM t (x INT) WITH (key = 'x', key = 'x');": (2, "'key' is there twice"),
     "CREATE STREAM t (x INT) WITH (\n schema = 'x INT');": (3, "schema is not written in WITH"),
-    "CREATE STREAM t (x INT) WITH (source =\n 'http://x');": (2, "not the address of a WebSocket"),
+    "CREATE STREAM t (x INT) WITH (source =\n 'gopher://x');": (2, "names no kind of source"),
     "CREATE VIEW v AS;": (2, "a SELECT is expected, not ';'"),
     "CREATE VIEW v SELECT x FROM s;": (2, "'AS' is expected, not 'SELECT'"),
     "CREATE VIEW v AS\nSELECT x\nFRM s;": (4, "did you mean FROM?"),

@@ -9,11 +9,11 @@ from typing import Any, Never, TypeVar, overload
 from millstream.declare import check_name, declare_stream, declare_view
 from millstream.errors import PipelineError
 from millstream.graph import check_graph, in_order
-from millstream.model import Delivery, Mode, Reading, Stream, View
+from millstream.model import Delivery, Mode, OnInvalid, Reading, Stream, View
 from millstream.place import Call, Place, Statement, mistake
 from millstream.source import Source
 
-__all__ = ["App", "Delivery", "Mode", "Place", "Reading", "Stream", "View"]
+__all__ = ["App", "Delivery", "Mode", "OnInvalid", "Place", "Reading", "Stream", "View"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,7 +48,11 @@ class App:
         lateness: str | timedelta = "0 seconds",
         delivery: Delivery = "exactly_once",
         retention: str | timedelta = "7 days",
-        source: Source | None = None,
+        source: Source | str | None = None,
+        dedup: str | timedelta = "1 hour",
+        on_invalid: OnInvalid = "reject",
+        shed: str | None = None,
+        shed_at: float = 0.8,
         description: str = "",
         **unknown: Never,
     ) -> Stream:
@@ -60,7 +64,11 @@ class App:
         lateness: how long a window waits for events that come late.
         delivery: what holds when something dies: exactly_once, at_least_once or at_most_once.
         retention: how long the log keeps events.
-        source: where the collector pulls events from; they can always be posted as well.
+        source: where the collector pulls events from, or its URL; posting works as well.
+        dedup: how long a sender's id (Idempotency-Key, CloudEvents id) makes a retry safe.
+        on_invalid: reject what does not fit the schema, or keep it in the stream, marked.
+        shed: what may be dropped under pressure: 'random', or an SQL condition on an event.
+        shed_at: how full the journal is when that begins, between 0 and 1.
         """
         options = {
             "schema": schema,
@@ -70,6 +78,10 @@ class App:
             "delivery": delivery,
             "retention": retention,
             "source": source,
+            "dedup": dedup,
+            "on_invalid": on_invalid,
+            "shed": shed,
+            "shed_at": shed_at,
             "description": description,
             **unknown,
         }

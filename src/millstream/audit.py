@@ -40,9 +40,12 @@ class SourceState(msgspec.Struct, omit_defaults=True):
     kind: str
     url: str
     state: Literal["connecting", "connected", "retrying", "stopped"]
-    received: int = 0
+    received: int = 0  # messages
     reconnects: int = 0
     error: str = ""
+    rate: float = 0.0  # messages a second, over the last seconds
+    behind: int | None = None  # how much the peer still has for us, where it says so
+    behind_unit: str = ""  # of what: messages, bytes, files
 
 
 class ViewCounts(msgspec.Struct, omit_defaults=True):

@@ -12,6 +12,7 @@ from millstream.schema import Schema
 from millstream.source import Source
 
 Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
+OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
 
@@ -30,6 +31,10 @@ class Stream:
     source: Source | None
     place: Place
     description: str = ""
+    dedup: timedelta = timedelta(hours=1)  # how long a sender's id is remembered
+    on_invalid: OnInvalid = "reject"
+    shed: str | None = None  # "random", or an SQL condition for what matters least
+    shed_at: float = 0.8  # how full the journal is when shedding begins
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from sqlglot.tokens import Token, TokenType
 from millstream.app import App
 from millstream.errors import PipelineError
 from millstream.place import Place
-from millstream.source import WebSocketSource
 from millstream.tokens import Tokens, line_at
 
 _FORMS = {
@@ -110,8 +109,6 @@ class _Script:
         statement.lines["schema"] = line_at(self.text, opening.start)
         options = self._read_options(statement, "STREAM")
         self._end("STREAM")
-        if isinstance(options.get("source"), str):
-            options["source"] = WebSocketSource(options["source"])
         schema = self.text[opening.end + 1 : closing.start]
         app.add_stream(statement, name, {**options, "schema": schema})
 

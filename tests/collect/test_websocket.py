@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.collect.recording import RecordingInlet
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -21,25 +22,11 @@ _QUICK = CollectSettings(
 )
 
 
-class Inlet:
-    """Holds what it was offered; while `open` is not set it takes nothing."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def offer(self, message: bytes) -> int:
-        await self.open.wait()
-        self.messages.append(message)
-        return 1
-
-
 @contextlib.asynccontextmanager
 async def reading(
     source: WebSocketSource, settings: CollectSettings = _QUICK
-) -> AsyncIterator[tuple[WebSocketReader, Inlet]]:
-    reader, inlet = WebSocketReader("rsvps", source, settings), Inlet()
+) -> AsyncIterator[tuple[WebSocketReader, RecordingInlet]]:
+    reader, inlet = WebSocketReader("rsvps", source, settings), RecordingInlet()
     task = asyncio.create_task(reader.run(inlet))
     try:
         yield reader, inlet

@@ -108,7 +108,7 @@ def show(app: App, found: Plan) -> None:
     out = console()
     out.print(Text(f"app {found.app}", "bold"))
     for stream in app.streams.values():
-        source = stream.source.url if stream.source else "HTTP"
+        source = stream.source.address if stream.source else "HTTP"
         out.print(Text.assemble("\n", ("stream ", "dim"), (stream.name, "bold cyan")))
         out.print(
             lines(

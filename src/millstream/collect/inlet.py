@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 
 from millstream.collect.body import Form, split
 from millstream.collect.intake import Batch, Intake, Overloaded
@@ -27,8 +28,19 @@ class StreamInlet:
         self._unconfirmed: list[bytes] = []
         self._resending: asyncio.Task[None] | None = None
 
-    async def offer(self, message: bytes) -> int:
-        """Take over a message's events; the number of them. See `Inlet.offer`."""
+    @property
+    def bookmark(self) -> bytes | None:
+        return None
+
+    async def offer(
+        self,
+        message: bytes,
+        *,
+        content_type: str = "application/json",
+        attributes: Mapping[str, str] | None = None,
+        bookmark: bytes | None = None,
+    ) -> asyncio.Future[None]:
+        """Take over a message's events. See `Inlet.offer`."""
         if self._resending is not None:
             # What failed goes first, and nothing is read while Kafka is away.
             await asyncio.shield(self._resending)
@@ -40,7 +52,9 @@ class StreamInlet:
                 self._keep(events)  # the collector stops, but it has read them
                 raise
             batch.outcome.add_done_callback(lambda _: self._confirm(batch, events))
-        return len(events)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
     async def close(self, seconds: float) -> int:
         """Send what is left, for so long; the number of events that Kafka never confirmed."""

@@ -1,28 +1,44 @@
-"""What a source must do, and what it is given: the boundary of `collect/sources/`."""
+"""What a source's reader must do, and what it is given: the boundary of `collect/sources/`."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from millstream.audit import SourceState
 
 
 class Inlet(Protocol):
-    """A stream's way into the log, for a source that has no sender to answer."""
+    """A stream's way in, for a reader that has no sender to answer."""
 
-    async def offer(self, message: bytes) -> int:
-        """Take over a message's events; the number of them.
+    @property
+    def bookmark(self) -> bytes | None:
+        """The newest bookmark that is on disk: where to go on after a restart."""
 
-        Waits while too much is pending at Kafka, so a source that awaits it before it reads on
-        hands the pressure back to its peer. When it returns, the events are handed over, not yet in
-        the log: what Kafka does not confirm is sent again until it does (at least once). Events
-        that don't fit the stream's schema go to its rejected topic. Raises nothing for what is in a
-        message.
+    async def offer(
+        self,
+        message: bytes,
+        *,
+        content_type: str = "application/json",
+        attributes: Mapping[str, str] | None = None,
+        bookmark: bytes | None = None,
+    ) -> asyncio.Future[None]:
+        """Take over a message: an event, an array or lines of them, as its content type says.
+
+        Waits while there is no room, so a reader that awaits it before it reads on hands the
+        pressure back to its peer. The future is done when the message and its bookmark are on disk,
+        which is the moment to acknowledge it to a peer that wants that. It never fails: what cannot
+        be stored now is stored later, in order. Raises nothing for what is in a message; events
+        that don't fit the schema go to the stream's rejected topic.
+
+        `attributes` are CloudEvents attributes (id, source, type, time, subject) of a message that
+        is one event. `bookmark` is the reader's own note of where it is after this message.
         """
 
 
-class Source(Protocol):
-    """Something that the collector reads events from."""
+class Reader(Protocol):
+    """Something that the collector reads events from; made by (stream, source, settings)."""
 
     @property
     def state(self) -> SourceState:

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.audit import Report
 from millstream.collect.intake import Intake
-from millstream.collect.interface import Source
+from millstream.collect.interface import Reader
 from millstream.errors import LogError
 from millstream.log.producer import Delivery, Producer
 from millstream.measure import Clock
@@ -28,7 +28,7 @@ class Reporter:
     def __init__(
         self,
         intake: Intake,
-        sources: Sequence[Source],
+        sources: Sequence[Reader],
         producer: Producer,
         topic: str,
         clock: Clock = time.monotonic,

@@ -17,18 +17,17 @@ from millstream.collect.http import CollectApp
 from millstream.collect.identity import next_identity
 from millstream.collect.inlet import StreamInlet
 from millstream.collect.intake import Intake
-from millstream.collect.interface import Source
+from millstream.collect.interface import Reader
 from millstream.collect.lookup import LogLookup
 from millstream.collect.reporter import Reporter
 from millstream.collect.settings import CollectSettings
-from millstream.collect.sources.websocket import WebSocketReader
+from millstream.collect.sources import reader_of
 from millstream.home import Home
 from millstream.listen import bind
 from millstream.log.connection import await_broker
 from millstream.log.producer import Producer
 from millstream.log.topics import audit_topic, ensure_topics
 from millstream.settings import Settings
-from millstream.source import WebSocketSource
 
 _BROKER_SECONDS = 60.0
 _SOURCE_PATIENCE_SECONDS = 3600.0
@@ -83,12 +82,17 @@ async def collecting(
     producer = Producer(settings.log, patience=settings.collect.ack_timeout)
     patient = Producer(settings.log, patience=_SOURCE_PATIENCE_SECONDS)
     intake = Intake(app, settings.collect, producer, next_identity(home))
-    sources = _sources(app, settings.collect)
-    inlets = [
-        StreamInlet(intake, patient, intake.lanes[stream], source.state.url)
-        for stream, source in sources
+    pulled = [stream for stream in app.streams.values() if stream.source is not None]
+    readers: Sequence[Reader] = [
+        reader_of(stream.name, stream.source, settings.collect)
+        for stream in pulled
+        if stream.source is not None
     ]
-    readers: Sequence[Source] = [source for _, source in sources]
+    inlets = [
+        StreamInlet(intake, patient, intake.lanes[stream.name], stream.source.address)
+        for stream in pulled
+        if stream.source is not None
+    ]
     reporter = Reporter(intake, readers, producer, audit_topic(app.name))
     server = _Server(
         CollectApp(
@@ -140,17 +144,6 @@ async def _finish(
         _logger.error("%d events that were read from sources did not get to Kafka", lost)
     reporter.report()
     await asyncio.gather(producer.close(1.0), patient.close(0.0))
-
-
-def _sources(app: App, settings: CollectSettings) -> list[tuple[str, Source]]:
-    sources: list[tuple[str, Source]] = []
-    for stream in app.streams.values():
-        match stream.source:
-            case WebSocketSource() as source:
-                sources.append((stream.name, WebSocketReader(stream.name, source, settings)))
-            case None:
-                pass
-    return sources
 
 
 def _url(listener: socket.socket) -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from millstream.declare.options import check_name, check_options, choice, duration
 from millstream.errors import PipelineError
-from millstream.model import Delivery, Stream
+from millstream.model import Delivery, OnInvalid, Stream
 from millstream.names import suggest
 from millstream.place import Statement, mistake
 from millstream.schema import Field, Primitive, Schema, parse_schema
 from millstream.schema.types import INTEGERS
-from millstream.source import Source, WebSocketSource
+from millstream.source import Source, WebSocketSource, source_from_text
 
 STREAM_OPTIONS = (
     *("schema", "key", "event_time", "lateness", "delivery", "retention", "source"),
-    "description",
+    *("dedup", "on_invalid", "shed", "shed_at", "description"),
 )
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
 # The reader adds these to every row; see the analyze tier.
@@ -60,9 +59,49 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         delivery=choice(statement, what, "delivery", options, "exactly_once", Delivery),
         retention=retention,
         source=_source(statement, what, options.get("source")),
+        dedup=duration(statement, what, "dedup", options.get("dedup", "1 hour")),
+        on_invalid=choice(statement, what, "on_invalid", options, "reject", OnInvalid),
+        shed=_shed(statement, what, options),
+        shed_at=_shed_at(statement, what, options.get("shed_at", 0.8)),
         place=statement.place,
         description=options.get("description") or "",
     )
+
+
+def _shed(statement: Statement, what: str, options: Mapping[str, Any]) -> str | None:
+    shed = options.get("shed")
+    if shed is None:
+        return None
+    if not isinstance(shed, str) or not shed.strip():
+        raise mistake(
+            statement,
+            f"{what} has shed={shed!r}",
+            remedy="write 'random', or an SQL condition for what matters least, as in 'debug'",
+            option="shed",
+        )
+    if options.get("delivery", "exactly_once") == "exactly_once":
+        raise mistake(
+            statement,
+            f"{what} is exactly_once, and may shed: an event cannot both count and be dropped",
+            remedy="leave out shed=, or declare delivery='at_least_once'",
+            option="shed",
+        )
+    return shed
+
+
+def _shed_at(statement: Statement, what: str, value: object) -> float:
+    try:
+        pressure = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        pressure = -1.0
+    if not 0 < pressure < 1:
+        raise mistake(
+            statement,
+            f"{what} has shed_at={value!r}",
+            remedy="write how full the journal may be before events are dropped, as in 0.8",
+            option="shed_at",
+        )
+    return pressure
 
 
 def _schema(statement: Statement, what: str, described: object) -> Schema:
@@ -142,19 +181,21 @@ def _check_event_time(statement: Statement, what: str, schema: Schema, event_tim
 def _source(statement: Statement, what: str, source: object) -> Source | None:
     if source is None:
         return None
-    if not isinstance(source, WebSocketSource):
+    if isinstance(source, str | dict):
+        try:
+            source = source_from_text(source)
+        except ValueError as error:
+            wrong, _, remedy = str(error).partition("; ")
+            raise mistake(statement, f"{what} {wrong}", remedy=remedy, option="source") from None
+    if not isinstance(source, Source):
         raise mistake(
             statement,
             f"{what} has source={source!r}, which is not a source",
-            remedy="write source=WebSocketSource('ws://host/path')",
+            remedy=f"write source={WebSocketSource.example}, or another of millstream's sources",
             option="source",
         )
-    url = urlsplit(source.url) if isinstance(source.url, str) else None
-    if url is None or url.scheme not in ("ws", "wss") or not url.netloc:
+    if problem := source.problem():
         raise mistake(
-            statement,
-            f"{what} has the source {source.url!r}, which is not the address of a WebSocket",
-            remedy="write it as ws://host/path or wss://host/path",
-            option="source",
+            statement, f"{what} {problem}", remedy=f"write {source.example}", option="source"
         )
     return source

@@ -106,7 +106,7 @@ def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
         "event_time": stream.event_time,
         "lateness_ms": round(stream.lateness.total_seconds() * 1000),
         "delivery": stream.delivery,
-        "source": None if source is None else {"kind": source.kind, "url": source.url},
+        "source": None if source is None else {"kind": source.kind, "url": source.address},
     }
 
 

@@ -1,0 +1,20 @@
+"""One module per kind of source. They are imported when a pipeline uses them, not before."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from millstream.collect.interface import Reader
+from millstream.collect.settings import CollectSettings
+from millstream.source import Source
+
+READERS = {
+    "websocket": "websocket:WebSocketReader",
+}
+
+
+def reader_of(stream: str, source: Source, settings: CollectSettings) -> Reader:
+    """What reads `source` for a stream."""
+    module, _, name = READERS[source.kind].partition(":")
+    reader: Reader = getattr(import_module(f"{__name__}.{module}"), name)(stream, source, settings)
+    return reader

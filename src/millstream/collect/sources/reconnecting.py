@@ -1,0 +1,95 @@
+"""What all readers share: they connect, read, lose the peer, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from millstream.audit import SourceState
+from millstream.collect.interface import Inlet
+from millstream.collect.settings import CollectSettings
+from millstream.measure import Rate
+from millstream.source import Source
+
+_logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Source)
+
+
+class Lost(Exception):
+    """The peer is gone or makes no sense; the text says how."""
+
+
+class ReconnectingReader(ABC, Generic[S]):
+    """Keeps a source connected. Subclasses read; OSError and Lost mean: connect again."""
+
+    def __init__(self, stream: str, source: S, settings: CollectSettings) -> None:
+        self.stream = stream
+        self.source = source
+        self.settings = settings
+        self.behind: int | None = None  # how much the peer still has for us, where it says so
+        self.behind_unit = ""
+        self._rate = Rate()
+        self._state = SourceState(stream, source.kind, source.address, "connecting")
+        self._connections = 0
+        self._failures = 0  # since the last message
+
+    @property
+    def state(self) -> SourceState:
+        """How it is doing."""
+        self._state.rate = self._rate.per_second()
+        self._state.behind, self._state.behind_unit = self.behind, self.behind_unit
+        return self._state
+
+    @abstractmethod
+    async def read(self, inlet: Inlet) -> None:
+        """Connect, call `connected`, and offer messages, calling `received` after each.
+
+        Returning means that the peer has ended the stream. OSError, TimeoutError and Lost are
+        failures of the peer; whatever else is raised is a bug.
+        """
+
+    def connected(self) -> None:
+        """The peer has answered."""
+        self._connections += 1
+        self._state.state = "connected"
+        self._state.reconnects = self._connections - 1
+
+    def received(self, messages: int = 1) -> None:
+        """Messages were handed over."""
+        self._state.received += messages
+        self._rate.add(messages)
+        self._failures = 0
+        self._state.error = ""
+
+    async def run(self, inlet: Inlet) -> None:
+        """Read until cancelled."""
+        try:
+            while True:
+                self._state.state = "retrying" if self._failures else "connecting"
+                try:
+                    await self.read(inlet)
+                    self._state.error = "the peer closed the connection"
+                except (OSError, TimeoutError, Lost) as error:
+                    self._state.error = str(error) or type(error).__name__
+                self._state.state = "retrying"
+                self._failures += 1
+                pause = self._pause()
+                _logger.warning(
+                    "lost %s for stream %s: %s; trying again in %.1f s",
+                    self._state.url,
+                    self.stream,
+                    self._state.error,
+                    pause,
+                )
+                await asyncio.sleep(pause)
+        finally:
+            self._state.state = "stopped"
+
+    def _pause(self) -> float:
+        # Full jitter: many collectors that lost the same peer do not come back all at once.
+        doubled = self.settings.reconnect_first * 2 ** min(self._failures - 1, 30)
+        return random.uniform(0, min(doubled, self.settings.reconnect_most))

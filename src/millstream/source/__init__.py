@@ -1,0 +1,53 @@
+"""What a pipeline can say about where a stream comes from."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from millstream.names import suggest
+from millstream.source.base import Source
+from millstream.source.websocket import WebSocketSource
+
+__all__ = ["SOURCES", "Source", "WebSocketSource", "source_from_text"]
+
+SOURCES: tuple[type[Source], ...] = (WebSocketSource,)
+
+
+def source_from_text(written: str | dict[str, str]) -> Source:
+    """The source that SQL writes as a URL, or as names with texts, one of which is its kind.
+
+    ValueError says what is wrong and, after a semicolon, what to write instead.
+    """
+    if isinstance(written, str):
+        return _by_url(written)
+    options: dict[str, Any] = dict(written)
+    kinds = {source.kind: source for source in SOURCES}
+    kind = options.pop("kind", "")
+    if kind not in kinds:
+        raise ValueError(f"has a source of unknown kind {kind!r}; {suggest(kind, list(kinds))}")
+    known = [field.name for field in fields(kinds[kind])]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"has a source with unknown option {name!r}; {suggest(name, known)}")
+    try:
+        return kinds[kind](**options)
+    except TypeError:
+        needed = ", ".join(known)
+        raise ValueError(f"has an incomplete source of kind {kind!r}; it takes {needed}") from None
+
+
+def _by_url(url: str) -> Source:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
+    for source in SOURCES:
+        if scheme in source.schemes:
+            return source(url)  # type: ignore[call-arg]
+    known = ", ".join(f"{scheme}://" for source in SOURCES for scheme in source.schemes)
+    raise ValueError(
+        f"has the source {url!r}, whose beginning names no kind of source; begin it with one of "
+        f"{known}, or write (kind = …)"
+    )

@@ -1,0 +1,47 @@
+"""An inlet for tests of sources: it remembers what it was offered, and stores it when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RecordingInlet:
+    """Takes nothing while `open` is not set, and puts nothing on disk while `disk` is not."""
+
+    bookmark: bytes | None = None
+    messages: list[bytes] = field(default_factory=list)
+    content_types: list[str] = field(default_factory=list)
+    attributes: list[Mapping[str, str] | None] = field(default_factory=list)
+    bookmarks: list[bytes | None] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    disk: asyncio.Event = field(default_factory=asyncio.Event)
+    _writing: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.open.set()
+        self.disk.set()
+
+    async def offer(
+        self,
+        message: bytes,
+        *,
+        content_type: str = "application/json",
+        attributes: Mapping[str, str] | None = None,
+        bookmark: bytes | None = None,
+    ) -> asyncio.Future[None]:
+        await self.open.wait()
+        self.messages.append(message)
+        self.content_types.append(content_type)
+        self.attributes.append(attributes)
+        self.bookmarks.append(bookmark)
+        task = asyncio.create_task(self._store(bookmark))
+        self._writing.append(task)
+        return task
+
+    async def _store(self, bookmark: bytes | None) -> None:
+        await self.disk.wait()
+        if bookmark is not None:
+            self.bookmark = bookmark
