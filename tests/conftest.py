@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -18,8 +19,30 @@ from millstream.log.settings import LogSettings
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+_TESTS = Path(__file__).parent
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share the tests out among two processes: whole systems, Spark's, then the rest by file.
+
+    The longest come first, and two whole systems never run at once.
+    """
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        uses_spark = folder == "analyze" or "spark" in getattr(item, "fixturenames", ())
+        group = folder if folder == "end_to_end" else "spark" if uses_spark else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
+    order = ["end_to_end", "spark"]
+
+    def turn(item: pytest.Item) -> int:
+        marker = item.get_closest_marker("xdist_group")
+        assert marker is not None
+        return order.index(marker.args[0]) if marker.args[0] in order else len(order)
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +62,14 @@ def app_name() -> str:
 
 
 class Eventually(Protocol):
-    def __call__(self, condition: Callable[[], object], seconds: float = 30.0) -> None: ...
+    def __call__(self, condition: Callable[[], object], seconds: float = 60.0) -> None: ...
 
 
 @pytest.fixture(scope="session")
 def eventually() -> Eventually:
     """Wait until a condition holds, and fail if it does not in time."""
 
-    def wait(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not so after {seconds:g} s: {condition}"

@@ -90,7 +90,7 @@ class Live:
             self._producer.produce(topic, json.dumps(event), key)
         assert self._producer.flush(10) == 0
 
-    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], seconds: float = 120.0) -> None:
         assert self.queries is not None
         deadline = time.monotonic() + seconds
         while not condition():
@@ -98,7 +98,7 @@ class Live:
             self.queries.tick()
             time.sleep(0.05)
 
-    def gives(self, actual: Callable[[], object], expected: object, seconds: float = 60.0) -> None:
+    def gives(self, actual: Callable[[], object], expected: object, seconds: float = 120.0) -> None:
         """Wait until `actual()` is as expected; if it does not become so, show how it differs."""
         assert self.queries is not None
         deadline = time.monotonic() + seconds

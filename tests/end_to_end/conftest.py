@@ -33,7 +33,7 @@ import pytest
 from millstream.home import Home, is_alive
 from millstream.supervise import launch
 
-START_SECONDS, END_SECONDS = 200.0, 15.0
+START_SECONDS, END_SECONDS = 240.0, 30.0
 MARK = "MILLSTREAM_SYSTEM_UNDER_TEST"
 
 PIPELINE = """
@@ -98,7 +98,7 @@ class System:
         rows: list[dict[str, Any]] = self.get(f"/v1/views/{view}")["rows"]
         return rows
 
-    def millstream(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    def millstream(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """A command of ours against this system's home."""
         command = [sys.executable, "-m", "millstream", *arguments, "--home", str(self.home.path)]
         return subprocess.run(
@@ -108,7 +108,7 @@ class System:
     def environment(self) -> dict[str, str]:
         return {**os.environ, MARK: self.mark}
 
-    def until(self, condition: Callable[[], Any], seconds: float = 60, what: str = "") -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
         """Wait for a true answer and return it; fails with the ends of all logs."""
         deadline = time.monotonic() + seconds
         while True:

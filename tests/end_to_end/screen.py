@@ -23,7 +23,7 @@ from millstream.load import load
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, view_topic, views_topic
 
-SECONDS = 60.0
+SECONDS = 120.0
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

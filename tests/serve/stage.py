@@ -27,7 +27,7 @@ from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:

@@ -22,7 +22,7 @@ time.sleep(600)
 """
 
 
-def await_end(pid: int, seconds: float = 10) -> None:
+def await_end(pid: int, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"

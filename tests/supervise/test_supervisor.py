@@ -44,7 +44,7 @@ class World:
         self.supervisor = Supervisor(parts, self.logs, self.told.append, policy, clock)
         return self.supervisor
 
-    def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         assert self.supervisor is not None
         deadline = time.monotonic() + seconds
         while not condition():
@@ -52,7 +52,7 @@ class World:
             self.supervisor.tick()
             time.sleep(0.005)
 
-    def run_on(self, seconds: float = 20) -> None:
+    def run_on(self, seconds: float = 60) -> None:
         """Tick until the supervisor raises."""
         self.until(lambda: False, seconds)
 
