@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import logging
-import socket
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from tests.log.guarded import guarded_broker
 
 from millstream import App
 from millstream.errors import LogError, SettingsError
-from millstream.log.broker import Broker
 from millstream.log.connection import Calm, await_broker, client_config, spark_options
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
@@ -109,22 +108,7 @@ def test_only_security_settings_are_taken_as_such() -> None:
 def test_a_cluster_that_asks_for_a_password_lets_in_who_has_it_and_nobody_else(
     tmp_path: Path,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    guarded = {
-        "listeners": f"GUARDED://{address}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "GUARDED:SASL_PLAINTEXT",
-        "listener.name.guarded.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.guarded.plain.sasl.jaas.config": f'{PLAIN} required user_ann="right";',
-    }
-
-    def as_ann(password: str) -> LogSettings:
-        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-        login |= {"sasl.username": "ann", "sasl.password": password}
-        return LogSettings(bootstrap=address, security=login)
-
-    with Broker(tmp_path, properties=guarded):
+    with guarded_broker(tmp_path) as as_ann:
         await_broker(as_ann("right"), 20)
         app = App("guarded")
         app.stream("events", schema="id LONG")
@@ -133,7 +117,7 @@ def test_a_cluster_that_asks_for_a_password_lets_in_who_has_it_and_nobody_else(
         with pytest.raises(LogError, match="did not answer"):
             await_broker(as_ann("wrong"), 2)
         with pytest.raises(LogError, match="did not answer"):
-            await_broker(LogSettings(bootstrap=address), 2)
+            await_broker(LogSettings(bootstrap=as_ann("right").bootstrap), 2)
 
 
 def test_what_a_client_says_again_and_again_is_logged_once_in_a_while() -> None:
