@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
+from tests.conftest import Eventually
 
 from millstream import App
 from millstream.errors import LogError
-from millstream.log.connection import admin
+from millstream.log.broker import Broker
+from millstream.log.connection import admin, client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
     audit_topic,
@@ -49,6 +53,30 @@ def test_a_table_is_compacted_and_everything_else_is_kept_for_a_time(
     assert kept[stream_topic(app.name, "events")]["retention.ms"] == str(2 * 24 * 3600 * 1000)
     assert kept[view_topic(app.name, "by_city")]["min.compaction.lag.ms"] == "600000"
     assert {config["message.timestamp.type"] for config in kept.values()} == {"CreateTime"}
+
+
+def test_a_busy_tables_topic_stays_small(
+    app: App, broker: Broker, log_settings: LogSettings, eventually: Eventually
+) -> None:
+    brief = log_settings.model_copy(update={"history": "1 second"})
+    ensure_topics(app, brief)
+    topic = view_topic(app.name, "by_city")
+    producer = Producer(client_config(brief, linger_ms=5, queue_buffering_max_kbytes=1 << 20))
+    for number in range(60_000):  # 60 MiB, of a table of ten rows
+        producer.produce(topic, number.to_bytes(8, "big") * 128, str(number % 10))
+    assert producer.flush(60) == 0
+    files = broker.home.kafka / "data" / f"{topic}-0"
+
+    def size() -> int:
+        total = 0
+        for segment in files.glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):  # compacted away meanwhile
+                total += segment.stat().st_size
+        return total
+
+    assert size() > 50 << 20
+    # The segment that is written to, and what is newest of the rest.
+    eventually(lambda: size() < 20 << 20, 120)
 
 
 def test_topics_may_be_ensured_by_many_processes_at_once_and_again(
