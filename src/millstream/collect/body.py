@@ -1,16 +1,43 @@
-"""The events in a body: a JSON object, an array of them, or one a line."""
+"""From a body to its events: decompress, split, take envelopes off. The same body, the same events.
+
+What is wrong with one event is that event's fault, or left for the validator to find; what is wrong
+with the body as a whole is `BodyRefused`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
 
 import msgspec
 
-from millstream.errors import MillstreamError
+from millstream.collect import cloudevents, delimited
+from millstream.collect.compression import decompress, encoding_of
+from millstream.collect.unpacked import BodyRefused, Limits, Unpacked, line_too_long, too_many
+from millstream.errors import InvalidEvent
+from millstream.nesting import is_deeper
+from millstream.schema import Schema, Struct
+
+__all__ = [
+    "BodyRefused",
+    "Form",
+    "Limits",
+    "Unpacked",
+    "Unpacker",
+    "check_readable",
+    "encoding_of",
+    "form_of",
+    "split",
+    "unpack",
+]
 
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITE = b" \t\r\n"
+_NO_SCHEMA = Struct(())
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
 class Form(Enum):
@@ -18,10 +45,16 @@ class Form(Enum):
 
     SNIFF = "look"
     LINES = "lines"
+    ROWS = "rows"
+    EVENT = "CloudEvent"
+    BATCH = "CloudEvents"
 
 
-class UnreadableContentType(MillstreamError):
+class UnreadableContentType(BodyRefused):
     """A content type that the collector does not read."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message, status=415, remedy=remedy)
 
 
 _FORMS = {
@@ -35,36 +68,138 @@ _FORMS = {
     "application/x-jsonlines": Form.LINES,
     "application/json-lines": Form.LINES,
     "application/json-seq": Form.LINES,
+    "text/csv": Form.ROWS,
+    "application/cloudevents+json": Form.EVENT,
+    "application/cloudevents-batch+json": Form.BATCH,
 }
-_known: dict[bytes, Form] = {}  # content types as they were written, so that each is parsed once
 
 
-def form_of(content_type: bytes) -> Form:
+@lru_cache(maxsize=128)
+def form_of(content_type: str | bytes) -> Form:
     """The form that a content type promises; UnreadableContentType names those that are read."""
-    form = _known.get(content_type)
-    if form is None:
-        form = _parse_content_type(content_type.decode("latin-1"))
-        if len(_known) < 100:  # what senders write must not grow without bound here
-            _known[content_type] = form
-    return form
-
-
-def _parse_content_type(text: str) -> Form:
+    text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
     media, _, parameters = text.partition(";")
     form = _FORMS.get(media.strip().lower())
     if form is None:
         raise UnreadableContentType(
             f"content type {media.strip()[:100]!r} is not read here",
-            remedy="send application/json (an object or an array) or application/x-ndjson",
+            remedy="send application/json (an object or an array), application/x-ndjson, text/csv, "
+            "application/cloudevents+json or application/cloudevents-batch+json",
         )
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
-        charset = value.strip().strip('"').lower()
-        if name.strip().lower() == "charset" and charset not in ("utf-8", "utf8", "us-ascii"):
-            raise UnreadableContentType(
-                f"charset {charset[:50]!r} is not read here", remedy="send UTF-8"
-            )
+        given = value.strip().strip('"').lower()
+        match name.strip().lower():
+            case "charset" if given not in ("utf-8", "utf8", "us-ascii"):
+                raise UnreadableContentType(
+                    f"charset {given[:50]!r} is not read here", remedy="send UTF-8"
+                )
+            case "header" if given == "absent":
+                raise UnreadableContentType(
+                    "CSV without a header is not read here",
+                    remedy="name the columns in the first line",
+                )
     return form
+
+
+def check_readable(content_type: str, attributes: Mapping[str, str] = _NO_ATTRIBUTES) -> None:
+    """BodyRefused (415) if no body of that content type can be read: known before it is read."""
+    if cloudevents.is_binary(attributes):
+        cloudevents.check_content_type(content_type)
+    else:
+        form_of(content_type)
+
+
+class Unpacker:
+    """Unpacks the bodies of one stream."""
+
+    def __init__(self, schema: Schema, limits: Limits) -> None:
+        self._schema = schema
+        self._limits = limits
+
+    def unpack(
+        self,
+        body: bytes,
+        content_type: str = "",
+        encoding: str = "",
+        attributes: Mapping[str, str] = _NO_ATTRIBUTES,
+    ) -> Unpacked:
+        """The body's events; BodyRefused if it cannot be read as a whole.
+
+        `encoding` is gzip, zstd or empty; `attributes` are a CloudEvent's that came beside the
+        body. No event at all is an empty list.
+        """
+        limits = self._limits
+        if encoding:
+            body = decompress(body, encoding, limits.max_body)
+        form = Form.SNIFF
+        if cloudevents.is_binary(attributes):
+            unpacked = cloudevents.binary(body, content_type, attributes)
+        else:
+            form = form_of(content_type)
+            unpacked = self._split(body, form)
+            if len(unpacked.values) > limits.max_events:
+                raise too_many(len(unpacked.values), limits)
+            if attributes and unpacked.attributes is None:
+                cloudevents.attach(unpacked, attributes)
+        # Most bodies are harmless as a whole, which is cheap to know. Rows grow into JSON.
+        if (
+            len(body) > limits.max_event
+            or body.count(b"{") + body.count(b"[") > limits.max_depth
+            or form is Form.ROWS
+        ):
+            self._check(unpacked)
+        return unpacked
+
+    def _split(self, body: bytes, form: Form) -> Unpacked:
+        match form:
+            case Form.EVENT:
+                return cloudevents.structured(body)
+            case Form.BATCH:
+                return cloudevents.batched(body, self._limits)
+            case Form.ROWS:
+                return delimited.rows(body, self._schema, self._limits)
+            case Form.LINES:
+                unpacked = Unpacked(_lines(body))
+                if len(body) > self._limits.max_line:
+                    self._check_lines(unpacked)
+                return unpacked
+            case Form.SNIFF:
+                return Unpacked(split(body, form))
+
+    def _check_lines(self, unpacked: Unpacked) -> None:
+        for index, line in enumerate(unpacked.values):
+            if len(line) > self._limits.max_line:
+                unpacked.faults[index] = line_too_long(len(line), self._limits)
+
+    def _check(self, unpacked: Unpacked) -> None:
+        limits = self._limits
+        for index, value in enumerate(unpacked.values):
+            if index in unpacked.faults:
+                continue
+            if len(value) > limits.max_event:
+                unpacked.faults[index] = InvalidEvent(
+                    f"the event has {len(value)} bytes, of at most {limits.max_event}",
+                    remedy="send a smaller one; keep what is large elsewhere, and its address in "
+                    "the event",
+                )
+            elif is_deeper(value, limits.max_depth):
+                unpacked.faults[index] = InvalidEvent(
+                    f"objects and arrays are nested more than {limits.max_depth} deep",
+                    remedy="send it flatter",
+                )
+
+
+def unpack(
+    body: bytes,
+    content_type: str,
+    encoding: str,
+    limits: Limits,
+    attributes: Mapping[str, str] = _NO_ATTRIBUTES,
+    schema: Schema = _NO_SCHEMA,
+) -> Unpacked:
+    """What `Unpacker.unpack` gives; without a schema, every cell of CSV is text."""
+    return Unpacker(schema, limits).unpack(body, content_type, encoding, attributes)
 
 
 def split(body: bytes, form: Form) -> list[bytes]:
@@ -75,7 +210,7 @@ def split(body: bytes, form: Form) -> list[bytes]:
     if trimmed[:1] == b"[":
         try:
             return [bytes(element) for element in _ARRAY.decode(body)]
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return [body]
     if b"\n" in trimmed and _starts_with_a_whole_line(body):
         return _lines(body)
@@ -90,9 +225,9 @@ def _lines(body: bytes) -> list[bytes]:
 
 def _starts_with_a_whole_line(body: bytes) -> bool:
     # An object printed over several lines is one event; lines that are each an object are many.
-    first = next(iter(_lines(body)), b"")
+    first = body.lstrip(_WHITE + b"\x1e").split(b"\n", 1)[0]
     try:
         _VALUE.decode(first)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
