@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-# CloudEvents' Kafka binding, and three of ours: who collected it, as the how-manieth, and what.
+# CloudEvents' Kafka binding, and ours: who collected it, as the how-manieth, and what.
 SPECVERSION = "ce_specversion"
 ID = "ce_id"
 SOURCE = "ce_source"
@@ -16,7 +16,11 @@ TRACEPARENT = "ce_traceparent"
 CONTENT_TYPE = "content-type"
 COLLECTOR = "ce_collector"
 SEQUENCE = "ce_sequence"
+INDEX = "ce_index"  # the event's place in the entry of that sequence; left out when 0
 FINGERPRINT = "ce_fingerprint"
+CORRELATION = "ce_correlationid"
+SAMPLED = "ce_sampledrate"  # the share of events like it that was kept; left out when 1
+INVALID = "ce_invalid"  # why an event does not fit its stream's schema, which keeps it nevertheless
 # On records of a rejected topic: why, and where in the event.
 REASON = "reason"
 FIELD = "field"

@@ -36,6 +36,11 @@ class Stream:
     shed: str | None = None  # "random", or an SQL condition for what matters least
     shed_at: float = 0.8  # how full the journal is when shedding begins
 
+    @property
+    def remembers_ids(self) -> bool:
+        """Whether a retry with the same id is recognised: what exactly once means to a sender."""
+        return self.delivery == "exactly_once" and bool(self.dedup)
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -16,7 +16,9 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import (
     audit_topic,
     ensure_topics,
+    keys_topic,
     recreate_topic,
+    seen_topic,
     stream_topic,
     topic_ids,
     topics,
@@ -36,9 +38,9 @@ def test_every_stream_and_view_gets_its_topics(app: App, log_settings: LogSettin
     ensure_topics(app, log_settings)
     ours = {name for name in admin(log_settings).list_topics(timeout=30).topics if app.name in name}
     assert {name.removeprefix(f"{app.name}.") for name in ours} == {
-        *("stream.events", "rejected.events", "late.events"),
+        *("stream.events", "rejected.events", "late.events", "seen.events"),
         *("view.by_city", "view.of_oslo"),
-        *("audit", "views"),
+        *("audit", "views", "keys"),
     }
     assert ours == set(topic_ids(log_settings, ours))
 
@@ -49,8 +51,10 @@ def test_a_table_is_compacted_and_everything_else_is_kept_for_a_time(
     ensure_topics(app, log_settings)
     kept = {topic.name: config_of(log_settings, topic.name) for topic in topics(app, log_settings)}
     compacted = {name for name, config in kept.items() if config["cleanup.policy"] == "compact"}
-    assert compacted == {view_topic(app.name, "by_city"), views_topic(app.name)}
+    tables = {view_topic(app.name, "by_city"), views_topic(app.name)}
+    assert compacted == tables | {keys_topic(app.name)}
     assert kept[stream_topic(app.name, "events")]["retention.ms"] == str(2 * 24 * 3600 * 1000)
+    assert kept[seen_topic(app.name, "events")]["retention.ms"] == str((60 + 10) * 60 * 1000)
     assert kept[view_topic(app.name, "by_city")]["min.compaction.lag.ms"] == "600000"
     assert {config["message.timestamp.type"] for config in kept.values()} == {"CreateTime"}
 

@@ -27,6 +27,7 @@ from millstream.log.settings import LogSettings
 
 _SECONDS = 30.0
 _AUDIT_KEPT = timedelta(days=1)
+_SEEN_MARGIN = timedelta(minutes=10)  # beyond the window: clocks differ, and collectors start late
 
 
 def stream_topic(app: str, name: str) -> str:
@@ -54,6 +55,16 @@ def views_topic(app: str) -> str:
     return f"{app}.views"
 
 
+def seen_topic(app: str, name: str) -> str:
+    """The senders' ids of the stream's events, for as long as a retry is recognised."""
+    return f"{app}.seen.{name}"
+
+
+def keys_topic(app: str) -> str:
+    """Compacted: the keys that the collectors of one cluster share; the first one counts."""
+    return f"{app}.keys"
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic as it must be."""
@@ -69,10 +80,14 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
         kept = _retained(stream.retention)
         for name in (stream_topic, rejected_topic, late_topic):
             yield Topic(name(app.name, stream.name), log.partitions, kept)
+        if stream.remembers_ids:
+            seen = _retained(stream.dedup + _SEEN_MARGIN)
+            yield Topic(seen_topic(app.name, stream.name), 1, seen)
     for view in app.views.values():
         yield _view(app.name, view, log)
     yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_KEPT))
     yield Topic(views_topic(app.name), 1, _compacted(timedelta(0)))
+    yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
 
 
 def ensure_topics(app: App, log: LogSettings) -> None:

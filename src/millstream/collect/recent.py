@@ -1,0 +1,57 @@
+"""When the newest events took each step, as far as this collector remembers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from millstream.log.producer import Delivery
+
+_EVENTS = 20_000  # some 5 MB
+
+
+class Steps:
+    """One entry's steps, in milliseconds since the epoch; 0: not yet, or not known."""
+
+    __slots__ = ("deliveries", "journaled_at", "logged_at")
+
+    def __init__(self) -> None:
+        self.journaled_at = 0
+        self.logged_at = 0
+        self.deliveries: Sequence[Delivery | None] = ()  # by the events' place in the entry
+
+
+class Recent:
+    """The steps of the newest entries of this collector's journal, of so many events."""
+
+    def __init__(self, most: int = _EVENTS) -> None:
+        self._most = most
+        self._held = 0
+        self._steps: OrderedDict[int, Steps] = OrderedDict()
+
+    def __getitem__(self, sequence: int) -> Steps | None:
+        return self._steps.get(sequence)
+
+    def journaled(self, sequence: int, at: int) -> None:
+        """The entry is on disk."""
+        self._of(sequence).journaled_at = at
+
+    def logged(self, sequence: int, at: int, deliveries: Sequence[Delivery | None]) -> None:
+        """Kafka has the entry's events, at these places; None: not in the log."""
+        steps = self._of(sequence)
+        self._held += len(deliveries) - len(steps.deliveries)
+        steps.logged_at, steps.deliveries = at, deliveries
+        self._forget()
+
+    def _of(self, sequence: int) -> Steps:
+        steps = self._steps.get(sequence)
+        if steps is None:
+            steps = self._steps[sequence] = Steps()
+            self._held += 1
+            self._forget()
+        return steps
+
+    def _forget(self) -> None:
+        while self._held > self._most and len(self._steps) > 1:
+            _, oldest = self._steps.popitem(last=False)
+            self._held -= 1 + len(oldest.deliveries)
