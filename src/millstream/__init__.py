@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millstream.app import App
     from millstream.errors import MillstreamError
-    from millstream.source import WebSocketSource
+    from millstream.source import SseSource, WebSocketSource
 
-__all__ = ["App", "MillstreamError", "WebSocketSource"]
+__all__ = ["App", "MillstreamError", "SseSource", "WebSocketSource"]
 __version__ = "0.1.0"
 
-_HOMES = {"App": "app", "MillstreamError": "errors", "WebSocketSource": "source"}
+_HOMES = {
+    "App": "app",
+    "MillstreamError": "errors",
+    "SseSource": "source",
+    "WebSocketSource": "source",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,17 +20,34 @@ class Latency(msgspec.Struct, frozen=True):
     p99: float
     max: float
     count: int
+    min: float = 0.0
+    mean: float = 0.0
 
 
 class StreamCounts(msgspec.Struct, omit_defaults=True):
-    """One stream in one collector, since that process started. accepted = logged + pending."""
+    """One stream in one collector, since that process started.
 
-    accepted: int = 0  # valid and taken in
+    accepted = logged + rejected + failed + shed + duplicates + pending, at every moment.
+    """
+
+    accepted: int = 0  # handed in, whatever became of it
     logged: int = 0  # acknowledged by Kafka's in-sync replicas
     rejected: int = 0  # invalid, and in the rejected topic
-    pending: int = 0
-    rate: float = 0.0  # accepted a second, over the last seconds
+    failed: int = 0  # refused by Kafka for good, and in the failed store
+    shed: int = 0  # dropped under pressure, as the stream allows
+    duplicates: int = 0  # the same as one before, by its id
+    pending: int = 0  # in the journal, or on the way to Kafka
+    recovered: int = 0  # of the accepted, those that an earlier start had left in the journal
+    rate: float = 0.0  # logged a second, over the last seconds
     latency_ms: Latency | None = None  # received to acknowledged
+    journaled_ms: Latency | None = None  # received to on disk
+    sent_ms: Latency | None = None  # received to handed to Kafka
+
+    def missing(self) -> int:
+        """How many of the accepted events are accounted for nowhere: 0, or something is wrong."""
+        return self.accepted - (
+            self.logged + self.rejected + self.failed + self.shed + self.duplicates + self.pending
+        )
 
 
 class SourceState(msgspec.Struct, omit_defaults=True):
@@ -39,8 +56,9 @@ class SourceState(msgspec.Struct, omit_defaults=True):
     stream: str
     kind: str
     url: str
-    state: Literal["connecting", "connected", "retrying", "stopped"]
+    state: Literal["connecting", "connected", "listening", "retrying", "stopped"]
     received: int = 0  # messages
+    lost: int = 0  # messages that never got in: dropped by the machine, too long, expired
     reconnects: int = 0
     error: str = ""
     rate: float = 0.0  # messages a second, over the last seconds

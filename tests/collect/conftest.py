@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from websockets.asyncio.server import Server, ServerConnection, serve
 
 from millstream.app import App
 from millstream.collect.service import collecting
@@ -29,20 +27,8 @@ from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
 from millstream.settings import Settings
 from millstream.source import Source
 
-Serve = Callable[[ServerConnection], Awaitable[None]]
-
-
-async def until(
-    condition: Callable[[], object | Awaitable[object]], *, seconds: float = 30.0
-) -> None:
-    """Return once `condition` holds; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        holds = condition()
-        if await holds if isinstance(holds, Awaitable) else holds:
-            return
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.005)
+from .waiting import until as until
+from .websocket_peer import Peer as Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,41 +129,6 @@ async def shared(
     app, home = shop(f"app{uuid.uuid4().hex[:10]}"), tmp_path_factory.mktemp("home")
     async with collect(app, log_settings, home, max_body=2_000_000) as running:
         yield running
-
-
-class Peer:
-    """A WebSocket server that does to each connection what the test says."""
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.serve: Serve = lambda connection: connection.wait_closed()
-        self._server: Server | None = None
-        self._serving: set[asyncio.Future[None]] = set()
-        self.url = ""
-
-    async def start(self, port: int = 0) -> None:
-        self._server = await serve(
-            self._serve, "127.0.0.1", port, ping_interval=None, compression=None
-        )
-        self.port = next(iter(self._server.sockets)).getsockname()[1]
-        self.url = f"ws://127.0.0.1:{self.port}/events"
-
-    async def stop(self) -> None:
-        for task in list(self._serving):
-            task.cancel()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-
-    async def _serve(self, connection: ServerConnection) -> None:
-        self.connections += 1
-        task = asyncio.ensure_future(self.serve(connection))
-        self._serving.add(task)
-        try:
-            await asyncio.wait([task])
-        finally:
-            self._serving.discard(task)
-            connection.transport.abort()
 
 
 @pytest.fixture

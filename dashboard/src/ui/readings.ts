@@ -32,7 +32,7 @@ export const BOXES = [
 export function read(system: System): Reading[] {
   const { collect, log, analyze, serve } = system.tiers;
   const sources = collect.sources ?? [];
-  const troubled = sources.filter((source) => source.state !== "connected");
+  const troubled = sources.filter((source) => !["connected", "listening"].includes(source.state));
   const clients = serve.clients ?? 0;
   const failing = Object.entries(analyze.views ?? {}).filter(([, view]) =>
     ["failed", "restarting"].includes(view.state ?? ""),

@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 from millstream.names import suggest
 from millstream.source.base import Source
+from millstream.source.sse import SseSource
 from millstream.source.websocket import WebSocketSource
 
-__all__ = ["SOURCES", "Source", "WebSocketSource", "source_from_text"]
+__all__ = ["SOURCES", "Source", "SseSource", "WebSocketSource", "source_from_text"]
 
-SOURCES: tuple[type[Source], ...] = (WebSocketSource,)
+SOURCES: tuple[type[Source], ...] = (WebSocketSource, SseSource)
 
 
 def source_from_text(written: str | dict[str, str]) -> Source:

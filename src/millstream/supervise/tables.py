@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-GOOD = {"up", "ready", "running", "connected"}
+GOOD = {"up", "ready", "running", "connected", "listening"}
 PASSING = {"starting", "waiting", "connecting", "restarting", "retrying"}
 
 
@@ -84,7 +84,7 @@ def _source(state: dict[str, Any] | None, described: dict[str, Any] | None) -> T
     if state is None:
         return Text(described["url"] if described else "HTTP only", style="dim")
     text = state_text(state["state"]).append(f" {state['url']}", style="dim")
-    if state.get("error") and state["state"] != "connected":
+    if state.get("error") and state["state"] not in GOOD:
         text.append(f" {state['error']}", style="red")
     return text
 

@@ -9,6 +9,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.source import Source
 
 READERS = {
+    "sse": "sse:SseReader",
     "websocket": "websocket:WebSocketReader",
 }
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from millstream.audit import SourceState
 from millstream.collect.interface import Inlet
 from millstream.collect.settings import CollectSettings
+from millstream.collect.sources.bundle import Parcel
 from millstream.measure import Rate
 from millstream.source import Source
 
 _logger = logging.getLogger(__name__)
+
+_QUIET_SECONDS = 10.0
 
 S = TypeVar("S", bound=Source)
 
@@ -32,10 +37,12 @@ class ReconnectingReader(ABC, Generic[S]):
         self.settings = settings
         self.behind: int | None = None  # how much the peer still has for us, where it says so
         self.behind_unit = ""
+        self.least_pause = 0.0  # seconds that the peer asks us to stay away, after it is lost
         self._rate = Rate()
         self._state = SourceState(stream, source.kind, source.address, "connecting")
         self._connections = 0
         self._failures = 0  # since the last message
+        self._quiet_until = 0.0
 
     @property
     def state(self) -> SourceState:
@@ -58,12 +65,42 @@ class ReconnectingReader(ABC, Generic[S]):
         self._state.state = "connected"
         self._state.reconnects = self._connections - 1
 
+    def listening(self) -> None:
+        """The port is ours: peers may come."""
+        self.connected()
+        self._state.state = "listening"
+
     def received(self, messages: int = 1) -> None:
         """Messages were handed over."""
         self._state.received += messages
         self._rate.add(messages)
         self._failures = 0
         self._state.error = ""
+
+    async def hand_over(self, inlet: Inlet, parcels: Iterable[Parcel]) -> None:
+        """Offer all of it, in order, and count it."""
+        for parcel in parcels:
+            await inlet.offer(
+                parcel.body,
+                content_type=parcel.content_type,
+                attributes=parcel.attributes,
+                bookmark=parcel.bookmark,
+            )
+            self.received(parcel.messages)
+
+    def missed(self, messages: int, why: str) -> None:
+        """Messages will never get in. The log says why; at most every ten seconds."""
+        self._state.lost += messages
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + _QUIET_SECONDS
+            _logger.warning(
+                "%d messages of %s for stream %s did not get in so far; the last: %s",
+                self._state.lost,
+                self._state.url,
+                self.stream,
+                why,
+            )
 
     async def run(self, inlet: Inlet) -> None:
         """Read until cancelled."""
@@ -92,4 +129,5 @@ class ReconnectingReader(ABC, Generic[S]):
     def _pause(self) -> float:
         # Full jitter: many collectors that lost the same peer do not come back all at once.
         doubled = self.settings.reconnect_first * 2 ** min(self._failures - 1, 30)
-        return random.uniform(0, min(doubled, self.settings.reconnect_most))
+        most = self.settings.reconnect_most
+        return max(random.uniform(0, min(doubled, most)), min(self.least_pause, most))

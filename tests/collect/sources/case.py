@@ -1,0 +1,126 @@
+"""What the conformance suite needs of each kind of source: the source, and a peer that misbehaves.
+
+To add a source: subclass `Case` in `cases/<kind>.py`, and add it to `cases/__init__.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.collect.recording import RecordingInlet
+
+from millstream.collect.interface import Reader
+from millstream.collect.settings import CollectSettings
+from millstream.collect.sources import reader_of
+from millstream.source import Source
+
+QUICK = CollectSettings(
+    reconnect_first=0.02, reconnect_most=0.05, ping_after=0.1, ping_timeout=0.5, max_body=100_000
+)
+
+
+class Case(ABC):
+    """A source and its peer. Events are objects with a number `n`, as `event` writes them.
+
+    The peer is a real one. It is started before the reader, which must come up with it.
+    """
+
+    name: ClassVar[str]
+    up: ClassVar[str] = "connected"  # the state of a reader that is doing well
+    resumes: ClassVar[bool] = False  # goes on at its bookmark: what came meanwhile is not missed
+    notices_stall: ClassVar[bool] = True  # can tell a peer that hangs from one that is only quiet
+    holds_back: ClassVar[bool] = True  # a flooding peer notices that the collector does not read on
+    flood: ClassVar[int] = 16_000  # more events of ~900 bytes than all buffers on the way hold
+    settings: ClassVar[CollectSettings] = QUICK
+
+    def __init__(self, folder: Path, fixture: Callable[[str], Any]) -> None:
+        """`folder` is empty and the test's own; `fixture` gives a pytest fixture by its name."""
+        self.folder = folder
+        self.fixture = fixture
+        self.poured = 0  # how many events of a flood the peer could send so far
+
+    @property
+    @abstractmethod
+    def source(self) -> Source:
+        """What a pipeline would write; once the peer has started."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start the peer."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End the peer and whatever it holds. The reader is gone by then."""
+
+    @abstractmethod
+    async def send(self, numbers: Sequence[int]) -> None:
+        """Give these events to the reader, in order, as soon as there is one that takes them.
+
+        If the source resumes, the peer keeps them for a reader that is not there. Returns when they
+        are on their way; for a reader that does not read, it may take until it does.
+        """
+
+    @abstractmethod
+    async def pour(self, total: int) -> None:
+        """Send events 0 to total - 1, of ~900 bytes, as fast as they go; count them in `poured`."""
+
+    @abstractmethod
+    async def drop(self) -> None:
+        """Lose the connection, at once and without a word; come back when the reader does."""
+
+    @abstractmethod
+    async def garbage(self) -> None:
+        """Send what makes no sense, as much as the protocol allows."""
+
+    async def stall(self) -> None:
+        """Go silent on the connection that is there, as a dead machine would; serve the next."""
+        raise NotImplementedError
+
+    async def noticed(self, reader: Reader) -> bool:
+        """Whether the reader has given the silent connection up."""
+        return reader.state.reconnects >= 1
+
+    def reader(self) -> Reader:
+        """A new reader of the source."""
+        return reader_of("events", self.source, self.settings)
+
+    def numbers(self, inlet: RecordingInlet) -> list[int]:
+        """The numbers of the events that came in, in order; garbage is left out."""
+        return [number for message in inlet.messages for number in numbers_in(message)]
+
+
+def event(number: int, padding: int = 0) -> bytes:
+    """An event's bytes."""
+    return json.dumps({"n": number, "pad": "x" * padding}).encode()
+
+
+def numbers_in(message: bytes) -> list[int]:
+    """The numbers of a message's events: it is one event, or one a line."""
+    found = []
+    for line in message.split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            found.append(int(json.loads(line)["n"]))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def running(reader: Reader, inlet: RecordingInlet) -> AsyncIterator[None]:
+    """The reader, reading; on leaving, it is stopped."""
+    task = asyncio.create_task(reader.run(inlet))
+    try:
+        yield
+    finally:
+        await stop(task)
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    """Cancel a reader, and wait until it has ended; what it raised by itself is raised here."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,70 @@
+"""A TCP server for peers that the tests write byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tests.collect.waiting import until
+
+
+@dataclass
+class Connection:
+    """What a server holds of one client."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def write(self, data: bytes) -> None:
+        """Send; waits while the client does not read. What a client that is gone misses is lost."""
+        with contextlib.suppress(ConnectionError):
+            self.writer.write(data)
+            await self.writer.drain()
+
+
+class TcpServer:
+    """Serves the newest client; `greet` is what it does before that client is `connection`."""
+
+    def __init__(self, greet: Callable[[Connection], Awaitable[None]]) -> None:
+        self.connection: Connection | None = None
+        self.connections = 0
+        self.port = 0
+        self._greet = greet
+        self._all: list[Connection] = []
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self.drop()
+        for connection in self._all:
+            connection.writer.transport.abort()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def connected(self) -> Connection:
+        """The client, as soon as there is one."""
+        await until(lambda: self.connection is not None)
+        assert self.connection is not None
+        return self.connection
+
+    def drop(self) -> None:
+        """Cut the connection that is there."""
+        if self.connection is not None:
+            self.connection.writer.transport.abort()
+            self.connection = None
+
+    def forget(self) -> None:
+        """Say no more on the connection that is there, and leave it open."""
+        self.connection = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer)
+        self._all.append(connection)
+        self.connections += 1
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await self._greet(connection)
+            self.connection = connection
