@@ -7,6 +7,9 @@ MillstreamError
 │   └── JarError       a jar could not be fetched, or is not the one we locked
 ├── HomeInUse          another process holds this home
 ├── LogError           Kafka refused, is away, or a topic is not as it must be
+├── JournalError       the collector's journal did not take an entry; nothing of it is kept
+│   ├── JournalFull    too much waits for Kafka, or for the disk
+│   └── JournalBroken  the disk refused
 ├── InvalidEvent       an event does not fit its stream's schema
 ├── InvalidPosition    a position that no server of ours could have given out
 ├── QueryError         a client's filter or SQL is wrong or not allowed
@@ -74,6 +77,20 @@ class LogError(MillstreamError):
     """Kafka did not do what was asked of it."""
 
     retry = True
+
+
+class JournalError(MillstreamError):
+    """The journal takes no entry now; it will when Kafka or the disk does."""
+
+    retry = True
+
+
+class JournalFull(JournalError):
+    """There is no room for another entry."""
+
+
+class JournalBroken(JournalError):
+    """The disk refused to write, to sync or to read."""
 
 
 class InvalidEvent(MillstreamError):

@@ -17,10 +17,12 @@ from typing import Any, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from millstream.analyze.settings import AnalyzeSettings
+from millstream.collect.journal.settings import JournalSettings
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
 from millstream.log.settings import LogSettings
 from millstream.names import suggest
+from millstream.output import OutputSettings
 from millstream.serve.settings import ServeSettings
 
 FILE = "millstream.toml"
@@ -34,8 +36,10 @@ class Settings(BaseModel):
 
     log: LogSettings = LogSettings()
     collect: CollectSettings = CollectSettings()
+    journal: JournalSettings = JournalSettings()
     analyze: AnalyzeSettings = AnalyzeSettings()
     serve: ServeSettings = ServeSettings()
+    output: OutputSettings = OutputSettings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""The journal's folder: who holds it, and whose it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+import msgspec
+
+from millstream.errors import HomeInUse
+
+_SLOT = 256  # bytes: far below a sector, which a disk writes as a whole
+
+
+class Lock:
+    """Holds a folder for this process until it is released or the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise HomeInUse(
+                f"cannot open the journal in {folder}: process {holder} has it open",
+                remedy=f"stop that collector (kill {holder}), or give another --home",
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What must never be forgotten, even if every segment were deleted."""
+
+    identity: str
+    start: int = 0  # counts the opens of this folder
+    reserved: int = 0  # no sequence beyond this one has been given out
+
+    @classmethod
+    def new(cls) -> Identity:
+        return cls(secrets.token_hex(4))
+
+
+@dataclass(slots=True)
+class IdentityFile:
+    """Two copies, written in turn and in place: one is always whole, a full disk is no matter."""
+
+    path: Path
+    _turn: int = 0
+
+    def read(self) -> Identity | None:
+        """The newer of the copies that are sound; None if there is none."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        copies = [_decode(data[at : at + _SLOT]) for at in (0, _SLOT)]
+        sound = [copy for copy in copies if copy is not None]
+        if not sound:
+            return None
+        newest = max(sound, key=lambda copy: (copy.start, copy.reserved))
+        self._turn = 1 - copies.index(newest)
+        return newest
+
+    def write(self, identity: Identity) -> None:
+        """Durable when it returns."""
+        line = msgspec.json.encode(identity)
+        slot = b"%s %08x" % (line, google_crc32c.value(line))
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            if os.fstat(descriptor).st_size < 2 * _SLOT:
+                os.pwrite(descriptor, (b" " * (_SLOT - 1) + b"\n") * 2, 0)
+            os.pwrite(descriptor, slot.ljust(_SLOT - 1) + b"\n", self._turn * _SLOT)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._turn = 1 - self._turn
+
+
+def _decode(slot: bytes) -> Identity | None:
+    line, _, crc = slot.strip().rpartition(b" ")
+    if crc != b"%08x" % google_crc32c.value(line):
+        return None
+    try:
+        return msgspec.json.decode(line, type=Identity)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,333 @@
+"""The collector's durable log: in before it is looked at, kept until Kafka has it."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from millstream.collect.journal.disk import Disk, remedy, why
+from millstream.collect.journal.folder import Identity, IdentityFile, Lock
+from millstream.collect.journal.reading import Place, read_places
+from millstream.collect.journal.record import HEADER, bookmark_piece
+from millstream.collect.journal.recovery import Found, recover
+from millstream.collect.journal.segment import Segment
+from millstream.collect.journal.settings import JournalSettings
+from millstream.collect.journal.writer import Group, Remove, State, Stop, Waiting, Writer
+from millstream.errors import JournalBroken, JournalFull
+
+_logger = logging.getLogger(__name__)
+
+
+class Journal:
+    """Belongs to one event loop; a thread of its own writes and syncs. Made by `open`.
+
+    An entry is pending from when it is durable until it is settled. Sequences grow by one with each
+    durable entry and never go back; they have a gap only where a damaged end of the last segment
+    may have held some.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: JournalSettings,
+        lock: Lock,
+        identity: Identity,
+        identity_file: IdentityFile,
+        found: Found,
+        disk: Disk,
+    ) -> None:
+        self.identity = identity.identity
+        self.start = identity.start
+        self.recovery = found.report()
+        self.max_bytes = settings.max_bytes
+        self.pending_entries = self.recovery.entries
+        self.pending_bytes = self.recovery.bytes
+        self.last_durable = found.last
+        self.broken = "no segment is open yet"  # "" while it takes entries
+        self._remedy = ""
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._lock = lock
+        self._disk = disk
+        self._bookmarks = dict(found.bookmarks)
+        self._segments = found.segments  # the last one is written; before `began`, none is
+        self._firsts = [segment.first for segment in found.segments]
+        self._used = sum(segment.size for segment in found.segments)
+        self._next = found.last + 1
+        self._settled = found.settled  # the low-water mark: no entry up to here is pending
+        self._advance()
+        self._round = 0
+        self._outstanding: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiting_bytes = 0
+        self._tried = asyncio.Event()
+        self._closed = False
+        previous = found.segments[-1] if found.segments else None
+        self._writer = Writer(
+            folder,
+            settings.segment_bytes,
+            settings.retry_seconds,
+            disk,
+            State(
+                identity,
+                found.last,
+                previous.number if previous else 0,
+                previous.number if previous else 0,
+                previous.size if previous else 0,
+                dict(found.bookmarks),
+            ),
+            identity_file,
+            lambda: self._settled,
+            self._call,
+            self,
+        )
+
+    @classmethod
+    async def open(
+        cls, folder: Path, settings: JournalSettings, disk: Disk | None = None
+    ) -> Journal:
+        """The journal in this folder, recovered; HomeInUse if another process has it open.
+
+        A disk that takes no new entries now is no error: what is pending can be read and settled,
+        and `broken` says why. JournalBroken if what is there cannot be read.
+        """
+        disk = disk or Disk()
+        try:
+            opened = await asyncio.to_thread(_open, folder, disk)
+        except OSError as error:
+            raise JournalBroken(
+                f"cannot open the journal in {folder}: {why(error)}", remedy=remedy(error)
+            ) from error
+        journal = cls(folder, settings, *opened, disk)
+        journal._writer.thread.start()
+        await journal._tried.wait()
+        return journal
+
+    @property
+    def bookmarks(self) -> Mapping[str, bytes]:
+        """The newest durable bookmark of each source."""
+        return MappingProxyType(self._bookmarks)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the files take, settled entries that share one with others included."""
+        return self._used
+
+    def append(
+        self, payload: bytes, bookmark: tuple[str, bytes] | None = None
+    ) -> tuple[int, asyncio.Future[None]]:
+        """Take an entry in: its sequence, and a future that is done when it is on disk.
+
+        Never blocks. JournalFull or JournalBroken: nothing was taken. If the future fails (with
+        JournalBroken), the entry is not in the journal, and its sequence is given to another one.
+        A bookmark becomes durable with its entry.
+        """
+        if self.broken:
+            raise self._broken_error()
+        size = HEADER + len(payload)
+        if bookmark is not None:
+            size += len(bookmark_piece(*bookmark))
+        self._check_room(size)
+        sequence = self._next
+        self._next += 1
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._outstanding.append((future, size))
+        self._waiting_bytes += size
+        self._writer.queue.put(Waiting(self._round, sequence, payload, bookmark))
+        return sequence, future
+
+    def settle(self, sequence: int) -> None:
+        """Everything in this entry is in Kafka or in the failed store. Again is no error."""
+        if sequence > self.last_durable:
+            raise ValueError(f"entry {sequence} is not durable yet: it cannot be settled")
+        segment = self._segment_of(sequence)
+        if segment is None or (length := segment.settle(sequence)) < 0:
+            return
+        self.pending_entries -= 1
+        self.pending_bytes -= length
+        if sequence == self._settled + 1:
+            self._advance()
+        if not segment.unsettled and segment is not self._segments[-1]:
+            self._sweep()
+
+    async def read(self, after: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Pending entries behind sequence `after`, in order: some `most_bytes`, at least one.
+
+        JournalBroken if the disk does not give them. A damaged one is set aside, reported, and
+        settled: it is not in the list.
+        """
+        while True:
+            places = self._places(after, most_bytes)
+            if not places:
+                return []
+            try:
+                entries, damaged = await asyncio.to_thread(read_places, places, self._disk)
+            except OSError as error:
+                raise JournalBroken(
+                    f"cannot read the journal at sequence {places[0].sequence}: {why(error)}",
+                    remedy=remedy(error),
+                ) from error
+            for sequence in damaged:
+                self.settle(sequence)
+            if entries:
+                return entries
+            after = places[-1].sequence
+
+    async def close(self) -> None:
+        """Write and sync what is waiting, then end the thread and release the folder."""
+        if not self._closed:
+            self._closed = True
+            self.broken = self.broken or "it is closed"
+            self._writer.queue.put(Stop())
+            await asyncio.to_thread(self._writer.thread.join)
+            await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
+            self._fail_outstanding()
+            self._lock.release()
+
+    # -- called in the loop, by the writer
+
+    def began(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._firsts.append(segment.first)
+        self._used += segment.size
+        if self.broken and not self._closed:
+            if self._tried.is_set():
+                _logger.warning("journal: takes entries again, in %s", segment.path.name)
+            self.broken = ""
+        self._tried.set()
+        self._sweep()
+
+    def committed(self, group: Group) -> None:
+        segment = group.segment
+        segment.offsets.extend(group.offsets)
+        segment.lengths.extend(group.lengths)
+        count = len(group.offsets)
+        segment.settled.extend(bytes(count))
+        segment.unsettled += count
+        self._used += group.size - segment.size
+        segment.size = group.size
+        self.last_durable += count
+        self.pending_entries += count
+        self.pending_bytes += sum(group.lengths)
+        self._bookmarks.update(group.bookmarks)
+        for _ in range(count):
+            future, size = self._outstanding.popleft()
+            self._waiting_bytes -= size
+            if not future.done():  # given up by whoever waited
+                future.set_result(None)
+
+    def broke(self, reason: str, remedy: str) -> None:
+        if not self.broken or not self._tried.is_set():
+            _logger.error(
+                "journal: %s; %s; nothing is taken in until it works again", reason, remedy
+            )
+        self.broken, self._remedy = reason, remedy
+        self._round += 1
+        self._next = self.last_durable + 1
+        self._fail_outstanding()
+        self._tried.set()
+
+    def removed(self, segment: Segment) -> None:
+        self._used -= segment.size
+
+    # -- inside
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """From the writer's thread: one wake-up of the loop for a whole group."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _broken_error(self) -> JournalBroken:
+        return JournalBroken(self.broken, remedy=self._remedy)
+
+    def _fail_outstanding(self) -> None:
+        for future, _ in self._outstanding:
+            if not future.done():
+                future.set_exception(self._broken_error())
+        self._outstanding.clear()
+        self._waiting_bytes = 0
+
+    def _check_room(self, size: int) -> None:
+        used = self._used + self._waiting_bytes
+        if used + size > self.max_bytes:
+            raise JournalFull(
+                f"the journal is full: {used:,} of {self.max_bytes:,} bytes are taken, "
+                f"{self.pending_entries:,} entries wait for Kafka, and this one has {size:,} bytes",
+                remedy="wait until Kafka has taken some, or raise journal.max_bytes",
+            )
+        most = self._settings.max_waiting_bytes
+        if self._waiting_bytes and self._waiting_bytes + size > most:
+            raise JournalFull(
+                f"the disk is slow: {self._waiting_bytes:,} of {most:,} bytes wait for it",
+                remedy="try again in a moment, or raise journal.max_waiting_bytes",
+            )
+
+    def _segment_of(self, sequence: int) -> Segment | None:
+        place = bisect.bisect_right(self._firsts, sequence) - 1
+        if place < 0 or sequence >= self._segments[place].after:
+            return None
+        return self._segments[place]
+
+    def _advance(self) -> None:
+        """Move the low-water mark up to the entry before the first unsettled one."""
+        for segment in self._segments:
+            if segment.unsettled:
+                self._settled = segment.next_unsettled(self._settled + 1) - 1
+                return
+        self._settled = self.last_durable
+
+    def _sweep(self) -> None:
+        """Have the segments removed in which everything is settled.
+
+        The one behind a segment with a void end stays as long as that one: its name says that the
+        end is void.
+        """
+        kept: list[Segment] = []
+        for segment in self._segments[:-1]:
+            if segment.unsettled or (kept and kept[-1].void):
+                kept.append(segment)
+            else:
+                self._writer.queue.put(Remove(segment))
+        self._segments = [*kept, *self._segments[-1:]]
+        self._firsts = [segment.first for segment in self._segments]
+
+    def _places(self, after: int, most_bytes: int) -> list[Place]:
+        places: list[Place] = []
+        size, sequence = 0, after + 1
+        start = max(0, bisect.bisect_right(self._firsts, sequence) - 1)
+        for segment in self._segments[start:]:
+            while (sequence := segment.next_unsettled(sequence)) >= 0:
+                length = segment.lengths[sequence - segment.first]
+                if places and size + length > most_bytes:
+                    return places
+                offset = segment.offsets[sequence - segment.first]
+                places.append(Place(segment, sequence, offset, length))
+                size += length
+                sequence += 1
+        return places
+
+
+def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder)
+    try:
+        file = IdentityFile(folder / "identity")
+        known = file.read()
+        found = recover(folder, disk)
+        if known is None:
+            known = Identity(found.identity, found.start) if found.identity else Identity.new()
+        if not found.segments:
+            found.last = found.settled = known.reserved
+        identity = msgspec.structs.replace(known, start=max(known.start, found.start) + 1)
+        file.write(identity)
+        disk.sync_folder(folder)
+    except BaseException:
+        lock.release()
+        raise
+    return lock, identity, file, found

@@ -1,0 +1,89 @@
+"""Reading entries back from their places in the segments."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from millstream.collect.journal.disk import Disk
+from millstream.collect.journal.record import HEADER, Kind, decode, split_bookmark
+from millstream.collect.journal.recovery import save_damaged
+from millstream.collect.journal.segment import Segment
+
+_PIECE = 1 << 20
+_GAP = 4096  # bytes of settled entries between two others: one read is cheaper than two
+_logger = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """Where an entry is."""
+
+    segment: Segment
+    sequence: int
+    offset: int
+    length: int  # of the payload
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEADER + self.length
+
+
+def read_places(places: Sequence[Place], disk: Disk) -> tuple[list[tuple[int, bytes]], list[int]]:
+    """Sequence and payload of the entries there, and the sequences of those that are damaged.
+
+    Blocks. A segment that is gone was settled meanwhile.
+    """
+    entries: list[tuple[int, bytes]] = []
+    damaged: list[int] = []
+    for segment, here in groupby(places, key=lambda place: place.segment):
+        try:
+            descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            for run in _runs(list(here)):
+                begin = run[0].offset
+                data = os.pread(descriptor, run[-1].end - begin, begin)
+                for place in run:
+                    payload = _payload(data, begin, place)
+                    if payload is None:
+                        damaged.append(place.sequence)
+                        _set_aside(place, data[place.offset - begin : place.end - begin], disk)
+                    else:
+                        entries.append((place.sequence, payload))
+        finally:
+            os.close(descriptor)
+    return entries, damaged
+
+
+def _runs(places: list[Place]) -> Iterator[list[Place]]:
+    """Places that are read together."""
+    run: list[Place] = []
+    for place in places:
+        if run and (place.offset - run[-1].end > _GAP or place.end - run[0].offset > _PIECE):
+            yield run
+            run = []
+        run.append(place)
+    yield run
+
+
+def _payload(data: bytes, begin: int, place: Place) -> bytes | None:
+    found = decode(data, place.offset - begin, place.segment.mark)
+    if found is None or found[1] != place.sequence:
+        return None
+    kind, _, payload = found
+    return split_bookmark(payload)[2] if kind == Kind.ENTRY_WITH_BOOKMARK else payload
+
+
+def _set_aside(place: Place, data: bytes, disk: Disk) -> None:
+    path = save_damaged(disk, place.segment, place.offset, data)
+    _logger.error(
+        "journal: entry %d, at byte %d of %s, is damaged; set aside as %s",
+        place.sequence,
+        place.offset,
+        place.segment.path,
+        path,
+    )

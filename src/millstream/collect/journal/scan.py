@@ -1,0 +1,85 @@
+"""Reading a segment from its beginning, in pieces, past whatever is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from millstream.collect.journal.record import ENTRIES, HEADER, Kind, Record, decode, length_at
+from millstream.collect.journal.segment import Segment
+
+_PIECE = 1 << 20
+_KINDS = frozenset(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are no sound record."""
+
+    begin: int
+    end: int
+
+
+class Scanner:
+    """The records of a segment up to `end`, in order. Holds a piece of the file, or a record."""
+
+    def __init__(self, file: BinaryIO, segment: Segment, end: int, before: int | None) -> None:
+        self._file = file
+        self._mark = segment.mark
+        self._end = end
+        self._before = before  # sequences from here on are the next segment's
+        self._last = segment.first - 1
+        self._buffer, self._base = b"", 0  # the piece of the file that is in memory, and its place
+
+    def __iter__(self) -> Iterator[Record | Damage]:
+        at = 0
+        while at < self._end:
+            record = self._record_at(at, room=0)
+            if record is None:
+                begin, at = at, self._next_mark(at + 1)
+                while at < self._end and not (record := self._record_at(at, room=at - begin)):
+                    at = self._next_mark(at + 1)
+                yield Damage(begin, at)
+                if record is None:
+                    return
+            if record.kind in ENTRIES:
+                self._last = record.sequence
+            yield record
+            at += HEADER + len(record.payload)
+
+    def _record_at(self, at: int, room: int) -> Record | None:
+        """The record there, if it is sound and can be the next one `room` damaged bytes later."""
+        self._load(at, HEADER)
+        length = length_at(self._buffer, at - self._base, self._mark)
+        if length < 0 or at + HEADER + length > self._end:
+            return None
+        self._load(at, HEADER + length)
+        found = decode(self._buffer, at - self._base, self._mark)
+        if found is None:
+            return None
+        kind, sequence, payload = found
+        lowest = self._last + 1 if kind in ENTRIES else self._last
+        if kind not in _KINDS or not lowest <= sequence <= lowest + room // HEADER:
+            return None
+        if kind in ENTRIES and self._before is not None and sequence >= self._before:
+            return None
+        return Record(kind, sequence, at, payload)
+
+    def _next_mark(self, at: int) -> int:
+        """Where the next mark is, at this place or behind; the end if there is none."""
+        while at < self._end:
+            self._load(at, len(self._mark))
+            found = self._buffer.find(self._mark, at - self._base)
+            if found >= 0:
+                return min(self._base + found, self._end)
+            at = max(at + 1, self._base + len(self._buffer) - len(self._mark) + 1)
+        return self._end
+
+    def _load(self, at: int, size: int) -> None:
+        """Have so many bytes from there in memory, as far as the file has them."""
+        if self._base <= at and at + size <= self._base + len(self._buffer):
+            return
+        self._file.seek(at)
+        self._buffer = self._file.read(min(max(size, _PIECE), self._end - at))
+        self._base = at
