@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.collect.waiting import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.errors import HomeInUse, JournalBroken, JournalFull
-from tests.collect.waiting import until
 
 SMALL = JournalSettings(segment_bytes=4096, max_bytes=64 * 1024)
 
