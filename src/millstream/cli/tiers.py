@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +44,11 @@ def kafka(
     millstream kafka --kafka-port 0 --home /var/lib/millstream
     """
     from millstream.log.broker import run
+    from millstream.output import write_logs
 
-    log_to_stderr()
-    run(settings_of(pipeline, Flags(assignments, kafka_port=kafka_port)), make_home(home))
+    settings = settings_of(pipeline, Flags(assignments, kafka_port=kafka_port))
+    write_logs(settings.output, "kafka")
+    run(settings, make_home(home))
 
 
 @click.command()
@@ -71,7 +71,7 @@ def collect(
 
         run(app, settings, home)
 
-    run_tier(start, pipeline, home, Flags(assignments, collect_port=collect_port))
+    run_tier("collect", start, pipeline, home, Flags(assignments, collect_port=collect_port))
 
 
 @click.command()
@@ -91,7 +91,7 @@ def analyze(pipeline: Path, home: Path, assignments: tuple[str, ...]) -> None:
 
         run(app, settings, home)
 
-    run_tier(start, pipeline, home, Flags(assignments))
+    run_tier("analyze", start, pipeline, home, Flags(assignments))
 
 
 @click.command()
@@ -114,25 +114,21 @@ def serve(pipeline: Path, home: Path, assignments: tuple[str, ...], serve_port: 
 
         run(app, settings, home)
 
-    run_tier(start, pipeline, home, Flags(assignments, serve_port=serve_port))
+    run_tier("serve", start, pipeline, home, Flags(assignments, serve_port=serve_port))
 
 
 def run_tier(
-    start: Callable[[App, Settings, Home], None], pipeline: Path, path: Path, flags: Flags
+    name: str,
+    start: Callable[[App, Settings, Home], None],
+    pipeline: Path,
+    path: Path,
+    flags: Flags,
 ) -> None:
     """Start a tier with what all need: the pipeline, settings with a broker, a home, logging."""
+    from millstream.output import write_logs
+
     home = open_home(path)
     app = load_app(pipeline)
     settings = with_bootstrap(settings_of(pipeline, flags), home)
-    log_to_stderr()
+    write_logs(settings.output, name)
     start(app, settings, make_home(path))
-
-
-def log_to_stderr() -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    for noisy in ("py4j", "httpx", "websockets"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
