@@ -22,7 +22,7 @@ def tables(measured: Sequence[Figures]) -> str:
     """All tables, as Markdown."""
     parts = [
         "From the post's moment to the client's message, ms:",
-        _table(
+        table(
             ["", "events/s", "mode", "p50", "p99", "max", "micro-batch is slower by"],
             (
                 [VIEWS[f.view], f"{f.rate:,}", MODES[f.mode], *_cells(f.whole), _ratio(f, measured)]
@@ -30,7 +30,7 @@ def tables(measured: Sequence[Figures]) -> str:
             ),
         ),
         "Step by step, p50 / p99 ms:",
-        _table(
+        table(
             ["", "events/s", "mode", *STEPS],
             (
                 [
@@ -43,7 +43,7 @@ def tables(measured: Sequence[Figures]) -> str:
             ),
         ),
         "Processor cores in use meanwhile:",
-        _table(
+        table(
             ["", "events/s", "mode", *measured[0].cores],
             (
                 [
@@ -110,7 +110,7 @@ def _number(milliseconds: float) -> str:
     return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:,.0f}"
 
 
-def _table(head: list[str], body: Iterable[list[str]]) -> str:
+def table(head: list[str], body: Iterable[list[str]]) -> str:
     rows = [head, *body]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     rows.insert(1, ["-" * width for width in widths])
