@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -184,6 +185,19 @@ def test_a_depth_that_spark_cannot_read_is_refused_whatever_python_could() -> No
         check("x INT", {"y": "[" * 5000})
     finally:
         sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"[" * 1001 + b'"' + b'\\"' * 400_000,  # a text that never ends, with quotes to try as one
+        b'{"y":[' + b",".join([b"1" * 1000] * 800) + b"]",  # numbers just short enough
+    ],
+)
+def test_hostile_bytes_are_refused_in_no_time(hostile: bytes) -> None:
+    started = time.process_time()
+    refusal("x INT", hostile)
+    assert time.process_time() - started < 2  # or more than a minute
 
 
 def test_a_number_that_spark_cannot_read_is_refused_even_in_an_unknown_field() -> None:

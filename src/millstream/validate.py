@@ -14,6 +14,7 @@ import msgspec
 from millstream.errors import InvalidEvent
 from millstream.explain import explain
 from millstream.model import Stream
+from millstream.nesting import blank_texts, is_deeper
 from millstream.scalars import Decimals, Timestamp
 from millstream.schema import Array, Field, Map, Primitive, Struct, Type
 from millstream.schema.types import INTEGERS
@@ -22,8 +23,8 @@ from millstream.schema.types import INTEGERS
 _LONGEST_NUMBER = 1000
 _DEEPEST = 1000
 _SAMPLE = _LONGEST_NUMBER // 2
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_LONG_NUMBER = re.compile(rb"[-+.0-9eE]{%d}" % (_LONGEST_NUMBER + 1))
+# Only from a number's start: or each of its digits would be tried as one.
+_LONG_NUMBER = re.compile(rb"(?<![-+.0-9eE])[-+.0-9eE]{%d}" % (_LONGEST_NUMBER + 1))
 _PART_OF_NUMBER = re.compile(rb"[-+.0-9eE]{2}")
 _HUGE_EXPONENT = re.compile(rb"[0-9][eE][-+]?[0-9]{4}")
 _FLOAT_MAX = 3.4028234663852886e38
@@ -71,30 +72,19 @@ class Validator:
 def _check_limits(raw: bytes) -> None:
     """Refuse what Spark could not read; looks closely only at bytes that could be such."""
     # A number that is too long covers at least two neighbouring samples.
-    if _PART_OF_NUMBER.search(raw[::_SAMPLE]) and _LONG_NUMBER.search(_TEXTS.sub(b'""', raw)):
+    if _PART_OF_NUMBER.search(raw[::_SAMPLE]) and _LONG_NUMBER.search(blank_texts(raw)):
         raise InvalidEvent(
             f"a number has more than {_LONGEST_NUMBER} characters", remedy="send it as text"
         )
-    if raw.count(b"{") + raw.count(b"[") > _DEEPEST and _depth(raw) > _DEEPEST:
+    if is_deeper(raw, _DEEPEST):
         raise InvalidEvent(
             f"objects and arrays are nested more than {_DEEPEST} deep", remedy="send it flatter"
         )
 
 
-def _depth(raw: bytes) -> int:
-    deepest = depth = 0
-    for byte in _TEXTS.sub(b"", raw):
-        if byte in b"{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"}]":
-            depth -= 1
-    return deepest
-
-
 def _check_exponents(raw: bytes) -> None:
     """Refuse 1e-99999: as a decimal, Spark would write out all of its digits."""
-    if _HUGE_EXPONENT.search(_TEXTS.sub(b'""', raw)):
+    if _HUGE_EXPONENT.search(blank_texts(raw)):
         raise InvalidEvent("a number has an exponent of four digits", remedy="send a smaller one")
 
 

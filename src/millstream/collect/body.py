@@ -132,9 +132,8 @@ class Unpacker:
         limits = self._limits
         if encoding:
             body = decompress(body, encoding, limits.max_body)
-        form = Form.SNIFF
-        if cloudevents.is_binary(attributes):
-            unpacked = cloudevents.binary(body, content_type, attributes)
+        if attributes and cloudevents.is_binary(attributes):
+            unpacked, form = cloudevents.binary(body, content_type, attributes), Form.SNIFF
         else:
             form = form_of(content_type)
             unpacked = self._split(body, form)
@@ -142,16 +141,18 @@ class Unpacker:
                 raise too_many(len(unpacked.values), limits)
             if attributes and unpacked.attributes is None:
                 cloudevents.attach(unpacked, attributes)
-        # Most bodies are harmless as a whole, which is cheap to know. Rows grow into JSON.
-        if (
-            len(body) > limits.max_event
-            or body.count(b"{") + body.count(b"[") > limits.max_depth
-            or form is Form.ROWS
-        ):
-            self._check(unpacked)
+        # Most bodies are too small to hold a large or a deep event. But rows grow into JSON, and
+        # base64 hides it.
+        made = form is not Form.SNIFF and form is not Form.LINES
+        if made or len(body) > limits.max_event:
+            self._check_sizes(unpacked)
+        if made or len(body) > 2 * limits.max_depth:
+            self._check_depths(unpacked)
         return unpacked
 
     def _split(self, body: bytes, form: Form) -> Unpacked:
+        if form is Form.SNIFF:
+            return Unpacked(split(body, form))
         match form:
             case Form.EVENT:
                 return cloudevents.structured(body)
@@ -164,29 +165,29 @@ class Unpacker:
                 if len(body) > self._limits.max_line:
                     self._check_lines(unpacked)
                 return unpacked
-            case Form.SNIFF:
-                return Unpacked(split(body, form))
 
     def _check_lines(self, unpacked: Unpacked) -> None:
         for index, line in enumerate(unpacked.values):
             if len(line) > self._limits.max_line:
                 unpacked.faults[index] = line_too_long(len(line), self._limits)
 
-    def _check(self, unpacked: Unpacked) -> None:
-        limits = self._limits
+    def _check_sizes(self, unpacked: Unpacked) -> None:
         for index, value in enumerate(unpacked.values):
-            if index in unpacked.faults:
-                continue
-            if len(value) > limits.max_event:
+            if len(value) > self._limits.max_event and index not in unpacked.faults:
                 unpacked.faults[index] = InvalidEvent(
-                    f"the event has {len(value)} bytes, of at most {limits.max_event}",
+                    f"the event has {len(value)} bytes, of at most {self._limits.max_event}",
                     remedy="send a smaller one; keep what is large elsewhere, and its address in "
                     "the event",
                 )
-            elif is_deeper(value, limits.max_depth):
+
+    def _check_depths(self, unpacked: Unpacked) -> None:
+        most = self._limits.max_depth
+        shortest = 2 * most  # what is nested so deep has as many brackets at least
+        suspects = [i for i, value in enumerate(unpacked.values) if len(value) > shortest]
+        for index in suspects:
+            if index not in unpacked.faults and is_deeper(unpacked.values[index], most):
                 unpacked.faults[index] = InvalidEvent(
-                    f"objects and arrays are nested more than {limits.max_depth} deep",
-                    remedy="send it flatter",
+                    f"objects and arrays are nested more than {most} deep", remedy="send it flatter"
                 )
 
 

@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -33,7 +33,8 @@ _MOST_BYTES = 16_384  # of all attributes of an event, so that its record fits i
 
 _ENVELOPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
-_SCALAR = msgspec.json.Decoder(str | bool | int | None)
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_SCALAR = msgspec.json.Decoder(str | bool | _Integer | None)
 
 
 def attributes_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -160,8 +161,8 @@ def _text(name: str, raw: msgspec.Raw) -> str | None:
     try:
         value = _SCALAR.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        shown = bytes(raw[:60]).decode("utf-8", "replace")
-        raise _fault(name, f"a text, a boolean or a whole number, got {shown}") from None
+        shown = bytes(raw)[:60].decode("utf-8", "replace")
+        raise _fault(name, f"a text, a boolean or a whole number of 32 bits, got {shown}") from None
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)

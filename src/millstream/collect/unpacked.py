@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from millstream.errors import InvalidEvent, MillstreamError
 
@@ -24,12 +26,11 @@ class Limits:
     max_body: int = 8 * _MIB  # bytes, decompressed
     max_events: int = 100_000
     max_line: int = _MIB  # bytes of a line of NDJSON, or of a row of CSV
-    max_depth: int = 200  # objects and arrays in each other
+    max_depth: int = 500  # objects and arrays in each other
     max_event: int = 900_000  # bytes
 
 
-@dataclass(slots=True)
-class Unpacked:
+class Unpacked(msgspec.Struct):
     """A body's events, in their order.
 
     `attributes` are CloudEvents attributes, parallel to `values`; None when no event has any.
@@ -39,7 +40,7 @@ class Unpacked:
 
     values: list[bytes]
     attributes: list[dict[str, str]] | None = None
-    faults: dict[int, InvalidEvent] = field(default_factory=dict)
+    faults: dict[int, InvalidEvent] = {}  # msgspec makes a new one each time
 
 
 def too_many(found: int, limits: Limits) -> BodyRefused:
