@@ -26,6 +26,12 @@ class CollectSettings(BaseModel):
     max_pending_events: int = Field(
         50_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
     )
+    dedup_ids: int = Field(
+        1_000_000,
+        ge=1,
+        description="How many ids of senders are remembered at most, to recognise retries; beyond, "
+        "the oldest are forgotten before their stream's dedup window is over. Some 200 bytes each.",
+    )
     ack_timeout: float = Field(
         20.0,
         gt=0,

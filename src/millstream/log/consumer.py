@@ -39,7 +39,7 @@ _LOST = {
     KafkaError.INCONSISTENT_TOPIC_ID,
 }
 # A topic that was just made, or a broker that just came back, has no leader for a moment.
-_PASSING = {
+PASSING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError._TRANSPORT,
@@ -243,7 +243,7 @@ def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tup
                 return _bounds(consumer, topic, timeout)
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in _PASSING or time.monotonic() > deadline:
+                if cause.code() not in PASSING or time.monotonic() > deadline:
                     raise LogError(f"cannot look at topic {topic}: {cause.str()}") from error
                 time.sleep(_WAIT)
     finally:

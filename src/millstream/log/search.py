@@ -10,11 +10,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from millstream.errors import LogError
 from millstream.log.connection import client_config
-from millstream.log.consumer import Partition
+from millstream.log.consumer import PASSING, Partition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 
 _WAIT = 0.1
+_SECONDS = 30.0
 
 
 class Look(Enum):
@@ -48,7 +49,8 @@ class Search:
         consumer = _consumer(self._log)
         try:
             if self._left is None:
-                self._left = _bounds(consumer, self._topics, self._since, seconds)
+                spans = _spans(consumer, dict.fromkeys(self._topics, self._since), deadline)
+                self._left = {at: span for at, span in spans.items() if span[0] < span[1]}
             return self._read(consumer, self._left, look, deadline)
         except KafkaException as error:
             names = ", ".join(self._topics)
@@ -87,25 +89,56 @@ class Search:
         return None
 
 
-def _bounds(
-    consumer: Consumer, topics: Iterable[str], since: int, seconds: float
+def offsets_since(log: LogSettings, since: Mapping[str, int]) -> dict[Partition, int]:
+    """Per partition of these topics, where its records from that moment on begin; blocks.
+
+    The moments in milliseconds since the epoch. LogError if Kafka does not answer.
+    """
+    consumer = _consumer(log)
+    try:
+        spans = _spans(consumer, since, time.monotonic() + _SECONDS)
+        return {at: start for at, (start, _) in spans.items()}
+    except KafkaException as error:
+        names = ", ".join(since)
+        raise LogError(f"cannot look at {names}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def _spans(
+    consumer: Consumer, since: Mapping[str, int], deadline: float
 ) -> dict[Partition, tuple[int, int]]:
-    """Per partition that has such records, the first one from the moment on, and the end."""
-    known = [
-        TopicPartition(topic, partition, since)
-        for topic in topics
+    """Per partition, the offset of the first record from the moment on, and the end."""
+    while True:
+        try:
+            return _ask_spans(consumer, since, max(0.1, deadline - time.monotonic()))
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                raise
+            time.sleep(_WAIT)
+
+
+def _ask_spans(
+    consumer: Consumer, since: Mapping[str, int], seconds: float
+) -> dict[Partition, tuple[int, int]]:
+    asked = [
+        TopicPartition(topic, partition, moment)
+        for topic, moment in since.items()
         for partition in _partitions(consumer, topic, seconds)
     ]
-    starts = consumer.offsets_for_times(known, timeout=seconds)
-    found: Mapping[Partition, tuple[int, int]] = {
-        (each.topic, each.partition): (
-            each.offset,
-            consumer.get_watermark_offsets(each, timeout=seconds)[1],
-        )
-        for each in starts
-        if each.offset >= 0  # none: all its records are older
+    # The ends first: what is written meanwhile is after them.
+    ends = {
+        (each.topic, each.partition): consumer.get_watermark_offsets(each, timeout=seconds)[1]
+        for each in asked
     }
-    return {at: span for at, span in found.items() if span[0] < span[1]}
+    spans = {}
+    for each in consumer.offsets_for_times(asked, timeout=seconds):
+        if each.error is not None:
+            raise KafkaException(each.error)
+        end = ends[each.topic, each.partition]
+        # None is at or after that moment: whatever comes is after the end.
+        spans[each.topic, each.partition] = (each.offset if each.offset >= 0 else end, end)
+    return spans
 
 
 def _partitions(consumer: Consumer, topic: str, seconds: float) -> list[int]:
