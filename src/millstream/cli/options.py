@@ -45,6 +45,21 @@ def set_option(function: F) -> F:
     )(function)
 
 
+def accept_schema_change_option(function: F) -> F:
+    return click.option(
+        "--accept-schema-change",
+        "accept_schema_change",
+        is_flag=True,
+        help="Start although events in the log may not fit a stream's changed schema.",
+    )(function)
+
+
+def accepting(assignments: tuple[str, ...], accept_schema_change: bool) -> tuple[str, ...]:
+    """The assignments and what the flag stands for, so that the collector of a `run` has it too."""
+    more = ("collect.accept_schema_change=true",) if accept_schema_change else ()
+    return (*assignments, *more)
+
+
 def port_option(tier: str) -> Callable[[F], F]:
     return click.option(
         f"--{tier}-port",

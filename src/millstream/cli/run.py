@@ -13,6 +13,8 @@ import click
 
 from millstream.cli.options import (
     Flags,
+    accept_schema_change_option,
+    accepting,
     home_option,
     load_app,
     make_home,
@@ -46,6 +48,7 @@ DYING = 15.0
     metavar="COMMAND",
     help="Another process to run and keep up, such as a simulator; may be given several times.",
 )
+@accept_schema_change_option
 @click.option("--plain", is_flag=True, help="Lines instead of a live screen.")
 def run(
     pipeline: Path,
@@ -55,6 +58,7 @@ def run(
     collect_port: int | None,
     serve_port: int | None,
     extras: tuple[str, ...],
+    accept_schema_change: bool,
     plain: bool,
 ) -> int:
     """Start everything on this machine and keep it up, until Ctrl-C.
@@ -68,7 +72,8 @@ def run(
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
     # The user's mistakes come before the home is touched and the first process is started.
-    flags = Flags(assignments, kafka_port, collect_port, serve_port)
+    given = accepting(assignments, accept_schema_change)
+    flags = Flags(given, kafka_port, collect_port, serve_port)
     app, settings, place = load_app(pipeline), settings_of(pipeline, flags), make_home(home)
     with place.hold("run"):
         show = choose_show(plain)

@@ -10,6 +10,8 @@ import click
 
 from millstream.cli.options import (
     Flags,
+    accept_schema_change_option,
+    accepting,
     home_option,
     load_app,
     make_home,
@@ -56,8 +58,13 @@ def kafka(
 @home_option
 @set_option
 @port_option("collect")
+@accept_schema_change_option
 def collect(
-    pipeline: Path, home: Path, assignments: tuple[str, ...], collect_port: int | None
+    pipeline: Path,
+    home: Path,
+    assignments: tuple[str, ...],
+    collect_port: int | None,
+    accept_schema_change: bool,
 ) -> None:
     """Run the collector: takes events in over HTTP and from sources.
 
@@ -71,7 +78,8 @@ def collect(
 
         run(app, settings, home)
 
-    run_tier("collect", start, pipeline, home, Flags(assignments, collect_port=collect_port))
+    given = accepting(assignments, accept_schema_change)
+    run_tier("collect", start, pipeline, home, Flags(given, collect_port=collect_port))
 
 
 @click.command()

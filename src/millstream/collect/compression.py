@@ -49,7 +49,8 @@ def decompress(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _gunzip(body: bytes, most: int) -> bytes:
-    parts, length, members = [], 0, 1
+    parts: list[bytes] = []
+    length, members = 0, 1
     member = zlib.decompressobj(_GZIP)
     start = 0
     while True:
@@ -81,7 +82,8 @@ def _gunzip(body: bytes, most: int) -> bytes:
 
 def _unzstd(body: bytes, most: int) -> bytes:
     decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    parts, length, frames = [], 0, 1
+    parts: list[bytes] = []
+    length, frames = 0, 1
     frame = decoder.decompressobj()
     start, rest = 0, b""
     while True:

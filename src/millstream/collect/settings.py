@@ -15,7 +15,26 @@ class CollectSettings(BaseModel):
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
     max_body: int = Field(
-        8 * _MIB, ge=1, description="The largest request body, or message of a source, in bytes."
+        8 * _MIB,
+        ge=1,
+        description="The largest request body, or message of a source, in bytes; also when it is "
+        "decompressed.",
+    )
+    max_events: int = Field(
+        100_000, ge=1, description="Events that one request, or message of a source, may hold."
+    )
+    max_line: int = Field(
+        _MIB,
+        ge=1,
+        description="The longest line of NDJSON, or row of CSV, in bytes; a longer one is rejected "
+        "alone.",
+    )
+    max_depth: int = Field(
+        500,
+        ge=1,
+        le=1000,
+        description="How deep objects and arrays may be in each other; a deeper event is rejected "
+        "alone. Spark reads up to 1000.",
     )
     max_pending_bytes: int = Field(
         64 * _MIB,
@@ -30,7 +49,7 @@ class CollectSettings(BaseModel):
         1_000_000,
         ge=1,
         description="How many ids of senders are remembered at most, to recognise retries; beyond, "
-        "the oldest are forgotten before their stream's dedup window is over. Some 200 bytes each.",
+        "the oldest are forgotten before their stream's dedup window is over. Some 150 bytes each.",
     )
     ack_timeout: float = Field(
         20.0,
@@ -43,6 +62,11 @@ class CollectSettings(BaseModel):
     )
     stop_timeout: float = Field(
         5.0, gt=0, description="Seconds that requests under way may still take when the tier stops."
+    )
+    accept_schema_change: bool = Field(
+        False,
+        description="Start although events in the log may not fit a stream's changed schema; the "
+        "flag --accept-schema-change sets it for one start.",
     )
     reconnect_first: float = Field(
         0.5,

@@ -60,6 +60,11 @@ def seen_topic(app: str, name: str) -> str:
     return f"{app}.seen.{name}"
 
 
+def schemas_topic(app: str) -> str:
+    """Compacted: the schema that each stream had at the last start, by stream name."""
+    return f"{app}.schemas"
+
+
 def keys_topic(app: str) -> str:
     """Compacted: the keys that the collectors of one cluster share; the first one counts."""
     return f"{app}.keys"
@@ -88,6 +93,7 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_KEPT))
     yield Topic(views_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
+    yield Topic(schemas_topic(app.name), 1, _compacted(timedelta(0)))
 
 
 def ensure_topics(app: App, log: LogSettings) -> None:

@@ -1,0 +1,114 @@
+"""The schema that each stream had, kept in the log: a change that breaks old events is refused."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from millstream.app import App
+from millstream.errors import LogError, PipelineError
+from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
+from millstream.log.topics import schemas_topic, stream_topic
+from millstream.model import Stream
+from millstream.schema import parse_schema, to_ddl
+from millstream.schema.changes import Break, Shape, breaks
+
+_SECONDS = 30.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """A record of `<app>.schemas`, by the stream's name."""
+
+    schema: str  # as Spark DDL
+    key: str | None = None
+    event_time: str | None = None
+
+    @classmethod
+    def of(cls, stream: Stream) -> Remembered:
+        return cls(to_ddl(stream.schema), stream.key, stream.event_time)
+
+    def shape(self) -> Shape:
+        return Shape(parse_schema(self.schema), self.key, self.event_time)
+
+
+def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
+    """Compare each stream's schema with the one it had, then remember the new one; blocks.
+
+    PipelineError for a change that events in the log would not fit, unless it is to be accepted; a
+    stream without events may change as it likes. Nothing is remembered unless all is well.
+    """
+    had = _read(log, schemas_topic(app.name))
+    now = {stream.name: Remembered.of(stream) for stream in app.streams.values()}
+    changed = [name for name, one in now.items() if had.get(name) != one]
+    for name in changed:
+        stream = app.streams[name]
+        broken = breaks(had[name].shape(), _shape(stream)) if name in had else []
+        if not broken:
+            continue
+        if accept:
+            _logger.warning("stream %s: accepted: %s", name, "; ".join(map(str, broken)))
+        elif not _is_empty(log, stream_topic(app.name, name)):
+            raise _refused(stream, broken)
+    if changed:
+        _write(log, schemas_topic(app.name), {name: now[name] for name in changed})
+
+
+def _shape(stream: Stream) -> Shape:
+    return Shape(stream.schema, stream.key, stream.event_time)
+
+
+def _refused(stream: Stream, broken: list[Break]) -> PipelineError:
+    return PipelineError(
+        f"the schema of stream {stream.name!r} has changed so that events in the log may not fit: "
+        + "; ".join(map(str, broken)),
+        file=stream.place.file,
+        line=stream.place.line,
+        remedy="put it back, give the stream a new name, or start once with "
+        "--accept-schema-change: what old events lack is then read as null",
+    )
+
+
+def _is_empty(log: LogSettings, topic: str) -> bool:
+    return all(first == end for first, end in bounds(log, topic, _SECONDS).values())
+
+
+def _read(log: LogSettings, topic: str) -> dict[str, Remembered]:
+    first, end = bounds(log, topic, _SECONDS)[0]
+    found: dict[str, Remembered] = {}
+    if first == end:
+        return found
+    for record in read_range(log, topic, 0, first, end, patience=_SECONDS):
+        if record.key is not None and record.value is not None:
+            try:
+                found[record.key.decode()] = msgspec.json.decode(record.value, type=Remembered)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise LogError(
+                    f"cannot read the schemas in topic {topic}, offset {record.offset}: {error}",
+                    remedy="a newer version may have written it: start that one",
+                ) from None
+    return found
+
+
+def _write(log: LogSettings, topic: str, schemas: dict[str, Remembered]) -> None:
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    producer = Producer(client_config(log, acks="all", delivery_timeout_ms=round(_SECONDS * 1000)))
+    try:
+        for name, schema in schemas.items():
+            producer.produce(topic, msgspec.json.encode(schema), name, on_delivery=delivered)
+        waiting = producer.flush(_SECONDS + 1)
+    except KafkaException as error:
+        raise LogError(f"cannot write to topic {topic}: {error.args[0].str()}") from error
+    if failures or waiting:
+        why = failures[0] if failures else f"no answer in {_SECONDS:g} s"
+        raise LogError(f"cannot write to topic {topic}: {why}", remedy="see that Kafka runs")
