@@ -25,6 +25,14 @@ class Home:
         return self.path / "kafka"
 
     @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def failed(self) -> Path:
+        return self.path / "failed"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -64,13 +64,15 @@ class Rate:
 class Latencies:
     """The distribution of latencies over the last ten seconds."""
 
-    __slots__ = ("_buckets", "_clock", "_highest", "_second")
+    __slots__ = ("_buckets", "_clock", "_highest", "_lowest", "_second", "_sums")
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._second = int(clock())
         self._buckets = [[0] * _BUCKETS for _ in range(_LATENCY_SECONDS)]
         self._highest = [0.0] * _LATENCY_SECONDS
+        self._lowest = [math.inf] * _LATENCY_SECONDS
+        self._sums = [0.0] * _LATENCY_SECONDS
 
     def record(self, milliseconds: float, count: int = 1) -> None:
         """Add a latency that `count` events had; below zero (clocks differ) counts as zero."""
@@ -79,6 +81,9 @@ class Latencies:
             self._advance(second)
         slot = second % _LATENCY_SECONDS
         self._buckets[slot][_bucket(milliseconds)] += count
+        self._sums[slot] += milliseconds * count
+        if milliseconds < self._lowest[slot]:
+            self._lowest[slot] = milliseconds
         if milliseconds > self._highest[slot]:
             self._highest[slot] = milliseconds
 
@@ -97,6 +102,8 @@ class Latencies:
             p99=min(_quantile(counts, total, 0.99), highest),
             max=highest,
             count=total,
+            min=max(min(self._lowest), 0.0),
+            mean=max(sum(self._sums) / total, 0.0),
         )
 
     def _advance(self, second: int) -> None:
@@ -104,6 +111,8 @@ class Latencies:
         for passed in range(first, second + 1):
             self._buckets[passed % _LATENCY_SECONDS] = [0] * _BUCKETS
             self._highest[passed % _LATENCY_SECONDS] = 0.0
+            self._lowest[passed % _LATENCY_SECONDS] = math.inf
+            self._sums[passed % _LATENCY_SECONDS] = 0.0
         self._second = second
 
 

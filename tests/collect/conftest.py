@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from millstream.app import App
+from millstream.collect.journal import JournalSettings
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
 from millstream.home import Home
@@ -91,6 +92,8 @@ def shop(name: str, source: Source | None = None) -> App:
     )
     app.stream("notes", schema="text STRING NOT NULL")
     app.stream("names", schema="text STRING", key="text")
+    app.stream("ticks", schema="id LONG NOT NULL", delivery="at_most_once")
+    app.stream("kept", schema="id LONG", key="id", on_invalid="keep")
     return app
 
 
@@ -99,12 +102,13 @@ async def collect(
     app: App, log: LogSettings, home: Path, **settings: Any
 ) -> AsyncIterator[Collector]:
     """Run a collector for `app` inside the test."""
+    journal = JournalSettings(**settings.pop("journal", {}))
     chosen = CollectSettings(port=0, **settings)
     await asyncio.to_thread(ensure_topics, app, log)
     async with (
         collecting(
             app,
-            Settings(log=log, collect=chosen),
+            Settings(log=log, collect=chosen, journal=journal),
             Home(home),
             bind(chosen.host, chosen.port, tier="collect"),
         ) as url,

@@ -17,11 +17,13 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 
 from millstream.audit import Report
-from millstream.errors import MachineError
+from millstream.collect.service import run
+from millstream.errors import HomeInUse, MachineError
 from millstream.home import Home
 from millstream.listen import bind
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic
+from millstream.settings import Settings
 from millstream.source import WebSocketSource
 
 from .conftest import Collector, Peer, click, collect, headers, read_topic, shop, until
@@ -99,10 +101,13 @@ async def test_it_reports_every_second_and_the_counts_add_up(collector: Collecto
     report = await reported()
     assert report is not None
     counts = report.streams["clicks"]
-    assert (counts.accepted, counts.logged, counts.rejected, counts.pending) == (2, 2, 1, 0)
+    assert (counts.accepted, counts.logged, counts.rejected, counts.pending) == (3, 2, 1, 0)
+    assert counts.missing() == 0
     assert counts.rate > 0
     assert counts.latency_ms is not None
     assert counts.latency_ms.count == 2
+    steps = [counts.journaled_ms, counts.sent_ms, counts.latency_ms]
+    assert all(step is not None and 0 < step.min <= step.mean <= step.max for step in steps)
     assert report.tier == "collect"
     assert report.started_at <= report.at
 
@@ -162,17 +167,25 @@ async def test_what_is_under_way_is_finished_before_the_end(
     assert len(await running.logged("clicks")) == 5000
 
 
-async def test_two_collectors_of_one_home_are_told_apart(
+async def test_two_collectors_on_one_home_are_refused(
+    process: asyncio.subprocess.Process, app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    assert process.stdout is not None
+    await asyncio.wait_for(process.stdout.readline(), 60)
+    with pytest.raises(HomeInUse, match=str(process.pid)):
+        await asyncio.to_thread(run, shop(app_name), Settings(log=log_settings), Home(tmp_path))
+    with pytest.raises(HomeInUse, match=str(process.pid)):
+        async with collect(shop(app_name), log_settings, tmp_path):
+            pass
+
+
+async def test_a_collector_keeps_its_name_and_counts_on_after_a_restart(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
-    app = shop(app_name)
-    async with (
-        collect(app, log_settings, tmp_path) as first,
-        collect(app, log_settings, tmp_path) as second,
-    ):
-        for collector in (first, second, first, second):
-            assert (await collector.post("clicks", click(1))).status_code == 200
-        told = [headers(record) for record in await first.logged("clicks")]
-    assert [each["ce_sequence"] for each in told] == ["1", "1", "2", "2"]
-    assert len({(each["ce_collector"], each["ce_sequence"]) for each in told}) == 4
-    assert len({each["ce_id"] for each in told}) == 4
+    for _ in range(3):
+        async with collect(shop(app_name), log_settings, tmp_path) as running:
+            assert (await running.post("clicks", click(1))).status_code == 200
+    told = [headers(record) for record in await running.logged("clicks")]
+    assert len({each["ce_collector"] for each in told}) == 1
+    assert [each["ce_sequence"] for each in told] == ["1", "2", "3"]
+    assert len({each["ce_id"] for each in told}) == 3

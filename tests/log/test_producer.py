@@ -68,4 +68,4 @@ async def test_a_full_buffer_is_an_error_that_says_to_try_again() -> None:
     assert caught.value.retry
     await producer.close(seconds=0)
     answers = await asyncio.gather(*futures, return_exceptions=True)
-    assert {type(answer) for answer in answers} == {LogError}
+    assert all(isinstance(answer, LogError) for answer in answers)

@@ -63,9 +63,15 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_json(send: Send, content: Any) -> None:
-    """Send `content` as JSON, with status 200."""
-    await answer(send, 200, _encode(content), b"application/json")
+async def answer_json(send: Send, content: Any, status: int = 200) -> None:
+    """Send `content` as JSON."""
+    await answer(send, status, _encode(content), b"application/json")
+
+
+async def answer_empty(send: Send, status: int = 204) -> None:
+    """Send an answer that has no content."""
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def read_body(receive: Receive, announced: int, most: int, seconds: float) -> bytes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
-from urllib.parse import parse_qsl
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from millstream.app import App
 from millstream.audit import SourceState
 from millstream.collect import metrics
+from millstream.collect.answer import Answers
+from millstream.collect.arrival import Arrival
 from millstream.collect.asgi import (
     Disconnected,
     Problem,
@@ -18,31 +18,25 @@ from millstream.collect.asgi import (
     Scope,
     Send,
     answer,
+    answer_empty,
     answer_json,
     read_body,
 )
-from millstream.collect.body import UnreadableContentType, form_of, split
+from millstream.collect.body import check_readable
 from millstream.collect.describe import describe_streams, openapi
-from millstream.collect.intake import Batch, Intake, Overloaded
+from millstream.collect.intake import Ack, Intake, Overloaded
 from millstream.collect.lane import Lane
+from millstream.collect.pressure import Pressure
+from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
-from millstream.errors import LogError
+from millstream.collect.unpacked import BodyRefused
+from millstream.errors import JournalBroken, JournalFull
 from millstream.names import suggest
-from millstream.receipt import Receipt, parse_unsigned
 
 _STREAMS = "/v1/streams/"
 _RECEIPTS = "/v1/receipts/"
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_RETRY = [(b"retry-after", b"1")]
 
 _logger = logging.getLogger(__name__)
-
-
-class Lookup(Protocol):
-    """Finds the record that a receipt speaks of."""
-
-    async def __call__(self, receipt: Receipt, lane: Lane) -> dict[str, Any]:
-        """Where it is; Problem 404 if no such record was given out, 410 if retention took it."""
 
 
 class CollectApp:
@@ -54,14 +48,18 @@ class CollectApp:
         settings: CollectSettings,
         intake: Intake,
         *,
-        look_up: Lookup,
-        not_ready: Callable[[], str],
+        answers: Answers,
+        pressure: Pressure,
+        look_up: Callable[[str], Awaitable[dict[str, Any]]],
+        health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
     ) -> None:
         self._settings = settings
         self._intake = intake
+        self._answers = answers
+        self._pressure = pressure
         self._look_up = look_up
-        self._not_ready = not_ready  # why the tier is not ready; empty if it is
+        self._health = health  # why nothing can be taken in, empty if it can; and more
         self._sources = sources
         self._fixed = {
             "/v1/streams": describe_streams(app),
@@ -93,12 +91,13 @@ class CollectApp:
             await answer_json(send, self._fixed[path])
         elif path.startswith(_RECEIPTS):
             _allow(scope, "GET", "HEAD")
-            await answer_json(send, await self._receipt(path[len(_RECEIPTS) :]))
+            await answer_json(send, await self._look_up(path[len(_RECEIPTS) :]))
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
-            if reason := self._not_ready():
-                raise Problem(503, reason, headers=_RETRY)
-            await answer_json(send, {"status": "ready"})
+            reason, details = self._health()
+            if reason:
+                raise Problem(503, reason, headers=self._retry(), **details)
+            await answer_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
             text = metrics.render(self._intake, self._sources())
@@ -109,38 +108,65 @@ class CollectApp:
             )
 
     async def _collect(self, lane: Lane, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["query_string"] not in (b"", b"ack=log"):
-            _check_query(scope["query_string"])
-        content_type, announced, traceparent = _read_headers(scope["headers"])
+        ack = ack_of(lane.stream, scope["query_string"])
+        request = read_request(scope["headers"])
         try:
-            form = form_of(content_type)
-        except UnreadableContentType as error:
-            raise Problem(415, str(error)) from None
+            check_readable(request.content_type, request.attributes)
+        except BodyRefused as refused:
+            raise Problem(refused.status, str(refused)) from None
         body = await read_body(
-            receive, announced, self._settings.max_body, self._settings.body_timeout
+            receive, request.announced, self._settings.max_body, self._settings.body_timeout
         )
-        events = split(body, form)
-        if not events and not body.strip():
+        if not body or body.isspace():
             raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
-        if not events:
-            await answer_json(send, {"accepted": 0, "receipts": [], "rejected": []})
-            return
+        arrival = self._arrival(lane, request, body)
+        if ack == "none":
+            await self._pass(lane, arrival, send)
+        else:
+            await self._take(lane, arrival, ack, send)
+
+    def _arrival(self, lane: Lane, request: Request, body: bytes) -> Arrival:
+        return Arrival(
+            lane.name,
+            self._intake.now(),
+            body,
+            request.content_type,
+            request.encoding,
+            "",
+            request.traceparent,
+            request.attributes,
+            request.correlation,
+            request.idempotency_key,
+        )
+
+    async def _take(self, lane: Lane, arrival: Arrival, ack: Ack, send: Send) -> None:
         try:
-            batch = await self._intake.take(lane, events, traceparent=traceparent)
+            entry = self._intake.take(lane, arrival, ack)
+            assert entry.done is not None
+            await entry.done
+        except BodyRefused as refused:
+            raise Problem(refused.status, str(refused)) from None
+        except (JournalFull, JournalBroken) as error:
+            raise self._not_taken(str(error)) from None
+        status, content = self._answers.of(entry, ack)
+        await answer_json(send, content, status)
+
+    async def _pass(self, lane: Lane, arrival: Arrival, send: Send) -> None:
+        try:
+            self._intake.take_past(lane, arrival)
+        except BodyRefused as refused:
+            raise Problem(refused.status, str(refused)) from None
         except Overloaded as error:
-            raise Problem(
-                503, f"{error}; nothing was taken in, send it again later", headers=_RETRY
-            ) from None
-        try:
-            await self._intake.confirmed(batch)
-        except LogError as error:
-            raise _unconfirmed(batch, str(error)) from None
-        if None in batch.deliveries:
-            raise _unconfirmed(batch, "Kafka did not confirm every event")
-        content = _answer(batch)
-        if batch.rejections and not content["accepted"]:
-            raise _all_rejected(batch, content)
-        await answer_json(send, content)
+            raise self._not_taken(str(error)) from None
+        await answer_empty(send)
+
+    def _not_taken(self, reason: str) -> Problem:
+        return Problem(
+            503, f"{reason}; nothing was taken in, send it again later", headers=self._retry()
+        )
+
+    def _retry(self) -> list[tuple[bytes, bytes]]:
+        return [(b"retry-after", str(self._pressure.retry_after()).encode())]
 
     def _lane(self, name: str) -> Lane:
         lane = self._intake.lanes.get(name)
@@ -149,16 +175,6 @@ class CollectApp:
             hint = suggest(name[:100], names)
             raise Problem(404, f"there is no stream {name[:100]!r}; {hint}", streams=names)
         return lane
-
-    async def _receipt(self, text: str) -> dict[str, Any]:
-        receipt = parse_unsigned(text)
-        lane = self._intake.lanes.get(receipt.stream) if receipt else None
-        if receipt is None or lane is None:
-            raise Problem(404, f"{text[:200]!r} is no receipt of this collector's streams")
-        try:
-            return await self._look_up(receipt, lane)
-        except LogError as error:
-            raise Problem(503, str(error), headers=_RETRY) from None
 
 
 def _allow(scope: Scope, *methods: str) -> None:
@@ -169,73 +185,3 @@ def _allow(scope: Scope, *methods: str) -> None:
             f"{scope['method']} is not possible on {scope['path'][:200]}; allowed: {allowed}",
             headers=[(b"allow", allowed.encode())],
         )
-
-
-def _check_query(query: bytes) -> None:
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name != "ack":
-            raise Problem(400, f"there is no parameter {name[:100]!r}; known: ack")
-        if value in ("local", "none"):
-            raise Problem(501, f"ack={value} is not built yet; use ack=log, or leave it out")
-        if value != "log":
-            raise Problem(400, f"ack={value[:100]} is unknown; use ack=log, or leave it out")
-
-
-def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int, str]:
-    content_type, announced, traceparent = b"", 0, ""
-    for name, value in headers:
-        if name == b"content-type":
-            content_type = value
-        elif name == b"content-length":
-            announced = int(value)  # the parser lets only digits through
-        elif name == b"content-encoding" and value.strip().lower() != b"identity":
-            encoding = value.decode("latin-1")[:50]
-            raise Problem(
-                415,
-                f"content encoding {encoding!r} is not read yet; send the body as it is",
-                headers=[(b"accept-encoding", b"identity")],
-            )
-        elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
-            traceparent = value.decode()
-    return content_type, announced, traceparent
-
-
-def _answer(batch: Batch) -> dict[str, Any]:
-    receipts, rejected = [], []
-    for index, (delivery, sequence) in enumerate(
-        zip(batch.deliveries, batch.sequences, strict=True)
-    ):
-        if delivery is None:
-            continue
-        invalid = batch.rejections.get(index)
-        kind = "l" if invalid is None else "r"
-        receipt = f"{kind}.{batch.lane.name}.{delivery.partition}.{delivery.offset}.{sequence}"
-        if invalid is None:
-            receipts.append(receipt)
-        else:
-            rejected.append(
-                {
-                    "index": index,
-                    "error": str(invalid),
-                    "field": invalid.field,
-                    "receipt": receipt,
-                }
-            )
-    return {"accepted": len(receipts), "receipts": receipts, "rejected": rejected}
-
-
-def _all_rejected(batch: Batch, content: dict[str, Any]) -> Problem:
-    first, count = batch.rejections[0], len(batch.rejections)
-    detail = str(first) if count == 1 else f"none of the {count} events is valid; first: {first}"
-    return Problem(422, detail, field=first.field, **content)
-
-
-def _unconfirmed(batch: Batch, reason: str) -> Problem:
-    return Problem(
-        503,
-        f"{reason}; those in `unconfirmed` (by their place, from 0) may still get into the log, "
-        "so sending them again can store them twice",
-        headers=_RETRY,
-        unconfirmed=batch.unconfirmed(),
-        **_answer(batch),
-    )

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from millstream.collect.body import Form, split
-from millstream.collect.intake import Batch, Intake, Overloaded
+from millstream.collect.arrival import Arrival
+from millstream.collect.intake import Intake, Overloaded
 from millstream.collect.lane import Lane
-from millstream.log.producer import Producer
+from millstream.errors import LogError
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_MOST_WAITING = 8 << 20  # bytes that may wait for the disk before the source is not read on
 
 _logger = logging.getLogger(__name__)
 
 
-class StreamInlet:
-    """Takes a source's messages in, and sends again what Kafka did not confirm."""
+@dataclass(slots=True, eq=False)
+class _Message:
+    """One that is not known to be on disk."""
 
-    def __init__(self, intake: Intake, producer: Producer, lane: Lane, source: str) -> None:
+    arrival: Arrival
+    bookmark: bytes | None
+    stored: asyncio.Future[None]
+    is_written: bool = False  # its entry is with the journal
+
+
+class StreamInlet:
+    """Takes a source's messages into the journal, in order, for as long as it takes."""
+
+    def __init__(self, intake: Intake, lane: Lane, name: str, address: str) -> None:
         self._intake = intake
-        self._producer = producer
         self._lane = lane
-        self._source = source
-        self._unconfirmed: list[bytes] = []
-        self._resending: asyncio.Task[None] | None = None
+        self._name = name  # the source's, under which its bookmarks are kept
+        self._address = address
+        self._skips_journal = lane.stream.delivery == "at_most_once"
+        self._waiting: deque[_Message] = deque()  # in the order in which they were offered
+        self._waiting_bytes = 0
+        self._passed: bytes | None = None  # a bookmark that is on disk already, beyond a retry's
+        self._retrying: asyncio.Task[None] | None = None
 
     @property
     def bookmark(self) -> bytes | None:
-        return None
+        """The newest one on disk."""
+        return self._intake.journal.bookmarks.get(self._name)
 
     async def offer(
         self,
@@ -40,64 +56,96 @@ class StreamInlet:
         attributes: Mapping[str, str] | None = None,
         bookmark: bytes | None = None,
     ) -> asyncio.Future[None]:
-        """Take over a message's events. See `Inlet.offer`."""
-        if self._resending is not None:
-            # What failed goes first, and nothing is read while Kafka is away.
-            await asyncio.shield(self._resending)
-        events = split(message, Form.SNIFF)
-        if events:
-            try:
-                batch = await self._take(events)
-            except asyncio.CancelledError:
-                self._keep(events)  # the collector stops, but it has read them
-                raise
-            batch.outcome.add_done_callback(lambda _: self._confirm(batch, events))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        """Take over a message. See `Inlet.offer`."""
+        arrival = Arrival(
+            stream=self._lane.name,
+            received_at=self._intake.now(),
+            body=message,
+            content_type=content_type,
+            source=self._address,
+            attributes=dict(attributes) if attributes else {},
+        )
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._skips_journal and bookmark is None:
+            await self._take_past(arrival)
+            stored.set_result(None)
+            return stored
+        await self._room()
+        waiting = _Message(arrival, bookmark, stored)
+        self._waiting.append(waiting)
+        self._waiting_bytes += len(message)
+        if self._retrying is None and not self._write(waiting):
+            self._retrying = asyncio.create_task(self._retry())
+        return stored
 
     async def close(self, seconds: float) -> int:
-        """Send what is left, for so long; the number of events that Kafka never confirmed."""
-        if self._resending is not None:
-            resending = self._resending
-            await asyncio.wait([resending], timeout=seconds)
-            resending.cancel()
-        return len(self._unconfirmed)
+        """Let what was offered get onto the disk, for so long; how many messages did not."""
+        if self._waiting:
+            await asyncio.wait([message.stored for message in self._waiting], timeout=seconds)
+        if self._retrying is not None:
+            self._retrying.cancel()
+        return len(self._waiting)
 
-    async def _take(self, events: list[bytes]) -> Batch:
+    async def _room(self) -> None:
+        while self._retrying is not None:
+            await asyncio.wait([self._retrying])
+        while self._waiting_bytes > _MOST_WAITING:
+            await asyncio.wait([self._waiting[0].stored])
+
+    async def _take_past(self, arrival: Arrival) -> None:
         while True:
-            await self._intake.room()
+            await self._intake.forwarder.room()
             try:
-                return await self._intake.take(
-                    self._lane, events, source=self._source, producer=self._producer
-                )
+                self._intake.take_past(self._lane, arrival)
+                return
             except Overloaded:
-                # One message can be larger than the room that is left.
                 await asyncio.sleep(_FIRST_PAUSE)
 
-    def _confirm(self, batch: Batch, events: list[bytes]) -> None:
-        if failed := [events[index] for index in batch.unconfirmed()]:
-            _logger.warning(
-                "Kafka did not confirm %d events of %s; sending them again",
-                len(failed),
-                self._source,
+    def _write(self, message: _Message) -> bool:
+        """Whether the journal has taken the message; if not, nothing of it was taken."""
+        bookmark = message.bookmark
+        if bookmark is not None and self._passed is not None:
+            bookmark = self._passed  # or the next start would read again what is on disk already
+        try:
+            durable = self._intake.take_from_source(
+                self._lane,
+                message.arrival,
+                None if bookmark is None else (self._name, bookmark),
             )
-            self._keep(failed)
+        except LogError:
+            return False
+        message.is_written = True
+        durable.add_done_callback(lambda durable: self._written(message, durable))
+        return True
 
-    def _keep(self, events: list[bytes]) -> None:
-        self._unconfirmed += events
-        if self._resending is None:
-            self._resending = asyncio.create_task(self._resend())
+    def _written(self, message: _Message, durable: asyncio.Future[None]) -> None:
+        if durable.cancelled() or durable.exception() is not None:
+            message.is_written = False
+            if self._retrying is None:
+                self._retrying = asyncio.create_task(self._retry())
+            return
+        if self._waiting[0] is message:
+            self._waiting.popleft()
+        else:  # an earlier one failed: it comes later than this one
+            self._waiting.remove(message)
+            self._passed = message.bookmark or self._passed
+        self._waiting_bytes -= len(message.arrival.body)
+        if not message.stored.done():
+            message.stored.set_result(None)
 
-    async def _resend(self) -> None:
-        pause = _FIRST_PAUSE
-        while self._unconfirmed:
-            await asyncio.sleep(random.uniform(0, pause))
+    async def _retry(self) -> None:
+        pause, said = _FIRST_PAUSE, False
+        while any(not message.is_written for message in self._waiting):
+            for message in list(self._waiting):
+                if not message.is_written and not self._write(message):
+                    break
+            else:
+                await asyncio.wait([message.stored for message in self._waiting], timeout=pause)
+                continue
+            if not said:
+                said = True
+                _logger.warning("%s is not read on: the journal has no room or fails", self._name)
+            await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-            events = list(self._unconfirmed)
-            batch = await self._take(events)
-            await asyncio.shield(batch.outcome)
-            # Others may have failed meanwhile: they were appended behind these.
-            rest = [events[index] for index in batch.unconfirmed()]
-            self._unconfirmed[: len(events)] = rest
-        self._resending = None
+        self._passed = None
+        self._retrying = None

@@ -1,57 +1,42 @@
-"""From bytes to the log: check, number, hand to Kafka, and know when Kafka has it.
+"""From bytes to the log: onto the disk first, then unpacked, checked, and on to Kafka.
 
-Every event that is looked at gets the collector's next sequence number and goes to one of two
-topics: its stream's, or its stream's rejected one. Within one start of the collector the numbers
-have no gaps but those that Kafka did not confirm, whose senders were told so. (A journal, which
-would make numbers and events survive a restart, is not part of this tier yet.)
+Every arrival becomes one entry of the journal; its events go to one of two topics, the stream's
+or its rejected one. An event's number is its entry's sequence and its place in the entry, so that
+unpacking the same entry again, after a crash, gives the same numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
-from millstream import event
 from millstream.app import App
-from millstream.collect.lane import Headers, Lane
+from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode
+from millstream.collect.entry import Entry
+from millstream.collect.failed import FailedStore
+from millstream.collect.forward import Forwarder
+from millstream.collect.journal import Journal
+from millstream.collect.lane import Lane
+from millstream.collect.recent import Recent
 from millstream.collect.settings import CollectSettings
+from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
 from millstream.errors import InvalidEvent, LogError
-from millstream.log.producer import Delivery, Producer
+from millstream.log.producer import Producer
+from millstream.log.topics import stream_topic
 from millstream.measure import Clock
 
+Ack = Literal["log", "local", "none"]
+
 _EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
+_SMALL = 64 << 10  # bytes of a body that is unpacked at once
 _SWEEP_SECONDS = 0.1
-LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
-_KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
-_GRACE_SECONDS = 2.0  # the producer gives up first, and then knows more than that time has passed
 
 
 class Overloaded(LogError):
-    """Too much is pending at Kafka to take in more."""
-
-
-class Batch:
-    """Events that came together, on their way to the log. Lists are by the events' place in it."""
-
-    __slots__ = ("deliveries", "lane", "open", "outcome", "received", "rejections", "sequences")
-
-    def __init__(
-        self, lane: Lane, size: int, received: float, outcome: asyncio.Future[None]
-    ) -> None:
-        self.lane = lane
-        self.received = received
-        self.open = size
-        self.outcome = outcome  # done when Kafka has settled every event, or nobody waits any more
-        self.sequences = [0] * size
-        self.deliveries: list[Delivery | None] = [None] * size  # None: not (yet) confirmed
-        self.rejections: dict[int, InvalidEvent] = {}
-
-    def unconfirmed(self) -> list[int]:
-        """The places of the events that Kafka has not confirmed."""
-        return [index for index, delivery in enumerate(self.deliveries) if delivery is None]
+    """Too much is under way to Kafka to take in more past the journal."""
 
 
 class Intake:
@@ -61,196 +46,194 @@ class Intake:
         self,
         app: App,
         settings: CollectSettings,
+        journal: Journal,
         producer: Producer,
-        collector: str,
+        failed: FailedStore,
         clock: Clock = time.monotonic,
+        wall: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.lanes = {s.name: Lane(app, s, collector, clock) for s in app.streams.values()}
-        self.collector = collector
-        self.sequence = 0
-        self.pending_bytes = 0
-        self.pending_events = 0
+        limits = Limits(
+            max_body=settings.max_body,
+            max_events=settings.max_events,
+            max_line=settings.max_line,
+            max_depth=settings.max_depth,
+        )
+        self.lanes = {s.name: Lane(app, s, limits, clock) for s in app.streams.values()}
+        self.journal = journal
+        self.collector = journal.identity
+        self.past_collector = f"{journal.identity}-{journal.start}"  # of what skips the journal
+        self.recent = Recent()
+        self.forwarder = Forwarder(
+            journal, producer, failed, settings, self._restore, self.recent, clock
+        )
+        self._app = app
         self._settings = settings
-        self._producer = producer
+        self._failed = failed
         self._clock = clock
+        self._wall = wall
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Batch, None] = {}  # in the order in which they came
-        self._room = asyncio.Event()
-        self._room.set()
+        self._last_received = 0
+        self._past_sequence = 0
+        self._left_over = journal.last_durable  # entries up to here are from an earlier start
+        self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
+        self._unpacking: set[asyncio.Task[None]] = set()
 
-    async def take(
-        self,
-        lane: Lane,
-        events: list[bytes],
-        *,
-        source: str = "",
-        traceparent: str = "",
-        producer: Producer | None = None,
-    ) -> Batch:
-        """Check events and hand them to Kafka; Overloaded, with nothing taken, if it is behind."""
-        size, length = len(events), sum(map(len, events))
-        self._reserve(lane, size, length)
-        batch = Batch(lane, size, self._clock(), self._loop.create_future())
-        send = (producer or self._producer).send
-        now = time.time_ns() // 1_000_000
-        headers = _headers(lane, now, source, traceparent)
-        index = -1
-        try:
-            for index, value in enumerate(events):
-                # A source's message is taken in one turn: cancelled half-way, a part would be lost.
-                if index and index % _EVENTS_PER_TURN == 0 and producer is None:
-                    await asyncio.sleep(0)
-                self._send(send, batch, index, value, now, headers, length)
-        except BaseException:
-            for rest in range(index, size):  # or what they reserved would stay taken for ever
-                self._settled(batch, rest, length, None)
-            raise
-        return batch
+    def now(self) -> int:
+        """When an arrival came, in milliseconds since the epoch.
 
-    async def confirmed(self, batch: Batch) -> None:
-        """Return when Kafka has settled every event; LogError if it does not in time."""
-        self._waiting[batch] = None
-        try:
-            await batch.outcome
-        finally:
-            del self._waiting[batch]
+        Never less than before: recovery looks into the log from the oldest one's time on.
+        """
+        moment = self._wall() // 1_000_000
+        self._last_received = max(self._last_received, moment)
+        return self._last_received
 
-    async def room(self) -> None:
-        """Wait until less than half of what may be pending is."""
-        await self._room.wait()
+    def take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
+        """Take an arrival in; await `entry.done` for what `ack` says.
+
+        JournalFull or JournalBroken, with nothing taken. `entry.done` fails with BodyRefused if
+        nothing in the body can be taken in, with JournalBroken if it did not get onto the disk.
+        """
+        entry = Entry(lane, arrival, self.collector, 0, self._clock())
+        entry.done = self._loop.create_future()
+        entry.waits_for_log = ack == "log"
+        durable = self._append(entry, None)
+        durable.add_done_callback(partial(self._journaled, entry))
+        if entry.waits_for_log:
+            self._waiting[entry] = None
+            entry.done.add_done_callback(lambda _: self._waiting.pop(entry, None))
+        return entry
+
+    def take_from_source(
+        self, lane: Lane, arrival: Arrival, bookmark: tuple[str, bytes] | None
+    ) -> asyncio.Future[None]:
+        """Take a source's message in; the future is the journal's. Errors as of `take`."""
+        entry = Entry(lane, arrival, self.collector, 0, self._clock())
+        durable = self._append(entry, bookmark)
+        durable.add_done_callback(partial(self._journaled, entry))
+        return durable
+
+    def take_past(self, lane: Lane, arrival: Arrival) -> Entry:
+        """Hand an arrival to Kafka without the journal; Overloaded, with nothing taken."""
+        if self.forwarder.is_full:
+            raise Overloaded(
+                f"cannot take in more events: {self.forwarder.pending_events} of "
+                f"{self.forwarder.pending_bytes} bytes wait for Kafka already"
+            )
+        unpacked = lane.unpack(
+            arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
+        )
+        self._past_sequence += 1
+        entry = Entry(lane, arrival, self.past_collector, self._past_sequence, self._clock())
+        entry.fill(unpacked)
+        entry.check(0, entry.size)
+        self._count(entry)
+        if entry.size:
+            self.forwarder.send_past(entry)
+        return entry
 
     async def watch(self) -> None:
-        """Let no request wait longer than the settings say; runs as long as the tier does."""
+        """Let no sender wait longer for the log than the settings say; runs as long as the tier."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            overdue = self._clock() - self._settings.ack_timeout - _GRACE_SECONDS
-            self._give_up(
-                [batch for batch in self._waiting if batch.received <= overdue],
-                f"Kafka did not confirm the events within {self._settings.ack_timeout:g} s",
-            )
+            overdue = self._clock() - self._settings.ack_timeout
+            self._let_go([entry for entry in self._waiting if entry.received <= overdue])
 
-    def give_up(self) -> None:
-        """Let nobody wait any more: the collector stops."""
-        self._give_up(self._waiting, "the collector stops before Kafka confirmed the events")
+    def let_all_go(self) -> None:
+        """Let nobody wait for the log any more: the collector stops, what it has is on disk."""
+        self._let_go(list(self._waiting))
 
-    def _give_up(self, batches: Iterable[Batch], why: str) -> None:
-        for batch in batches:
-            if not batch.outcome.done():
-                batch.outcome.set_exception(LogError(why))
+    def _let_go(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.counted:  # else it is not even on disk yet, which is the journal's to say
+                entry.waits_for_log = False
+                self.forwarder.forget(entry)
+                entry.resolve()
 
-    def _reserve(self, lane: Lane, size: int, length: int) -> None:
-        settings = self._settings
-        if (
-            self.pending_bytes + length > settings.max_pending_bytes
-            or self.pending_events + size > max(settings.max_pending_events, size)
-        ):
-            lane.refused += size
-            raise Overloaded(
-                f"cannot take in more events: {self.pending_events} of "
-                f"{self.pending_bytes} bytes wait for Kafka already"
-            )
-        self.pending_bytes += length
-        self.pending_events += size
-        lane.pending += size
-        if not self._is_roomy():
-            self._room.clear()
-
-    def _send(
-        self,
-        send: Callable[..., asyncio.Future[Delivery]],
-        batch: Batch,
-        index: int,
-        value: bytes,
-        now: int,
-        headers: Headers,
-        length: int,
-    ) -> None:
-        lane, sequence = batch.lane, self.sequence + 1
+    def _append(self, entry: Entry, bookmark: tuple[str, bytes] | None) -> asyncio.Future[None]:
         try:
-            key, topic = _checked_key(lane, value), lane.topic
-            own: Headers = {}
-        except InvalidEvent as invalid:
-            batch.rejections[index] = invalid
-            key, topic = None, lane.rejected_topic
-            own = {event.REASON: str(invalid), event.FIELD: invalid.field}
-            value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
-            lane.pending -= 1
-        numbered = {
-            **headers,
-            event.ID: f"{self.collector}-{sequence}",
-            event.SEQUENCE: str(sequence),
-            event.FINGERPRINT: event.fingerprint(value),
-            **own,
-        }
-        try:
-            future = send(topic, value, key=key, timestamp=now, headers=numbered)
+            entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
         except LogError:
-            self._settled(batch, index, length, None)
+            entry.lane.refused += 1
+            raise
+        self.forwarder.expect(entry.sequence)
+        return durable
+
+    def _journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+        error = None if durable.cancelled() else durable.exception()
+        if durable.cancelled() or error is not None:
+            entry.lane.refused += 1
+            self.forwarder.withdraw(entry.sequence)
+            entry.resolve(error if isinstance(error, Exception) else None)
             return
-        self.sequence = batch.sequences[index] = sequence
-        future.add_done_callback(partial(self._settled, batch, index, length))
+        self.recent.journaled(entry.sequence, self._wall() // 1_000_000)
+        if len(entry.arrival.body) <= _SMALL and not entry.arrival.encoding:
+            self._fill(entry)
+            entry.check(0, entry.size)
+            self._offer(entry)
+        else:
+            task = self._loop.create_task(self._fill_in_turns(entry))
+            self._unpacking.add(task)
+            task.add_done_callback(self._unpacking.discard)
 
-    def _settled(
-        self, batch: Batch, index: int, length: int, future: asyncio.Future[Delivery] | None
-    ) -> None:
-        if future is not None and not future.cancelled() and future.exception() is None:
-            batch.deliveries[index] = future.result()
-        batch.open -= 1
-        if batch.open == 0:
-            self._finish(batch, length)
+    async def _fill_in_turns(self, entry: Entry) -> None:
+        self._fill(entry)
+        await self._check_in_turns(entry)
+        self._offer(entry)
 
-    def _finish(self, batch: Batch, length: int) -> None:
-        lane, size, rejected = batch.lane, len(batch.deliveries), len(batch.rejections)
-        logged = size - rejected
-        lane.pending -= logged
-        if None in batch.deliveries:
-            unconfirmed = batch.unconfirmed()
-            lost = sum(index in batch.rejections for index in unconfirmed)
-            logged -= len(unconfirmed) - lost
-            rejected -= lost
-            lane.unconfirmed += len(unconfirmed)
-        lane.logged += logged
-        lane.rejected += rejected
-        if logged:
-            lane.rate.add(logged)
-            lane.latencies.record((self._clock() - batch.received) * 1000, logged)
-        self.pending_bytes -= length
-        self.pending_events -= size
-        if self._is_roomy():
-            self._room.set()
-        if not batch.outcome.done():
-            batch.outcome.set_result(None)
+    async def _check_in_turns(self, entry: Entry) -> None:
+        for first in range(0, entry.size, _EVENTS_PER_TURN):
+            entry.check(first, min(first + _EVENTS_PER_TURN, entry.size))
+            await asyncio.sleep(0)
 
-    def _is_roomy(self) -> bool:
-        return (
-            self.pending_bytes * 2 < self._settings.max_pending_bytes
-            and self.pending_events * 2 < self._settings.max_pending_events
-        )
+    def _offer(self, entry: Entry) -> None:
+        self._count(entry)
+        if entry.size:
+            entry.lane.journaled_ms.record((self._clock() - entry.received) * 1000, entry.size)
+        if entry.done is not None and not entry.waits_for_log:
+            entry.resolve()
+        self.forwarder.offer(entry)
 
+    def _count(self, entry: Entry) -> None:
+        entry.counted = True
+        entry.lane.accepted += entry.size
+        entry.lane.pending += entry.size
 
-def _checked_key(lane: Lane, value: bytes) -> str | None:
-    key = lane.check(value).key if len(value) <= LARGEST_EVENT else None
-    length = len(value) + (len(key.encode()) if key else 0)
-    if length > LARGEST_EVENT:
-        raise InvalidEvent(
-            f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
-            remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
-        )
-    return key
+    def _fill(self, entry: Entry) -> None:
+        arrival = entry.arrival
+        try:
+            unpacked = entry.lane.unpack(
+                arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
+            )
+        except BodyRefused as refused:
+            if arrival.source:  # nobody to tell: it is kept where the invalid ones are
+                unpacked = Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
+            else:
+                unpacked = Unpacked([])
+                entry.resolve(refused)
+        entry.fill(unpacked)
 
+    async def _restore(self, sequence: int, payload: bytes, held: Entry | None) -> Entry | None:
+        """An entry from disk, ready to be sent; None if there is nothing to send for it."""
+        try:
+            arrival = decode(payload)
+            lane = self.lanes[arrival.stream]
+        except UnreadableArrival as error:
+            await self._give_up("", payload, str(error))
+            return None
+        except KeyError:
+            topic = stream_topic(self._app.name, arrival.stream)
+            why = f"the pipeline has no stream {arrival.stream!r} any more"
+            await self._give_up(topic, arrival.body, why)
+            return None
+        entry = held or Entry(lane, arrival, self.collector, sequence, 0.0)
+        self._fill(entry)
+        await self._check_in_turns(entry)
+        if sequence <= self._left_over:
+            self._count(entry)
+            lane.recovered += entry.size
+        entry.counted = True
+        return entry
 
-@lru_cache(maxsize=2)
-def _second(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _headers(lane: Lane, now: int, source: str, traceparent: str) -> Headers:
-    second, millisecond = divmod(now, 1000)
-    headers = {
-        **lane.headers,
-        event.SOURCE: source or lane.default_source,
-        event.TIME: f"{_second(second)}.{millisecond:03d}Z",
-    }
-    if traceparent:
-        headers[event.TRACEPARENT] = traceparent
-    return headers
+    async def _give_up(self, topic: str, value: bytes, reason: str) -> None:
+        now = self.now()
+        await asyncio.to_thread(self._failed.put, topic, None, value, [], now, reason)

@@ -7,46 +7,62 @@ import time
 from millstream import event
 from millstream.app import App, Stream
 from millstream.audit import StreamCounts
+from millstream.collect.body import Unpacker
+from millstream.collect.unpacked import Limits
 from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
 from millstream.validate import Validator
 
-Headers = dict[str, str | bytes]
-
 
 class Lane:
-    """What the collector holds per stream. accepted = logged + pending, at every moment."""
+    """What the collector holds per stream.
+
+    accepted = logged + rejected + failed + shed + duplicates + pending, at every moment.
+    """
 
     def __init__(
-        self, app: App, stream: Stream, collector: str, clock: Clock = time.monotonic
+        self, app: App, stream: Stream, limits: Limits, clock: Clock = time.monotonic
     ) -> None:
         self.stream = stream
         self.name = stream.name
         self.topic = stream_topic(app.name, stream.name)
         self.rejected_topic = rejected_topic(app.name, stream.name)
+        self.unpack = Unpacker(stream.schema, limits).unpack
         self.check = Validator(stream).check
-        self.headers: Headers = {
-            event.SPECVERSION: "1.0",
-            event.TYPE: f"{app.name}.{stream.name}",
-            event.CONTENT_TYPE: "application/json",
-            event.COLLECTOR: collector,
-        }
-        self.default_source = f"/{app.name}/{stream.name}"  # until senders name themselves
+        self.keeps_invalid = stream.on_invalid == "keep"
+        self.headers: list[tuple[str, str | bytes]] = [
+            (event.SPECVERSION, "1.0"),
+            (event.CONTENT_TYPE, "application/json"),
+        ]
+        self.type = f"{app.name}.{stream.name}"
+        self.default_source = f"/{app.name}/{stream.name}"  # of senders that don't name themselves
+        self.accepted = 0  # events that were looked at: what was taken in, and what was shed
+        self.pending = 0  # in the journal or on their way to Kafka
         self.logged = 0
-        self.pending = 0
         self.rejected = 0
-        self.unconfirmed = 0  # handed to Kafka, but it did not confirm: their senders got a 503
-        self.refused = 0  # not looked at, as too much was pending: their senders got a 503
+        self.failed = 0  # Kafka refused them for good: they are in the failed store
+        self.shed = 0
+        self.duplicates = 0
+        self.recovered = 0  # of the accepted, those that an earlier start had left in the journal
+        self.refused = 0  # requests and messages that could not be taken in: nothing of them is
         self.rate = Rate(clock)
-        self.latencies = Latencies(clock)
+        self.journaled_ms = Latencies(clock)  # each from the moment of its arrival
+        self.sent_ms = Latencies(clock)
+        self.logged_ms = Latencies(clock)
 
     def counts(self) -> StreamCounts:
         """The counts since the start, for the audit."""
         return StreamCounts(
-            accepted=self.logged + self.pending,
+            accepted=self.accepted,
             logged=self.logged,
             rejected=self.rejected,
+            failed=self.failed,
+            shed=self.shed,
+            duplicates=self.duplicates,
             pending=self.pending,
+            recovered=self.recovered,
             rate=self.rate.per_second(),
-            latency_ms=self.latencies.summary(),
+            latency_ms=self.logged_ms.summary(),
+            journaled_ms=self.journaled_ms.summary(),
+            sent_ms=self.sent_ms.summary(),
         )

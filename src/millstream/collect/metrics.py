@@ -14,16 +14,29 @@ CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 def render(intake: Intake, sources: Iterable[SourceState]) -> str:
     """All counts, since this process started."""
     lanes, states = list(intake.lanes.values()), list(sources)
+    counted = {
+        "accepted": "Events that were handed in, whatever became of them",
+        "logged": "Events that Kafka has confirmed",
+        "rejected": "Events that failed validation",
+        "failed": "Events that Kafka refused for good",
+        "shed": "Events that were dropped under pressure",
+        "duplicates": "Events that had been handed in before",
+        "recovered": "Events that an earlier start had left in the journal",
+        "refused": "Requests and messages that could not be taken in",
+    }
     lines = [
-        *_family("logged", "counter", "Events that Kafka has confirmed", lanes, "logged"),
-        *_family("rejected", "counter", "Events that failed validation", lanes, "rejected"),
-        *_family(
-            "unconfirmed", "counter", "Events that Kafka did not confirm", lanes, "unconfirmed"
+        *(
+            line
+            for name, text in counted.items()
+            for line in _family(name, "counter", text, lanes, name)
         ),
-        *_family("refused", "counter", "Events not taken in for lack of room", lanes, "refused"),
         *_family("pending", "gauge", "Events that wait for Kafka", lanes, "pending"),
         *_latency(lanes),
-        *_single("pending_bytes", "Bytes that wait for Kafka", intake.pending_bytes),
+        *_single("pending_bytes", "Bytes under way to Kafka", intake.forwarder.pending_bytes),
+        *_single("journal_bytes", "Bytes in the journal", intake.journal.pending_bytes),
+        *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
+        *_single("journal_max_bytes", "Bytes that the journal may hold", intake.journal.max_bytes),
+        *_single("journal_broken", "Whether the journal fails", int(bool(intake.journal.broken))),
         *_sources(states),
         "# EOF",
     ]
@@ -51,16 +64,23 @@ def _single(name: str, text: str, value: int) -> list[str]:
 
 
 def _latency(lanes: list[Lane]) -> list[str]:
-    lines = _head("latency_seconds", "gauge", "Received to confirmed, over the last ten seconds")
+    lines = _head(
+        "latency_seconds", "gauge", "From the arrival to each step, over the last ten seconds"
+    )
     for lane in lanes:
-        summary = lane.latencies.summary()
-        if summary is not None:
-            for quantile, value in (
-                ("0.5", summary.p50),
-                ("0.99", summary.p99),
-                ("1", summary.max),
+        steps = {"journaled": lane.journaled_ms, "sent": lane.sent_ms, "logged": lane.logged_ms}
+        for step, latencies in steps.items():
+            summary = latencies.summary()
+            if summary is None:
+                continue
+            for measure, value in (
+                ("min", summary.min),
+                ("mean", summary.mean),
+                ("p50", summary.p50),
+                ("p99", summary.p99),
+                ("max", summary.max),
             ):
-                labels = f'stream="{lane.name}",quantile="{quantile}"'
+                labels = f'stream="{lane.name}",step="{step}",measure="{measure}"'
                 lines.append(f"millstream_collect_latency_seconds{{{labels}}} {value / 1000:.6f}")
     return lines
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from millstream.log.producer import Delivery, Producer
 from millstream.measure import Clock
 
 _EVERY_SECONDS = 1.0
-_READY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away
+_AWAY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +59,9 @@ class Reporter:
             streams={name: lane.counts() for name, lane in self._intake.lanes.items()},
             sources=[source.state for source in self._sources],
         )
+        for name, counts in report.streams.items():
+            if missing := counts.missing():
+                _logger.error("the counts of stream %s do not add up: off by %d", name, missing)
         try:
             future = self._producer.send(
                 self._topic,
@@ -74,14 +78,29 @@ class Reporter:
         """Wait until Kafka has confirmed a report."""
         await self._confirmed_once.wait()
 
-    def not_ready(self) -> str:
-        """Why the collector cannot take in events now; empty if it can."""
-        if self._confirmed is None:
-            return "Kafka has not confirmed anything yet"
-        overdue = self._clock() - self._confirmed
-        if overdue > _READY_SECONDS:
-            return f"Kafka has confirmed nothing for {overdue:.0f} s"
-        return ""
+    def health(self) -> tuple[str, dict[str, Any]]:
+        """Why nothing can be taken in, empty if it can; and how journal and Kafka are.
+
+        Kafka being away is no reason: what comes in waits in the journal, as long as it has room.
+        """
+        journal, reason = self._intake.journal, ""
+        if journal.broken:
+            reason = f"the journal takes nothing: {journal.broken}"
+        elif journal.stored_bytes >= journal.max_bytes:
+            reason = "the journal is full"
+        details = {
+            "journal": {
+                "state": "broken" if journal.broken else "full" if reason else "open",
+                "pending_entries": journal.pending_entries,
+                "pending_bytes": journal.pending_bytes,
+                "max_bytes": journal.max_bytes,
+            },
+            "kafka": {"state": "away" if self._is_kafka_away() else "up"},
+        }
+        return reason, details
+
+    def _is_kafka_away(self) -> bool:
+        return self._confirmed is None or self._clock() - self._confirmed > _AWAY_SECONDS
 
     def _settled(self, future: asyncio.Future[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:

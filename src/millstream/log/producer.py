@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
 from millstream.errors import LogError
@@ -17,7 +17,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 
 _BUFFERED_RECORDS = 100_000
-_BUFFERED_KIB = 128 << 10
+_BUFFERED_BYTES = 128 << 20
 
 
 class Delivery(NamedTuple):
@@ -28,7 +28,18 @@ class Delivery(NamedTuple):
     offset: int
 
 
-_Outcome = tuple["asyncio.Future[Delivery]", Delivery | LogError]
+class NotTaken(LogError):
+    """A record that Kafka did not take, and why; `code` is librdkafka's."""
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        super().__init__(f"topic {topic} did not take a record: {error.str()}")
+        self.code: int = error.code()
+        self.fatal: bool = error.fatal()  # this producer will never send anything again
+
+
+Outcome = Delivery | NotTaken
+Settled = Callable[[Outcome], None]
+FOREVER = 2**31 / 1000 - 1  # seconds of patience: as long as librdkafka can count
 
 
 class Producer:
@@ -45,6 +56,8 @@ class Producer:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         patience: float = 120.0,
+        buffered_records: int = _BUFFERED_RECORDS,
+        buffered_bytes: int = _BUFFERED_BYTES,
     ) -> None:
         self._loop = loop or asyncio.get_running_loop()
         self._kafka = KafkaProducer(
@@ -56,11 +69,11 @@ class Producer:
                 linger_ms=0,
                 max_in_flight_requests_per_connection=1,
                 delivery_timeout_ms=round(patience * 1000),
-                queue_buffering_max_messages=_BUFFERED_RECORDS,
-                queue_buffering_max_kbytes=_BUFFERED_KIB,
+                queue_buffering_max_messages=buffered_records,
+                queue_buffering_max_kbytes=buffered_bytes >> 10,
             )
         )
-        self._settled: deque[_Outcome] = deque()  # filled by whichever thread polls
+        self._settled: deque[tuple[Settled, Outcome]] = deque()  # filled by whichever thread polls
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="producer", daemon=True)
         self._poller.start()
@@ -80,14 +93,34 @@ class Producer:
         milliseconds since the epoch, now if None.
         """
         future: asyncio.Future[Delivery] = self._loop.create_future()
+        self.hand_over(
+            topic,
+            value,
+            key,
+            timestamp,
+            headers.items() if headers else (),
+            partial(_resolve, future),
+        )
+        return future
+
+    def hand_over(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: str | bytes | None,
+        timestamp: int | None,
+        headers: Iterable[tuple[str, str | bytes]],
+        settled: Settled,
+    ) -> None:
+        """As `send`, for many records: `settled` is called in the loop, without a future's cost."""
         more: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
         try:
             self._kafka.produce(
                 topic,
                 value,
                 key,
-                headers=list(headers.items()) if headers else None,
-                on_delivery=partial(self._delivered, future),
+                headers=list(headers) or None,
+                on_delivery=partial(self._delivered, settled),
                 **more,
             )
         except BufferError:
@@ -95,7 +128,8 @@ class Producer:
                 f"cannot take a record for topic {topic}: {len(self)} wait for Kafka already",
                 remedy="send it again in a moment",
             ) from None
-        return future
+        except KafkaException as failure:  # what the client itself sees to be impossible
+            self._settled.append((settled, NotTaken(topic, failure.args[0])))
 
     def __len__(self) -> int:
         """How many records wait for Kafka's acknowledgement."""
@@ -122,15 +156,13 @@ class Producer:
             self._kafka.poll(0.1)
             self._hand_over()
 
-    def _delivered(
-        self, future: asyncio.Future[Delivery], error: KafkaError | None, message: Message
-    ) -> None:
+    def _delivered(self, settled: Settled, error: KafkaError | None, message: Message) -> None:
+        topic = message.topic() or ""
         if error is None:
-            place = Delivery(message.topic() or "", message.partition() or 0, message.offset() or 0)
-            self._settled.append((future, place))
+            place = Delivery(topic, message.partition() or 0, message.offset() or 0)
+            self._settled.append((settled, place))
         else:
-            failure = LogError(f"topic {message.topic()} did not take a record: {error.str()}")
-            self._settled.append((future, failure))
+            self._settled.append((settled, NotTaken(topic, error)))
 
     def _hand_over(self) -> None:
         # One wake-up of the loop for all that one poll brought: a wake-up per record costs more
@@ -140,11 +172,15 @@ class Producer:
             self._loop.call_soon_threadsafe(_settle, batch)
 
 
-def _settle(batch: list[_Outcome]) -> None:
-    for future, outcome in batch:
-        if future.done():  # given up by whoever waited
-            continue
-        if isinstance(outcome, LogError):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+def _settle(batch: list[tuple[Settled, Outcome]]) -> None:
+    for settled, outcome in batch:
+        settled(outcome)
+
+
+def _resolve(future: asyncio.Future[Delivery], outcome: Outcome) -> None:
+    if future.done():  # given up by whoever waited
+        return
+    if isinstance(outcome, NotTaken):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -20,6 +20,7 @@ from millstream.serve.live import Live
 
 _DEAD_MS = 5_000
 _FORGOTTEN_MS = 60_000
+_COUNTED = ("accepted", "logged", "rejected", "failed", "shed", "duplicates", "pending")
 
 
 class System:
@@ -137,12 +138,13 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
     for report in reports:
         for name, counts in report.streams.items():
             held = streams.setdefault(name, StreamCounts())
-            for field in ("accepted", "logged", "rejected", "pending", "rate"):
+            for field in ("rate", *_COUNTED):
                 setattr(held, field, getattr(held, field) + getattr(counts, field))
-            held.latency_ms = _merge((held.latency_ms, counts.latency_ms))
+            for field in ("latency_ms", "journaled_ms", "sent_ms"):
+                setattr(held, field, _merge((getattr(held, field), getattr(counts, field))))
     total = {
         field: sum(getattr(counts, field) for counts in streams.values())
-        for field in ("rate", "accepted", "logged", "rejected", "pending")
+        for field in ("rate", *_COUNTED)
     }
     return {
         "state": "up" if reports else "down",
@@ -176,4 +178,6 @@ def _merge(latencies: Iterable[Latency | None]) -> Latency | None:
         p99=round(max(latency.p99 for latency in seen), 3),
         max=round(max(latency.max for latency in seen), 3),
         count=count,
+        min=round(min(latency.min for latency in seen), 3),
+        mean=round(sum(latency.mean * latency.count for latency in seen) / count, 3),
     )

@@ -1,0 +1,188 @@
+"""An entry of the journal while it is in memory: its events, and what has become of each."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from millstream import event
+from millstream.collect.arrival import Arrival
+from millstream.collect.lane import Lane
+from millstream.collect.unpacked import Unpacked
+from millstream.errors import InvalidEvent
+from millstream.log.producer import Delivery
+
+LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
+_KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
+_OWN_ATTRIBUTES = frozenset({"specversion", "datacontenttype"})
+
+Headers = list[tuple[str, str | bytes]]
+
+
+class Record(NamedTuple):
+    """One event as Kafka gets it."""
+
+    topic: str
+    value: bytes
+    key: str | None
+    timestamp: int
+    headers: Headers
+
+
+class Entry:
+    """One arrival on its way to the log. Lists are by the events' place in it."""
+
+    __slots__ = (
+        "arrival",
+        "at",
+        "attributes",
+        "base",
+        "collector",
+        "counted",
+        "deliveries",
+        "done",
+        "failures",
+        "kept",
+        "keys",
+        "lane",
+        "open",
+        "received",
+        "rejections",
+        "sequence",
+        "size",
+        "skip",
+        "values",
+        "waits_for_log",
+    )
+
+    def __init__(
+        self, lane: Lane, arrival: Arrival, collector: str, sequence: int, received: float
+    ) -> None:
+        self.lane = lane
+        self.arrival = arrival
+        self.collector = collector
+        self.sequence = sequence
+        self.received = received  # by the monotonic clock; 0: before this start
+        self.done: asyncio.Future[None] | None = None  # what its sender waits for
+        self.waits_for_log = False
+        self.counted = False
+        self.size = 0  # events
+        self.values: list[bytes] = []  # empty again while it is only on disk
+        self.attributes: list[dict[str, str]] | None = None
+        self.keys: list[str | None] = []
+        self.rejections: dict[int, InvalidEvent] = {}  # those go to the rejected topic
+        self.kept: dict[int, InvalidEvent] = {}  # invalid too, but the stream keeps them
+        self.skip: frozenset[int] = frozenset()  # events that need not be sent
+        self.at = 0  # the next one to hand to Kafka
+        self.open = 0  # events that are not settled
+        self.deliveries: list[Delivery | None] = []
+        self.failures: dict[int, str] = {}
+        self.base: Headers = []
+
+    def fill(self, unpacked: Unpacked) -> None:
+        """Take what was unpacked; `check` looks at each event."""
+        self.values, self.attributes = unpacked.values, unpacked.attributes
+        self.size = self.open = len(unpacked.values)
+        self.deliveries = [None] * self.size
+        self.keys, self.kept = [], {}
+        self.rejections = unpacked.faults
+        self.base = self._base_headers()
+
+    def check(self, first: int, end: int) -> None:
+        """Validate the events from one place to before another."""
+        lane, keys, rejections = self.lane, self.keys, self.rejections
+        for index in range(first, end):
+            key = None
+            if index not in rejections:
+                try:
+                    key = _checked_key(lane, self.values[index])
+                except InvalidEvent as invalid:
+                    if lane.keeps_invalid and len(self.values[index]) <= LARGEST_EVENT:
+                        self.kept[index] = invalid
+                    else:
+                        rejections[index] = invalid
+            keys.append(key)
+
+    def release(self) -> None:
+        """Keep what its sender is told; the events themselves are in the journal."""
+        self.values, self.keys, self.attributes, self.base = [], [], None, []
+
+    def resolve(self, error: Exception | None = None) -> None:
+        """Let its sender go on."""
+        if self.done is not None and not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+
+    def record(self, index: int) -> Record:
+        """The event at a place, as Kafka gets it."""
+        lane, value, key = self.lane, self.values[index], self.keys[index]
+        number = f"{self.sequence}.{index}" if index else str(self.sequence)
+        headers = [*self.base, (event.SEQUENCE, str(self.sequence))]
+        if index:
+            headers.append((event.INDEX, str(index)))
+        topic = lane.topic
+        if index in self.rejections:
+            topic, invalid = lane.rejected_topic, self.rejections[index]
+            headers.append((event.REASON, str(invalid)))
+            headers.append((event.FIELD, invalid.field))
+            value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
+        elif index in self.kept:
+            headers.append((event.INVALID, str(self.kept[index])))
+        headers.append((event.FINGERPRINT, event.fingerprint(value)))
+        given = self.attributes[index] if self.attributes is not None else None
+        if given:
+            self._add_attributes(headers, given, number)
+        else:
+            headers.append((event.ID, f"{self.collector}-{number}"))
+            headers.append((event.SOURCE, self.arrival.source or lane.default_source))
+            headers.append((event.TYPE, lane.type))
+            headers.append((event.TIME, _moment(self.arrival.received_at)))
+        return Record(topic, value, key, self.arrival.received_at, headers)
+
+    def _base_headers(self) -> Headers:
+        arrival = self.arrival
+        headers: Headers = [*self.lane.headers, (event.COLLECTOR, self.collector)]
+        if arrival.traceparent:
+            headers.append((event.TRACEPARENT, arrival.traceparent))
+        if arrival.correlation:
+            headers.append((event.CORRELATION, arrival.correlation))
+        if arrival.sampled_rate < 1:
+            headers.append((event.SAMPLED, f"{arrival.sampled_rate:.4g}"))
+        return headers
+
+    def _add_attributes(self, headers: Headers, given: dict[str, str], number: str) -> None:
+        defaults = {
+            "id": f"{self.collector}-{number}",
+            "source": self.arrival.source or self.lane.default_source,
+            "type": self.lane.type,
+            "time": _moment(self.arrival.received_at),
+        }
+        taken = {name for name, _ in headers}
+        for name, value in {**defaults, **given}.items():
+            if name not in _OWN_ATTRIBUTES and f"ce_{name}" not in taken:
+                headers.append((f"ce_{name}", value))
+
+
+def _checked_key(lane: Lane, value: bytes) -> str | None:
+    key = lane.check(value).key if len(value) <= LARGEST_EVENT else None
+    length = len(value) + (len(key.encode()) if key else 0)
+    if length > LARGEST_EVENT:
+        raise InvalidEvent(
+            f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
+            remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
+        )
+    return key
+
+
+@lru_cache(maxsize=64)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _moment(milliseconds: int) -> str:
+    second, millisecond = divmod(milliseconds, 1000)
+    return f"{_second(second)}.{millisecond:03d}Z"

@@ -1,0 +1,351 @@
+"""From the journal to Kafka: in the order of sequences, a bounded window at a time, for ever.
+
+An entry comes straight from memory as long as Kafka keeps up. When the window is full, entries stay
+on disk only, and are read back from the journal when their turn comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from confluent_kafka import KafkaError
+
+from millstream.collect.entry import Entry, Record
+from millstream.collect.failed import FailedStore
+from millstream.collect.journal import Journal
+from millstream.collect.recent import Recent
+from millstream.collect.settings import CollectSettings
+from millstream.errors import LogError, MillstreamError
+from millstream.log.producer import Delivery, NotTaken, Outcome, Producer
+from millstream.measure import Clock, Rate
+
+_READ_BYTES = 4 << 20  # of the journal, at a time
+_HEADERS_SIZE = 400  # bytes of a record besides its value, about
+_PAUSE_SECONDS = 1.0
+_NONE: frozenset[int] = frozenset()
+
+# What the producer gives up on although trying again could help: it may be in the log or not. Only
+# a new start, which looks into the log, can tell.
+_UNCLEAR = {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+}
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY}
+
+_logger = logging.getLogger(__name__)
+
+Restore = Callable[[int, bytes, Entry | None], Awaitable[Entry | None]]
+
+
+class Forwarder:
+    """Hands entries to Kafka and settles them. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        producer: Producer,
+        failed: FailedStore,
+        settings: CollectSettings,
+        restore: Restore,
+        recent: Recent,
+        clock: Clock,
+    ) -> None:
+        self.sent = 0  # no entry up to this one has to be handed over any more
+        self.pending_events = 0  # the window: handed to Kafka, not acknowledged
+        self.pending_bytes = 0
+        self.drained = Rate(clock)  # bytes of arrivals that left the journal
+        self._journal = journal
+        self._producer = producer
+        self._failed = failed
+        self._settings = settings
+        self._restore = restore
+        self._recent = recent
+        self._clock = clock
+        self._arrived: dict[int, frozenset[int]] = {}
+        self._coming: set[int] = set()  # will be offered from memory
+        self._ready: dict[int, Entry] = {}  # in memory, waiting for their turn
+        self._ready_bytes = 0
+        self._waited_for: dict[int, Entry] = {}  # on disk only, but a sender waits for them
+        self._current: Entry | None = None  # half of it has been handed over
+        self._is_open = False
+        self._needs_disk = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._moved = asyncio.Event()  # something was settled; for `drain`
+        self._under_way: set[int] = set()  # entries with events that are not settled
+        self._storing: set[asyncio.Task[None]] = set()
+        self._failure: LogError | None = None
+
+    def open(self, arrived: Mapping[int, frozenset[int]]) -> None:
+        """Begin: `arrived` are the events, by entry, that the log has from an earlier start."""
+        self._arrived = dict(arrived)
+        self._is_open = True
+        self._pump()
+
+    async def run(self) -> None:
+        """Read back what is on disk only, until cancelled; LogError if the producer has died."""
+        while True:
+            await self._needs_disk.wait()
+            if self._failure is None:
+                await self._read_back()
+            if self._failure is not None:
+                raise self._failure
+            self._needs_disk.clear()
+            self._pump()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing is under way any more, for so long; the rest is on disk."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (
+                    self.pending_events or self._storing or self.sent < self._journal.last_durable
+                ):
+                    self._moved.clear()
+                    await self._moved.wait()
+        self._is_open = False
+
+    def is_pending(self, sequence: int) -> bool:
+        """Whether an entry of the journal has events that are not settled."""
+        return sequence > self.sent or sequence in self._under_way
+
+    async def room(self) -> None:
+        """Wait until less than half of what may be under way to Kafka is."""
+        await self._room.wait()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much is under way to Kafka as may be."""
+        settings = self._settings
+        return (
+            self.pending_events >= settings.max_pending_events
+            or self.pending_bytes >= settings.max_pending_bytes
+        )
+
+    def expect(self, sequence: int) -> None:
+        """An entry was appended, and will be offered from memory, or withdrawn."""
+        self._coming.add(sequence)
+
+    def withdraw(self, sequence: int) -> None:
+        """The entry did not get into the journal."""
+        self._coming.discard(sequence)
+        self._pump()
+
+    def offer(self, entry: Entry) -> None:
+        """A journaled entry whose events are checked; it is sent when its turn comes."""
+        sequence = entry.sequence
+        self._coming.discard(sequence)
+        if sequence <= self.sent:  # it was quicker by way of the disk
+            return
+        is_next = sequence == self.sent + 1 and self._current is None and self._is_open
+        if is_next and not self.is_full and not self._needs_disk.is_set():
+            self._take_turn(entry)
+            if self._ready or self._coming or sequence < self._journal.last_durable:
+                self._pump()
+            return
+        if self._ready_bytes + len(entry.arrival.body) <= self._settings.max_body:
+            self._ready[sequence] = entry
+            self._ready_bytes += len(entry.arrival.body)
+        else:
+            self._leave_on_disk(entry)
+        self._pump()
+
+    def send_past(self, entry: Entry) -> None:
+        """Hand over, out of turn, an entry that is in no journal; LogError if there is no room."""
+        if self.is_full:
+            raise LogError("too much is under way to Kafka already")
+        self._hand_over(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """Its sender waits no longer."""
+        self._waited_for.pop(entry.sequence, None)
+
+    def _leave_on_disk(self, entry: Entry) -> None:
+        entry.release()
+        if entry.waits_for_log:
+            self._waited_for[entry.sequence] = entry
+
+    def _pump(self) -> None:
+        while self._is_open and not self.is_full:
+            entry = self._current or self._next()
+            if entry is None:
+                return
+            self._take_turn(entry)
+            if self._current is not None:
+                return
+
+    def _next(self) -> Entry | None:
+        if self._needs_disk.is_set():
+            return None
+        wanted = self.sent + 1
+        entry = self._ready.pop(wanted, None)
+        if entry is not None:
+            self._ready_bytes -= len(entry.arrival.body)
+        elif wanted not in self._coming and wanted <= self._journal.last_durable:
+            self._needs_disk.set()
+        return entry
+
+    def _take_turn(self, entry: Entry) -> None:
+        self._current = entry
+        if self._hand_over(entry):
+            self._current = None
+            self.sent = entry.sequence
+
+    def _hand_over(self, entry: Entry) -> bool:
+        """Whether all of it is with Kafka now; if not, there is no more room."""
+        is_journaled = entry.collector == self._journal.identity
+        if is_journaled and entry.at == 0:
+            self._under_way.add(entry.sequence)
+            if self._arrived:
+                entry.skip = self._arrived.pop(entry.sequence, _NONE)
+        producer, index = self._producer, entry.at
+        while index < entry.size:
+            if index in entry.skip:
+                self._settle(entry, index)
+                index = entry.at = index + 1
+                continue
+            if is_journaled and self.is_full:
+                self._note_room()
+                return False
+            record = entry.record(index)
+            size = len(record.value) + _HEADERS_SIZE
+            settled = partial(self._acknowledged, entry, index, size)
+            try:
+                producer.hand_over(*record, settled)
+            except LogError:
+                if not is_journaled:
+                    raise
+                self._note_room()
+                return False
+            self.pending_events += 1
+            self.pending_bytes += size
+            index = entry.at = index + 1
+        self._note_room()
+        if entry.received:
+            waited = (self._clock() - entry.received) * 1000
+            entry.lane.sent_ms.record(waited, entry.size)
+        if entry.size == 0:
+            self._finish(entry)
+        return True
+
+    def _acknowledged(self, entry: Entry, index: int, size: int, outcome: Outcome) -> None:
+        self.pending_events -= 1
+        self.pending_bytes -= size
+        if isinstance(outcome, NotTaken):
+            self._not_taken(entry, index, outcome)
+        else:
+            self._settle(entry, index, outcome)
+        if not self._room.is_set():
+            self._note_room()
+        if self._current is not None or self._ready or self.sent < self._journal.last_durable:
+            self._pump()
+
+    def _note_room(self) -> None:
+        settings = self._settings
+        if (
+            self.pending_bytes * 2 < settings.max_pending_bytes
+            and self.pending_events * 2 < settings.max_pending_events
+        ):
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def _not_taken(self, entry: Entry, index: int, failure: NotTaken) -> None:
+        if failure.code in _PURGED:
+            return  # we stop; the next start sends it
+        if failure.fatal or failure.code in _UNCLEAR:
+            self._failure = LogError(
+                f"Kafka's client gave up: {failure}",
+                remedy="the collector has to start anew, and then looks for what is in the log",
+            )
+            self._needs_disk.set()
+            return
+        entry.failures[index] = str(failure)
+        task = asyncio.get_running_loop().create_task(
+            self._store(entry, index, entry.record(index), str(failure))
+        )
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+
+    async def _store(self, entry: Entry, index: int, record: Record, reason: str) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(
+                    self._failed.put,
+                    record.topic,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    record.timestamp,
+                    reason,
+                )
+                break
+            except (OSError, MillstreamError) as error:
+                _logger.error("cannot keep what Kafka refused: %s; trying again", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+        _logger.error("Kafka refused an event for good, it is in the failed store: %s", reason)
+        self._settle(entry, index)
+
+    def _settle(self, entry: Entry, index: int, delivery: Delivery | None = None) -> None:
+        entry.deliveries[index] = delivery
+        entry.open -= 1
+        if entry.open == 0:
+            self._finish(entry)
+
+    def _finish(self, entry: Entry) -> None:
+        lane, size, failed = entry.lane, entry.size, len(entry.failures)
+        rejected = sum(index not in entry.failures for index in entry.rejections)
+        logged = size - failed - rejected
+        lane.pending -= size
+        lane.logged += logged
+        lane.rejected += rejected
+        lane.failed += failed
+        if logged:
+            lane.rate.add(logged)
+            if entry.received:
+                lane.logged_ms.record((self._clock() - entry.received) * 1000, logged)
+        entry.release()
+        if entry.collector == self._journal.identity:
+            self._under_way.discard(entry.sequence)
+            self._journal.settle(entry.sequence)
+            self._recent.logged(entry.sequence, time.time_ns() // 1_000_000, entry.deliveries)
+            self.drained.add(len(entry.arrival.body))
+        self._moved.set()
+        if entry.waits_for_log:
+            entry.resolve()
+
+    async def _read_back(self) -> None:
+        """Make ready what comes next on disk, up to what is still in memory."""
+        end = self._journal.last_durable
+        found = await self._journal.read(self.sent, _READ_BYTES)
+        if not found:
+            # Nothing that is left there has to be sent.
+            self.sent = max(self.sent, end)
+            return
+        # Numbers that are missing were settled, or never got onto the disk.
+        self.sent = max(self.sent, found[0][0] - 1)
+        for sequence, payload in found:
+            if sequence in self._coming or sequence in self._ready:
+                return
+            entry = await self._restore(sequence, payload, self._waited_for.pop(sequence, None))
+            if entry is None:  # nothing in it to send
+                self._journal.settle(sequence)
+                if sequence == self.sent + 1:
+                    self.sent = sequence
+                continue
+            self._ready[sequence] = entry
+            self._ready_bytes += len(entry.arrival.body)
