@@ -19,15 +19,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from millstream.app import App
     from millstream.errors import MillstreamError
-    from millstream.source import SseSource, WebSocketSource
+    from millstream.source import (
+        HttpLinesSource,
+        KafkaTopicSource,
+        PostgresSource,
+        SseSource,
+        TcpLinesSource,
+        TcpListener,
+        UdpSource,
+        WebSocketSource,
+    )
 
-__all__ = ["App", "MillstreamError", "SseSource", "WebSocketSource"]
+__all__ = [
+    "App",
+    "HttpLinesSource",
+    "KafkaTopicSource",
+    "MillstreamError",
+    "PostgresSource",
+    "SseSource",
+    "TcpLinesSource",
+    "TcpListener",
+    "UdpSource",
+    "WebSocketSource",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "App": "app",
+    "HttpLinesSource": "source",
+    "KafkaTopicSource": "source",
     "MillstreamError": "errors",
+    "PostgresSource": "source",
     "SseSource": "source",
+    "TcpLinesSource": "source",
+    "TcpListener": "source",
+    "UdpSource": "source",
     "WebSocketSource": "source",
 }
 

@@ -8,12 +8,44 @@ from urllib.parse import urlsplit
 
 from millstream.names import suggest
 from millstream.source.base import Source
+from millstream.source.directory import DirectorySource
+from millstream.source.http_lines import HttpLinesSource
+from millstream.source.kafka import KafkaTopicSource
+from millstream.source.mqtt import MqttSource
+from millstream.source.postgres import PostgresSource
 from millstream.source.sse import SseSource
+from millstream.source.tcp_lines import TcpLinesSource, TcpListener
+from millstream.source.udp import UdpSource
 from millstream.source.websocket import WebSocketSource
 
-__all__ = ["SOURCES", "Source", "SseSource", "WebSocketSource", "source_from_text"]
+__all__ = [
+    "SOURCES",
+    "DirectorySource",
+    "HttpLinesSource",
+    "KafkaTopicSource",
+    "MqttSource",
+    "PostgresSource",
+    "Source",
+    "SseSource",
+    "TcpLinesSource",
+    "TcpListener",
+    "UdpSource",
+    "WebSocketSource",
+    "source_from_text",
+]
 
-SOURCES: tuple[type[Source], ...] = (WebSocketSource, SseSource)
+SOURCES: tuple[type[Source], ...] = (
+    WebSocketSource,
+    SseSource,
+    HttpLinesSource,
+    TcpLinesSource,
+    TcpListener,
+    UdpSource,
+    KafkaTopicSource,
+    MqttSource,
+    PostgresSource,
+    DirectorySource,
+)
 
 
 def source_from_text(written: str | dict[str, str]) -> Source:

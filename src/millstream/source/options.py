@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 from millstream.duration import parse_duration
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\U0010ffff]*")
 
 
 def pairs(written: str | Mapping[str, str], separator: str) -> dict[str, str]:
@@ -53,3 +59,47 @@ def number_problem(option: str, written: object, *, least: int = 1) -> str | Non
 def number(written: int | str) -> int | str:
     """The number that a text writes; as it came if it writes none, for `number_problem` to tell."""
     return int(written) if isinstance(written, str) and written.isdecimal() else written
+
+
+def headers_problem(headers: Mapping[str, str]) -> str | None:
+    """What is wrong with HTTP headers; their values may be secret, and are not told."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            return f"has a source with {name!r} in headers, which is not the name of a header"
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            return f"has a source whose header {name!r} is not one line of text"
+    return None
+
+
+def endpoint_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
+    """What is wrong with a URL that must be a scheme, a host and a port, and no more."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        if (
+            parts is not None
+            and parts.scheme in schemes
+            and parts.hostname
+            and parts.port
+            and parts.path in ("", "/")
+            and not (parts.query or parts.fragment or parts.username or parts.password)
+        ):
+            return None
+    except ValueError:  # a port that is no number, brackets that do not close
+        pass
+    return f"has the source {url!r}, which is not the address of {what}"
+
+
+def endpoint(url: str) -> tuple[str, int]:
+    """Host and port of a URL that has both."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 0
+
+
+def networks_problem(option: str, networks: Iterable[str]) -> str | None:
+    """What is wrong with a list of networks."""
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            return f"has a source with {option}={network!r}, which is not a network: {error}"
+    return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from millstream.source.base import Source, url_problem, without_secrets
-from millstream.source.options import duration_problem, pairs, words
+from millstream.source.options import duration_problem, headers_problem, pairs, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class SseSource(Source):
         return without_secrets(self.url)
 
     def problem(self) -> str | None:
-        return url_problem(self.url, ("http", "https"), "server-sent events") or duration_problem(
-            "silence", self.silence
+        return (
+            url_problem(self.url, ("http", "https"), "server-sent events")
+            or headers_problem(self.headers)
+            or duration_problem("silence", self.silence)
         )

@@ -36,6 +36,7 @@ class Case(ABC):
     resumes: ClassVar[bool] = False  # goes on at its bookmark: what came meanwhile is not missed
     notices_stall: ClassVar[bool] = True  # can tell a peer that hangs from one that is only quiet
     holds_back: ClassVar[bool] = True  # a flooding peer notices that the collector does not read on
+    loses: ClassVar[bool] = False  # promises nothing of a flood, but to count what it lost
     flood: ClassVar[int] = 16_000  # more events of ~900 bytes than all buffers on the way hold
     settings: ClassVar[CollectSettings] = QUICK
 

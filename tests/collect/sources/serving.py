@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -24,10 +25,23 @@ class Connection:
             await self.writer.drain()
 
 
+def chunked(data: bytes) -> bytes:
+    """As HTTP sends it when it does not know how much will come."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port that nobody listens on."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class TcpServer:
     """Serves the newest client; `greet` is what it does before that client is `connection`."""
 
-    def __init__(self, greet: Callable[[Connection], Awaitable[None]]) -> None:
+    def __init__(self, greet: Callable[[Connection], Awaitable[None]] | None = None) -> None:
         self.connection: Connection | None = None
         self.connections = 0
         self.port = 0
@@ -66,5 +80,6 @@ class TcpServer:
         self._all.append(connection)
         self.connections += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await self._greet(connection)
+            if self._greet is not None:
+                await self._greet(connection)
             self.connection = connection

@@ -9,7 +9,15 @@ from millstream.collect.settings import CollectSettings
 from millstream.source import Source
 
 READERS = {
+    "directory": "directory:DirectoryReader",
+    "mqtt": "mqtt:MqttReader",
+    "http_lines": "http_lines:HttpLinesReader",
+    "kafka": "kafka:KafkaTopicReader",
+    "postgres": "postgres.reader:PostgresReader",
     "sse": "sse:SseReader",
+    "tcp_lines": "tcp_lines:TcpLinesReader",
+    "tcp_listener": "tcp_lines:TcpListenerReader",
+    "udp": "udp:UdpReader",
     "websocket": "websocket:WebSocketReader",
 }
 

@@ -89,18 +89,16 @@ class ReconnectingReader(ABC, Generic[S]):
             self.received(parcel.messages)
 
     def missed(self, messages: int, why: str) -> None:
-        """Messages will never get in. The log says why; at most every ten seconds."""
+        """Messages will never get in; the text says why."""
         self._state.lost += messages
+        self.complain(f"{self._state.lost} messages did not get in so far; the last: {why}")
+
+    def complain(self, text: str) -> None:
+        """Tell the log what goes wrong without an end to it; at most every ten seconds."""
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _QUIET_SECONDS
-            _logger.warning(
-                "%d messages of %s for stream %s did not get in so far; the last: %s",
-                self._state.lost,
-                self._state.url,
-                self.stream,
-                why,
-            )
+            _logger.warning("%s for stream %s: %s", self._state.url, self.stream, text)
 
     async def run(self, inlet: Inlet) -> None:
         """Read until cancelled."""

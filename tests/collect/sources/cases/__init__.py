@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from ..case import Case
+from .http_lines import HttpLinesCase
+from .kafka import KafkaTopicCase
 from .sse import SseCase
+from .tcp_lines import TcpLinesCase, TcpListenerCase
+from .udp import UdpCase
 from .websocket import WebSocketCase
 
-CASES: list[type[Case]] = [WebSocketCase, SseCase]
+CASES: list[type[Case]] = [
+    WebSocketCase,
+    SseCase,
+    HttpLinesCase,
+    TcpLinesCase,
+    TcpListenerCase,
+    UdpCase,
+    KafkaTopicCase,
+]
