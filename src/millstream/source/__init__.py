@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from millstream.names import suggest
-from millstream.source.base import Source
+from millstream.source.base import Source, shown
 from millstream.source.directory import DirectorySource
 from millstream.source.http_lines import HttpLinesSource
 from millstream.source.kafka import KafkaTopicSource
@@ -81,6 +81,6 @@ def _by_url(url: str) -> Source:
             return source(url)  # type: ignore[call-arg]
     known = ", ".join(f"{scheme}://" for source in SOURCES for scheme in source.schemes)
     raise ValueError(
-        f"has the source {url!r}, whose beginning names no kind of source; begin it with one of "
-        f"{known}, or write (kind = …)"
+        f"has the source {shown(url)}, whose beginning names no kind of source; begin it with "
+        f"one of {known}, or write (kind = …)"
     )

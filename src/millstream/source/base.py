@@ -32,6 +32,14 @@ def without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def shown(url: object) -> str:
+    """What an error may quote of something that should be a URL."""
+    try:
+        return repr(without_secrets(url) if isinstance(url, str) else url)
+    except ValueError:  # brackets that do not close
+        return "of a URL that cannot be read"
+
+
 def url_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
     """What is wrong with a URL that must have one of these schemes and a host."""
     try:
@@ -40,4 +48,4 @@ def url_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
             return None
     except ValueError:  # a port that is no number, brackets that do not close
         pass
-    return f"has the source {url!r}, which is not the address of {what}"
+    return f"has the source {shown(url)}, which is not the address of {what}"

@@ -20,8 +20,8 @@ class HttpLinesSource(Source):
     kind: ClassVar[str] = "http_lines"
     example: ClassVar[str] = "HttpLinesSource('https://host/path')"
 
-    url: str
-    headers: dict[str, str] = field(default_factory=dict, hash=False)
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     silence: str = ""
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from millstream.duration import parse_duration
+from millstream.source.base import shown
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\U0010ffff]*")
@@ -86,7 +87,7 @@ def endpoint_problem(url: object, schemes: tuple[str, ...], what: str) -> str | 
             return None
     except ValueError:  # a port that is no number, brackets that do not close
         pass
-    return f"has the source {url!r}, which is not the address of {what}"
+    return f"has the source {shown(url)}, which is not the address of {what}"
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -20,8 +20,8 @@ class SseSource(Source):
     kind: ClassVar[str] = "sse"
     example: ClassVar[str] = "SseSource('https://host/path')"
 
-    url: str
-    headers: dict[str, str] = field(default_factory=dict, hash=False)
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     types: tuple[str, ...] = ()
     silence: str = "2 minutes"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from millstream.source.base import Source, url_problem, without_secrets
+from millstream.source.options import headers_problem, pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,15 @@ class WebSocketSource(Source):
     schemes: ClassVar[tuple[str, ...]] = ("ws", "wss")
     example: ClassVar[str] = "WebSocketSource('ws://host/path')"
 
-    url: str
-    headers: dict[str, str] = field(default_factory=dict, hash=False)
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", pairs(self.headers, ":"))
 
     @property
     def address(self) -> str:
         return without_secrets(self.url)
 
     def problem(self) -> str | None:
-        return url_problem(self.url, self.schemes, "a WebSocket")
+        return url_problem(self.url, self.schemes, "a WebSocket") or headers_problem(self.headers)

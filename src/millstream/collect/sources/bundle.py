@@ -9,7 +9,7 @@ from millstream.collect.settings import CollectSettings
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
-MOST_LINES = 1000
+_MOST_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Bundle:
     def __init__(self, settings: CollectSettings) -> None:
         self.oversized = 0  # messages that were too large to take
         self._most_bytes = settings.max_body
+        self._most_lines = min(_MOST_LINES, settings.max_events)
         self._parcels: list[Parcel] = []
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -54,7 +55,8 @@ class Bundle:
             and message[:1] != b"["
             and b"\n" not in message
         ):
-            if self._bytes + len(message) >= self._most_bytes or len(self._lines) >= MOST_LINES:
+            is_full = len(self._lines) >= self._most_lines
+            if is_full or self._bytes + len(message) >= self._most_bytes:
                 self._close()
             self._lines.append(message)
             self._bytes += len(message) + 1

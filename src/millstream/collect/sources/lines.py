@@ -7,17 +7,17 @@ from millstream.collect.sources.bundle import LINES, Parcel
 from millstream.collect.sources.framing import Frames
 
 _CHUNK = 64 << 10
-_LONGEST_LINE = 1 << 20
 
 
 def chunk_size(settings: CollectSettings) -> int:
     """How much to read at once, so that all the lines in it fit into one offer."""
-    return max(1, min(_CHUNK, settings.max_body // 2))
+    # A line that is not empty has two bytes at least.
+    return max(1, min(_CHUNK, settings.max_body // 2, 2 * settings.max_events - 1))
 
 
 def longest_line(settings: CollectSettings) -> int:
-    """The longest line that is taken, so that it fits into one offer with the next chunk."""
-    return min(_LONGEST_LINE, settings.max_body // 2)
+    """The longest line that is taken: it must fit into one offer with the next chunk."""
+    return min(settings.max_line, settings.max_body // 2)
 
 
 class Lines:
