@@ -8,7 +8,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from millstream.app import App
-from millstream.errors import LogError, PipelineError
+from millstream.errors import LogError, MillstreamError, PipelineError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
@@ -57,6 +57,17 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
             raise _refused(stream, broken)
     if changed:
         _write(log, schemas_topic(app.name), {name: now[name] for name in changed})
+
+
+def remembered_stream(log: LogSettings, app: str, name: str) -> Stream:
+    """The stream as the collector that started last has it; MillstreamError if none has; blocks."""
+    found = _read(log, schemas_topic(app)).get(name)
+    if found is None:
+        raise MillstreamError(
+            f"no collector of {app} has ever had a stream {name!r}",
+            remedy="start the collector with the pipeline that has it",
+        )
+    return App(app).stream(name, schema=found.schema, key=found.key, event_time=found.event_time)
 
 
 def _shape(stream: Stream) -> Shape:

@@ -1,0 +1,263 @@
+"""`rejected`: events that did not fit their stream's schema, to list, look at and replay."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millstream.cli.options import (
+    Flags,
+    home_option,
+    json_option,
+    open_home,
+    set_option,
+    settings_of,
+    url_of,
+    url_option,
+    with_bootstrap,
+)
+from millstream.cli.outcome import FAILED
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.log.rejected import Rejected
+    from millstream.log.settings import LogSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHOWN_OF_EVENT = 200
+
+
+@click.group()
+def rejected() -> None:
+    """List, show and replay events that did not fit their stream.
+
+    \b
+    millstream rejected list orders --since "1 hour"
+    millstream rejected show orders/0/17
+    millstream rejected replay orders --all
+    """
+
+
+def place_options(function: F) -> F:
+    """Where the log is, and whose stream is meant."""
+    app = click.option("--app", default="", help="The pipeline, if several have such a stream.")
+    return home_option(set_option(app(function)))
+
+
+def choice_options(function: F) -> F:
+    """Which rejected events are meant."""
+    since = click.option(
+        "--since", default="", metavar="TIME", help="Only from then on: '1 hour' ago, or a time."
+    )
+    reason = click.option("--reason", default="", help="Only those whose reason has this text.")
+    return since(reason(function))
+
+
+@rejected.command("list")
+@click.argument("stream")
+@place_options
+@choice_options
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest.")
+@json_option
+def list_(
+    stream: str,
+    home: Path,
+    assignments: tuple[str, ...],
+    app: str,
+    since: str,
+    reason: str,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List a stream's rejected events, the newest last.
+
+    \b
+    millstream rejected list orders
+    millstream rejected list orders --reason price --limit 100 --json
+    """
+    log = log_of(home, assignments)
+    count = 0
+
+    def counted() -> Iterator[Rejected]:
+        nonlocal count
+        for one in chosen(log, app, stream, since, reason):
+            count += 1
+            yield one
+
+    newest = sorted(heapq.nlargest(limit, counted()))
+    for one in newest:
+        show_line(one, as_json or not sys.stdout.isatty())
+    if not as_json:
+        click.echo(f"{len(newest):,} of {count:,} rejected events of {stream}", err=True)
+
+
+@rejected.command()
+@click.argument("name", metavar="STREAM/PARTITION/OFFSET")
+@place_options
+@click.option("--raw", is_flag=True, help="Only the event's bytes, as they came.")
+def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: bool) -> None:
+    """Show a rejected event: why, its headers, its bytes.
+
+    \b
+    millstream rejected show orders/0/17
+    millstream rejected show orders/0/17 --raw > event.json
+    """
+    from millstream.cli.text import harmless
+    from millstream.log.rejected import app_with, read_one
+
+    log = log_of(home, assignments)
+    stream, partition, offset = parse_name(name)
+    one = read_one(log, app or app_with(log, stream), stream, partition, offset)
+    if raw:
+        sys.stdout.buffer.write(one.value)
+        sys.stdout.buffer.flush()
+        return
+    click.echo(f"{one.id}  {moment(one.at)}")
+    click.echo(click.style("reason: ", bold=True) + harmless(one.reason))
+    for header, text in one.headers.items():
+        if header not in ("reason", "field"):
+            click.echo(f"  {harmless(header)}: {harmless(text)}")
+    click.echo(harmless_lines(one.value))
+
+
+@rejected.command()
+@click.argument("stream")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@place_options
+@url_option
+@choice_options
+@click.option("--all", "everything", is_flag=True, help="All that are held.")
+@click.option("--dry-run", is_flag=True, help="Only tell which would be accepted.")
+def replay(
+    stream: str,
+    ids: tuple[str, ...],
+    home: Path,
+    assignments: tuple[str, ...],
+    app: str,
+    url: str,
+    since: str,
+    reason: str,
+    everything: bool,
+    dry_run: bool,
+) -> int:
+    """Hand rejected events in again, after the schema was put right.
+
+    Each is checked with the schema that the running collector has. Those that fit are sent to it,
+    with their time and id in headers; those that don't are named and stay where they are, and the
+    exit code is 1. What was replayed before is left out, so a second replay makes no doubles.
+
+    \b
+    millstream rejected replay orders --all
+    millstream rejected replay orders --since "1 hour" --reason price
+    millstream rejected replay orders orders/0/17 orders/0/18
+    """
+    from millstream.cli.replay import replay_events
+    from millstream.log.rejected import app_with, read_one
+
+    if not (ids or everything or since or reason):
+        raise click.UsageError("say which: --all, --since, --reason, or ids that `list` gives")
+    if ids and (everything or since or reason):
+        raise click.UsageError("give ids, or a choice by --all, --since and --reason, not both")
+    log = log_of(home, assignments)
+    address = url_of("collect", url, home)
+    app = app or app_with(log, stream)
+    places = [parse_name(name) for name in ids]
+    for (other, *_), name in zip(places, ids, strict=True):
+        if other != stream:
+            raise MillstreamError(f"{name} is no event of stream {stream!r}")
+    events = (
+        [read_one(log, app, *place) for place in places]
+        if ids
+        else sorted(chosen(log, app, stream, since, reason))
+    )
+    return FAILED if replay_events(log, app, stream, events, address, dry_run=dry_run) else 0
+
+
+def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
+    """Where the log is."""
+    return with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
+
+
+def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> Iterator[Rejected]:
+    """The stream's rejected events that the options mean."""
+    from millstream.log.rejected import app_with, read_rejected
+
+    start = since_when(since) if since else 0
+    for one in read_rejected(log, app or app_with(log, stream), stream, start):
+        if one.at >= start and reason.lower() in one.reason.lower():
+            yield one
+
+
+def since_when(text: str) -> int:
+    """The moment that `1 hour` or `2026-01-31T12:00:00Z` means, in milliseconds."""
+    from datetime import datetime
+
+    from millstream.duration import parse_duration
+
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        pass
+    try:
+        return round((time.time() - parse_duration(text).total_seconds()) * 1000)
+    except ValueError:
+        raise MillstreamError(
+            f"--since {text!r} is neither a duration nor a time",
+            remedy="write '2 hours', or '2026-01-31T12:00:00Z'",
+        ) from None
+
+
+def parse_name(name: str) -> tuple[str, int, int]:
+    """A rejected event's stream, partition and offset."""
+    stream, *numbers = name.split("/")
+    if len(numbers) != 2 or not all(each.isascii() and each.isdigit() for each in numbers):
+        raise MillstreamError(
+            f"{name!r} names no rejected event",
+            remedy="write STREAM/PARTITION/OFFSET, as `millstream rejected list` does",
+        )
+    return stream, int(numbers[0]), int(numbers[1])
+
+
+def moment(milliseconds: int) -> str:
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def show_line(one: Rejected, as_json: bool) -> None:
+    import json
+
+    from millstream.cli.text import harmless
+
+    text = one.value.decode("utf-8", "replace")
+    if as_json:
+        content = {
+            "id": one.id,
+            "at": one.at,
+            "reason": one.reason,
+            "field": one.field,
+            "event": text,
+            "headers": one.headers,
+        }
+        click.echo(json.dumps(content, ensure_ascii=False))
+        return
+    click.echo(
+        f"{click.style(one.id, bold=True)}  {moment(one.at)}  "
+        f"{click.style(harmless(one.reason), fg='yellow')}"
+    )
+    more = "…" if len(text) > _SHOWN_OF_EVENT else ""
+    click.echo(f"  {click.style(harmless(text[:_SHOWN_OF_EVENT]) + more, dim=True)}")
+
+
+def harmless_lines(value: bytes) -> str:
+    """Bytes for a terminal, with their own line breaks."""
+    from millstream.cli.text import harmless
+
+    return "\n".join(map(harmless, value.decode("utf-8", "backslashreplace").split("\n")))
