@@ -33,6 +33,10 @@ class Home:
         return self.path / "failed"
 
     @property
+    def keys(self) -> Path:
+        return self.path / "keys.json"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

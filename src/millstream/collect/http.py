@@ -23,6 +23,7 @@ from millstream.collect.asgi import (
     read_body,
 )
 from millstream.collect.body import check_readable
+from millstream.collect.caller import check_writes
 from millstream.collect.describe import describe_streams, openapi
 from millstream.collect.intake import Ack, Intake, Overloaded
 from millstream.collect.lane import Lane
@@ -91,7 +92,9 @@ class CollectApp:
             await answer_json(send, self._fixed[path])
         elif path.startswith(_RECEIPTS):
             _allow(scope, "GET", "HEAD")
-            await answer_json(send, await self._look_up(path[len(_RECEIPTS) :]))
+            found = await self._look_up(path[len(_RECEIPTS) :])
+            check_writes(scope, found["stream"])
+            await answer_json(send, found)
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
             reason, details = self._health()

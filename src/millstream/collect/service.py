@@ -7,15 +7,15 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import uvicorn
 import uvloop
 
 from millstream.app import App
 from millstream.collect.answer import Answers
+from millstream.collect.exposure import check_exposure
 from millstream.collect.failed import FailedStore
 from millstream.collect.http import CollectApp
 from millstream.collect.inlet import StreamInlet
@@ -28,6 +28,7 @@ from millstream.collect.recover import find_arrived
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
 from millstream.collect.secrets import cluster_key
+from millstream.collect.server import Server
 from millstream.collect.settings import CollectSettings
 from millstream.collect.sources import reader_of
 from millstream.home import Home
@@ -40,13 +41,13 @@ from millstream.settings import Settings
 
 _BROKER_SECONDS = 60.0
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more
-_IDLE_SECONDS = 65  # longer than senders' own pools keep a connection, so that they close first
 
 _logger = logging.getLogger(__name__)
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
     """Collect until SIGTERM or SIGINT; blocks."""
+    check_exposure(settings.collect)
     with home.hold("collect"):
         listener = bind(settings.collect.host, settings.collect.port, tier="collect")
         await_broker(settings.log, timeout=_BROKER_SECONDS)
@@ -98,8 +99,8 @@ async def collecting(
                 tasks.create_task(part.intake.watch()),
                 tasks.create_task(part.reporter.run()),
                 tasks.create_task(part.intake.forwarder.run()),
+                tasks.create_task(part.server.watch()),
             ]
-            await part.reporter.first_confirmed()
             part.intake.forwarder.open(await find_arrived(journal, part.intake.lanes, settings.log))
             serving = tasks.create_task(part.server.serve([listener]))
             pulling = [
@@ -108,7 +109,7 @@ async def collecting(
             ]
             await part.server.ready()
             try:
-                yield _url(listener)
+                yield part.server.url(listener)
             finally:
                 for task in pulling:
                     task.cancel()
@@ -126,7 +127,7 @@ class _Parts:
     readers: Sequence[Reader]
     inlets: Sequence[StreamInlet]
     reporter: Reporter
-    server: _Server
+    server: Server
 
 
 async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) -> _Parts:
@@ -159,7 +160,7 @@ async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) 
         why_failed=partial(_why_failed, failed),
         recent=intake.recent,
     )
-    server = _Server(
+    server = Server(
         CollectApp(
             app,
             collect,
@@ -171,6 +172,8 @@ async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) 
             sources=lambda: [source.state for source in readers],
         ),
         collect,
+        streams=app.streams,
+        keys_file=home.keys,
     )
     return _Parts(intake, producer, reports, readers, inlets, reporter, server)
 
@@ -193,42 +196,3 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
 def _why_failed(failed: FailedStore, receipt: Receipt) -> str | None:
     found = failed.find(receipt.collector, receipt.sequence, receipt.index)
     return None if found is None else found.reason
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, whose end we decide: it would raise the signal again after its own shutdown."""
-
-    def __init__(self, application: CollectApp, settings: CollectSettings) -> None:
-        self._started = asyncio.Event()
-        super().__init__(
-            uvicorn.Config(
-                application,
-                loop="uvloop",
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=_IDLE_SECONDS,
-                timeout_graceful_shutdown=round(settings.stop_timeout) + 1,
-            )
-        )
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._started.set()
-
-    async def ready(self) -> None:
-        """Wait until it listens."""
-        await self._started.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

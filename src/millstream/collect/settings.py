@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from millstream.collect.protection_settings import ProtectionSettings
 
 _MIB = 1024 * 1024
 
 
-class CollectSettings(BaseModel):
+class CollectSettings(ProtectionSettings):
     """Where senders hand in events, and how the collector pulls them from sources."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that share the port, each with a journal of its own: as many as "
+        "cores are to work on taking in events.",
+    )
     max_body: int = Field(
         8 * _MIB,
         ge=1,
@@ -39,11 +46,11 @@ class CollectSettings(BaseModel):
     max_pending_bytes: int = Field(
         64 * _MIB,
         ge=1,
-        description="Bytes that may wait for Kafka's acknowledgement; beyond, senders get a 503 "
-        "and sources are not read. At least max_body.",
+        description="Bytes that may be under way to Kafka; beyond, what comes in waits on disk, in "
+        "the journal. At least max_body.",
     )
     max_pending_events: int = Field(
-        50_000, ge=1, description="Events that may wait for Kafka's acknowledgement, likewise."
+        50_000, ge=1, description="Events that may be under way to Kafka, likewise."
     )
     dedup_ids: int = Field(
         1_000_000,
@@ -54,8 +61,8 @@ class CollectSettings(BaseModel):
     ack_timeout: float = Field(
         20.0,
         gt=0,
-        description="Seconds until a request that Kafka has not confirmed gets a 503; longer than "
-        "Kafka's restart, so that senders only wait.",
+        description="Seconds that a request with ack=log waits for Kafka before it is answered "
+        "with 202: it is on disk then; longer than Kafka's restart.",
     )
     body_timeout: float = Field(
         30.0, gt=0, description="Seconds that a sender may take to send a request's body."

@@ -1,0 +1,155 @@
+"""API keys: made once, kept as hashes in a file that a running collector reads when it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from millstream.errors import MillstreamError, SettingsError
+
+PREFIX = "msk_"  # for people, and for programs that look for secrets where none should be
+
+
+class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a key; not the key."""
+
+    name: str
+    sha256: str
+    write: list[str]  # patterns of streams
+    created: datetime
+    expires: datetime | None = None
+    rate: float | None = None  # events a second
+
+    def expired(self, now: float) -> bool:
+        return self.expires is not None and self.expires.timestamp() <= now
+
+
+class _Content(msgspec.Struct):
+    version: int = 1
+    keys: list[Key] = []
+
+
+def digest(key: bytes) -> bytes:
+    """What is kept of a key.
+
+    One SHA-256, and no slow hash as for passwords: those make guessing dear where people choose.
+    Nobody guesses 256 random bits, however fast the hash; and each request pays for it.
+    """
+    return hashlib.sha256(key).digest()
+
+
+class KeyFile:
+    """The keys in a file, changed by whole files, so that a reader never sees half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[Key]:
+        """All keys; none if there is no file. SettingsError if it is not one of ours."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Content).keys
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError) as error:
+            raise SettingsError(
+                f"cannot read the keys in {self._path}: {error}",
+                remedy="correct it, or make the keys again with `millstream keys create`",
+            ) from None
+
+    def create(
+        self,
+        name: str,
+        write: list[str],
+        *,
+        expires: datetime | None = None,
+        rate: float | None = None,
+    ) -> str:
+        """Make a key and return it: nobody can have it again."""
+        key = PREFIX + secrets.token_urlsafe(32)
+        made = Key(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
+        with self._changing() as keys:
+            if any(each.name == name for each in keys):
+                raise MillstreamError(
+                    f"there is a key {name!r} already", remedy="revoke it, or choose another name"
+                )
+            keys.append(made)
+        return key
+
+    def revoke(self, name: str) -> None:
+        """Forget a key; collectors that run refuse it within a second or so."""
+        with self._changing() as keys:
+            left = [key for key in keys if key.name != name]
+            if len(left) == len(keys):
+                raise MillstreamError(
+                    f"there is no key {name!r} in {self._path}", remedy="`millstream keys list`"
+                )
+            keys[:] = left
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[Key]]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path.with_suffix(".lock"), "a", encoding="utf-8") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            keys = self.read()
+            yield keys
+            fresh = self._path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                content = msgspec.json.encode(_Content(keys=keys))
+                file.write(msgspec.json.format(content, indent=2) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+
+
+class KeyRing:
+    """The keys of a file, by their hashes, for looking up while collecting."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = KeyFile(path)
+        self._path = path
+        self.version = 0  # grows when the file was read again: who was found before may be gone
+        self._seen = self._state()
+        self._keys = self._read()
+
+    def find(self, hashed: bytes) -> Key | None:
+        """The key of this hash, if there is one that has not expired."""
+        key = self._keys.get(hashed)
+        # The dictionary compares hashes that the caller knows; this, nothing it could learn from.
+        if key is None or not hmac.compare_digest(bytes.fromhex(key.sha256), hashed):
+            return None
+        return None if key.expired(time.time()) else key
+
+    def reload(self) -> bool:
+        """Read the file again if it has changed; SettingsError leaves the keys as they were."""
+        state = self._state()
+        if state == self._seen:
+            return False
+        self._seen = state
+        self._keys = self._read()
+        self.version += 1
+        return True
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _read(self) -> dict[bytes, Key]:
+        return {bytes.fromhex(key.sha256): key for key in self._file.read()}
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,106 @@
+"""A server of ours around a small application, and talking to it byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.collect.asgi import (
+    Disconnected,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer_json,
+    read_body,
+)
+from millstream.collect.caller import check_writes
+from millstream.collect.rate import charge
+from millstream.collect.server import Server
+from millstream.collect.settings import CollectSettings
+from millstream.listen import bind
+
+STREAMS = ("clicks", "notes", "names")
+
+
+@dataclass
+class Echo:
+    """Answers each request with what it saw of it; a stand-in for the collector's application."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    large: bytes = b""  # answered to /large
+    hold: asyncio.Event | None = None  # answers wait for it
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(receive, 0, 1_000_000, 30.0)
+            self.bodies.append(body)
+            if scope["path"].startswith("/v1/receipts/"):
+                check_writes(scope, scope["path"].removeprefix("/v1/receipts/"))
+            charge(scope, max(1, body.count(b"\n")))
+            if self.hold is not None:
+                await self.hold.wait()
+            said: dict[str, Any] = {"path": scope["path"], "length": len(body)}
+            await answer_json(send, {**said, "large": "x" * 8_000_000 if self.large else ""})
+        except Problem as problem:
+            await problem.answer(send)
+        except Disconnected:
+            pass
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A server that listens."""
+
+    server: Server
+    echo: Echo
+    port: int
+    url: str
+
+    @contextlib.asynccontextmanager
+    async def connect(
+        self, **more: Any
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A connection to write raw bytes on."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **more)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def exchange(self, data: bytes, *, seconds: float = 30.0) -> bytes:
+        """All that it answers to some bytes until it closes the connection."""
+        async with asyncio.timeout(seconds), self.connect() as (reader, writer):
+            writer.write(data)
+            with contextlib.suppress(ConnectionError):
+                return await reader.read()
+        return b""
+
+
+@contextlib.asynccontextmanager
+async def standing(
+    home: Path, *, application: Any = None, **settings: Any
+) -> AsyncIterator[Standing]:
+    """A server with these settings of the collector's."""
+    echo = Echo()
+    chosen = CollectSettings(port=0, **settings)
+    listener: socket.socket = bind(chosen.host, 0, tier="collect")
+    server = Server(application or echo, chosen, streams=STREAMS, keys_file=home / "keys.json")
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(server.watch())
+        serving = tasks.create_task(server.serve([listener]))
+        await server.ready()
+        url = server.url(listener)
+        try:
+            yield Standing(server, echo, listener.getsockname()[1], url)
+        finally:
+            server.should_exit = True
+            await serving
+            watching.cancel()
