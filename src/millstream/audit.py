@@ -78,6 +78,11 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     analyze_ms: Latency | None = None  # event collected → result in the log
     serve_ms: Latency | None = None  # result in the log → in the served view
     position: str = ""
+    # Input topic → partition → the next offset to read. By analyze: what its checkpoint has; by
+    # serve: what the newest rows that carry a position came from. Either may lag behind the truth.
+    read: dict[str, dict[str, int]] = {}
+    read_at: int = 0  # when it was so; milliseconds since the epoch
+    newest_received_at: int = 0  # by serve: when the newest event in the view was received
 
 
 class Report(msgspec.Struct, omit_defaults=True):

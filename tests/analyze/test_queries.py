@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millstream.log.topics import stream_topic
+
 STREAM = """
 app.stream("orders", schema="id LONG, city STRING, amount INT, at TIMESTAMP, tags ARRAY<STRING>",
            event_time="at", lateness="1 hour")
@@ -86,6 +88,15 @@ def tags(orders: DataFrame) -> DataFrame:
     assert some["_received_at"] is not None
 
 
+def read_of(live: Any, view: str) -> int:
+    """How far a view says that it has read the orders."""
+    topic = stream_topic(live.app.name, "orders")
+    counts = live.queries.counts()[view]
+    assert bool(counts.read) == bool(counts.read_at)
+    offset: int = counts.read.get(topic, {}).get("0", 0)
+    return offset
+
+
 def test_a_restart_from_the_checkpoint_loses_nothing_and_counts_nothing_twice(
     live: Any, pipeline: Any
 ) -> None:
@@ -101,6 +112,7 @@ app.view("ids", sql="SELECT id FROM orders")
     # Past a checkpoint: what comes after it is what a restart repeats.
     running = [kept.running for kept in live.queries._kept.values()]
     live.until(lambda: all(query.lastProgress for query in running))
+    live.until(lambda: all(read_of(live, view) >= 100 for view in ("ids", "by_city")))
     live.send("orders", *sent[100:200])
     live.gives(lambda: len(live.stream("ids")), 200)
     live.stop()
@@ -112,6 +124,7 @@ app.view("ids", sql="SELECT id FROM orders")
     assert live.stream("ids") == [{"id": number} for number in range(400)]
     expected = Counter(order["city"] for order in sent)
     live.gives(lambda: {r["city"]: r["n"] for r in live.table("by_city").values()}, expected)
+    assert 100 <= read_of(live, "by_city") <= 400  # as the checkpoint has it
     repeated = [row["id"] for _, row in live.records("ids")]
     assert len(repeated) > len(set(repeated)), (
         "the restart repeated nothing: the test proves nothing"

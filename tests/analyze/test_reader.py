@@ -90,6 +90,53 @@ def test_hidden_columns_are_there_by_name_and_in_no_one_s_way(spark: SparkSessio
     assert named["_event_time"].timestamp() == 1
 
 
+UNREADABLE = [
+    b"",
+    b"no JSON",
+    b"\xff\xfe\x00",
+    b'{"n": 1',
+    b"[1, 2]",
+    b"7",
+    b"null",
+    b'{"n": 1} and more',
+    b'{"n": "\\ud800"}',
+    b'{"n": ' + b"1" * 2000 + b"}",
+    b'{"x": ' + b"[" * 3000 + b"]" * 3000 + b"}",
+]
+PARTLY = [
+    (b'{"n": "seven", "t": 5, "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "n"),
+    (b'{"n": 2147483648, "t": 5, "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "n"),
+    (b'{"n": 1, "t": 9223372036854775807, "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "t"),
+    (b'{"n": 1, "t": -9223372036854775808, "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "t"),
+    (b'{"n": 1, "t": 99999999999999999999, "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "t"),
+    (b'{"n": 1, "t": "long ago", "a": [1], "s": {"d": "2026-11-16"}, "b": true}', "t"),
+    (b'{"n": 1, "t": 5, "a": {"0": 1}, "s": {"d": "2026-11-16"}, "b": true}', "a"),
+    (b'{"n": 1, "t": 5, "a": [1], "s": "none", "b": true}', "s"),
+    (b'{"n": 1, "t": 5, "a": [1], "s": {"d": "2026-11-16"}, "b": "yes"}', "b"),
+]
+
+
+def test_what_a_stream_keeps_though_it_does_not_fit_is_null_and_ends_no_query(
+    spark: SparkSession,
+) -> None:
+    schema = "n INT NOT NULL, t TIMESTAMP, a ARRAY<INT>, s STRUCT<d: DATE>, b BOOLEAN"
+    stream: Stream = App("app").stream("s", schema=schema, event_time="t", on_invalid="keep")
+    raws = [*UNREADABLE, *(raw for raw, _ in PARTLY)]
+    none: list[Any] = []
+    rows = [(bytearray(raw), 0, offset, RECEIVED, none) for offset, raw in enumerate(raws)]
+    frame = events(spark.createDataFrame(rows, RECORD), stream)
+    shown = ["n", "string(t)", "a", "string(s.d)", "b", "_position.offset"]
+    found = sorted(frame.selectExpr(*shown).collect(), key=lambda row: row[-1])
+    assert len(found) == len(raws), "each event is a row: none is lost, and none ends the query"
+    for row in found[: len(UNREADABLE)]:
+        assert list(row)[:-1] == [None] * 5, raws[row[-1]]
+    for row, (raw, wrong) in zip(found[len(UNREADABLE) :], PARTLY, strict=True):
+        fields = dict(zip("ntasb", row, strict=False))
+        assert fields[wrong] is None, raw
+        assert sum(value is None for value in fields.values()) == 1, (raw, fields)
+    assert frame.where("n IS NULL").count() == len(UNREADABLE) + 2  # NOT NULL is not believed
+
+
 @pytest.mark.parametrize("name", ["with space", "dot.ted", "back`tick"])
 def test_a_column_may_have_any_name(spark: SparkSession, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"

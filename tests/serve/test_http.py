@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from confluent_kafka import Producer
 from tests.serve.stage import Pipeline, until
 
 from millstream.audit import Latency, Report, StreamCounts, ViewCounts
-from millstream.log.topics import audit_topic
+from millstream.log.topics import audit_topic, stream_topic
 from millstream.serve.service import Server
 
 WINDOW = {"start": "2026-11-16T16:41:00.000000Z", "end": "2026-11-16T16:42:00.000000Z"}
@@ -180,6 +181,23 @@ async def test_the_system_is_told_as_its_parts_report_it(
     assert told["streams"][0]["columns"][0] == {"name": "id", "type": "bigint"}
     assert [view["name"] for view in told["views"]] == ["by_city", "per_minute", "newest"]
     assert told["views"][1]["window"] == "window"
+
+
+async def test_the_system_tells_how_far_rows_with_a_position_have_come(
+    http: httpx.AsyncClient, pipeline: Pipeline
+) -> None:
+    before = round(time.time() * 1000) - 1_000
+    pipeline.append(7, offset=41)
+    pipeline.append(8, offset=44)
+    pipeline.append(8, offset=44)
+    pipeline.flush()
+    read: dict[str, Any] = {}
+    while "read" not in read:
+        views = (await http.get("/v1/system")).json()["tiers"]["serve"]["views"]
+        read = views.get("newest", {})
+        await asyncio.sleep(0.05)
+    assert read["read"] == {stream_topic(pipeline.app.name, "rsvps"): {"0": 45}}
+    assert read["newest_received_at"] >= before
 
 
 async def test_latencies_are_measured_from_the_records_times(

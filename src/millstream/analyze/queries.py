@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millstream.analyze.catalyst import named
 from millstream.analyze.checkpoint import forget_others, prepare
 from millstream.analyze.planner import Query, kafka_options
+from millstream.analyze.progress import NOTHING, read_so_far
 from millstream.analyze.reader import POSITION
 from millstream.analyze.realtime import condense
 from millstream.analyze.writer import encode
@@ -75,8 +76,15 @@ class Queries:
 
     def counts(self) -> dict[str, ViewCounts]:
         return {
-            name: ViewCounts(state=kept.state, restarts=kept.restarts, error=kept.error)
+            name: ViewCounts(
+                state=kept.state,
+                restarts=kept.restarts,
+                error=kept.error,
+                read=read.offsets,
+                read_at=read.at,
+            )
             for name, kept in self._kept.items()
+            for read in [read_so_far(kept.checkpoint) if kept.checkpoint else NOTHING]
         }
 
     @property
@@ -98,7 +106,7 @@ class Queries:
     def _see_start(self, kept: _Kept, start: _Start) -> None:
         if start.is_alive():
             return
-        kept.starting, kept.running = None, start.running
+        kept.starting, kept.running, kept.checkpoint = None, start.running, start.checkpoint
         match start.error:
             case None:
                 pass
@@ -126,6 +134,7 @@ class _Kept:
         self.name = query.view.name
         self.starting: _Start | None = None
         self.running: StreamingQuery | None = None
+        self.checkpoint: Path | None = None  # the folder that it was started from
         self.state: State = "starting"
         self.failures = 0  # in a row
         self.restarts = 0
@@ -149,14 +158,15 @@ class _Start(threading.Thread):
         self._query, self._app, self._settings = query, app, settings
         self._checkpoints = checkpoints
         self.running: StreamingQuery | None = None
+        self.checkpoint: Path | None = None
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         try:
             plan, log = self._query.plan, self._settings.log
-            folder = prepare(self._app, log, plan, self._checkpoints)
-            self.running = _start(self._query, folder, self._settings)
+            self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
+            self.running = _start(self._query, self.checkpoint, self._settings)
         except Exception as error:  # whatever it is, the neighbours go on
             self.error = error
 

@@ -16,13 +16,12 @@ from pyspark.sql import functions as F
 from millstream.analyze.catalyst import Catalyst, items, named, quoted
 from millstream.event import ID
 from millstream.model import Stream
+from millstream.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 
 POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
 HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME)
 MARK = "millstream.hidden"  # in a column's metadata
-# From here on a whole number counts milliseconds, below it seconds; as the validator has it.
-MILLISECONDS_FROM = 100_000_000_000
 
 
 def records(
@@ -127,7 +126,8 @@ def _convert(column: Column, of: Type) -> Column:
 
 def _time(text: Column) -> Column:
     number = text.try_cast("bigint")
-    counted = F.when(F.abs(number) >= MILLISECONDS_FROM, F.timestamp_millis(number)).otherwise(
-        F.timestamp_seconds(number)
-    )
+    counts_milliseconds = (number >= MILLISECONDS_FROM) | (number <= -MILLISECONDS_FROM)
+    milliseconds = F.when(counts_milliseconds, number).otherwise(number * 1000)
+    # A stream may keep events that do not fit: a count that is no time would end the query.
+    counted = F.when(milliseconds.between(EARLIEST, LATEST), F.timestamp_millis(milliseconds))
     return F.when(number.isNotNull(), counted).otherwise(text.try_cast("timestamp"))

@@ -60,6 +60,7 @@ class Live:
         """Start over with the topic of that id, of which nothing before `starts` is held."""
         self.epoch = epoch
         self.beginnings += 1
+        self.tally.start_over()
         self.table = self._new_table()
         for partition, offset in sorted(starts.items()):
             self.table.start_at(partition, offset)

@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Coroutine, Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -219,7 +220,7 @@ class Server:
                 instance=self._instance,
                 at=_now(),
                 started_at=self._started_at,
-                views={name: _counts(live) for name, live in self.state.views.items()},
+                views={name: _counts(self._app, live) for name, live in self.state.views.items()},
                 clients=self.state.clients,
             )
             with contextlib.suppress(LogError):
@@ -245,7 +246,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _counts(live: Live) -> ViewCounts:
+def _counts(app: App, live: Live) -> ViewCounts:
     return ViewCounts(
         rows=len(live.table),
         changes=live.tally.changes.total,
@@ -253,7 +254,21 @@ def _counts(live: Live) -> ViewCounts:
         analyze_ms=live.tally.analyze.summary(),
         serve_ms=live.tally.serve.summary(),
         position=str(live.position),
+        read={
+            # A batch's number stands under the view's own name: it tells nothing of the inputs.
+            (stream_topic if source in app.streams else view_topic)(app.name, source): dict(offsets)
+            for source, offsets in live.tally.read.items()
+            if source != live.name
+        },
+        newest_received_at=_milliseconds(live.tally.newest_received),
     )
+
+
+def _milliseconds(moment: str) -> int:
+    try:
+        return round(datetime.fromisoformat(moment).timestamp() * 1000)
+    except ValueError:  # none yet
+        return 0
 
 
 def _now() -> int:

@@ -19,19 +19,39 @@ class Tally:
         self.analyze = Latencies()  # event collected → result in the log
         self.serve = Latencies()  # result in the log → in the served view
         self.whole = Latencies()
+        self.newest_received = ""  # of all events that are in; RFC 3339 in UTC, so texts compare
+        self.read: dict[str, dict[str, int]] = {}  # source → partition → the offset after it
 
     def count(self, changes: Sequence[Change]) -> None:
         self.changes.add(len(changes))
-        if not self.live:
-            return
         now = time.time() * 1000
         for change in changes:
-            self.serve.record(now - change.timestamp)
-            received = (change.row or {}).get("_received_at")
-            if isinstance(received, str):
-                try:
-                    at = datetime.fromisoformat(received).timestamp() * 1000
-                except ValueError:
-                    continue
-                self.analyze.record(change.timestamp - at)
-                self.whole.record(now - at)
+            row = change.row or {}
+            received, position = row.get("_received_at"), row.get("_position")
+            if isinstance(received, str) and received > self.newest_received:
+                self.newest_received = received
+            if position is not None:
+                self._note_read(position)
+            if self.live:
+                self._measure(change.timestamp, received, now)
+
+    def start_over(self) -> None:
+        """The view is another from now on, which has read nothing so far."""
+        self.newest_received = ""
+        self.read.clear()
+
+    def _note_read(self, position: object) -> None:
+        match position:
+            case {"source": str(source), "partition": int(partition), "offset": int(offset)}:
+                held = self.read.setdefault(source, {})
+                held[str(partition)] = max(offset + 1, held.get(str(partition), 0))
+
+    def _measure(self, logged: int, received: object, now: float) -> None:
+        self.serve.record(now - logged)
+        if isinstance(received, str):
+            try:
+                at = datetime.fromisoformat(received).timestamp() * 1000
+            except ValueError:
+                return
+            self.analyze.record(logged - at)
+            self.whole.record(now - at)

@@ -1,0 +1,47 @@
+"""How far a view's query has read its inputs: what its checkpoint says, no more.
+
+A batch's offsets count from when the batch is committed. In real-time mode a batch is a checkpoint
+interval long, so the query itself is further, by up to that: what is said here is `at least`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Read(NamedTuple):
+    """Per topic and partition the next offset to read, as it was at a moment."""
+
+    offsets: dict[str, dict[str, int]]
+    at: int  # milliseconds since the epoch; 0: nothing is known
+
+
+NOTHING = Read({}, 0)
+
+
+def read_so_far(checkpoint: Path) -> Read:
+    """What the newest committed batch has read; nothing if none is."""
+    try:
+        batches = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
+        newest = max(batches, key=lambda entry: int(entry.name), default=None)
+        if newest is None:
+            return NOTHING
+        committed_at = newest.stat().st_mtime_ns // 1_000_000
+        text = (checkpoint / "offsets" / newest.name).read_text()
+    except (FileNotFoundError, NotADirectoryError):  # not begun, or made anew at this moment
+        return NOTHING
+    return Read(_offsets(text), committed_at)
+
+
+def _offsets(text: str) -> dict[str, dict[str, int]]:
+    # A version, a line of metadata, then a line of offsets for each source, `-` if it had none.
+    offsets: dict[str, dict[str, int]] = {}
+    for line in text.splitlines()[2:]:
+        for topic, partitions in json.loads(line).items() if line.startswith("{") else ():
+            held = offsets.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                # A query that reads a topic twice has read what both of its sources have.
+                held[partition] = min(offset, held.get(partition, offset))
+    return offsets
