@@ -86,17 +86,31 @@ def _latency(lanes: list[Lane]) -> list[str]:
 
 
 def _sources(states: list[SourceState]) -> list[str]:
-    lines = _head("source_received", "counter", "Events read from a source")
-    lines += [f"millstream_collect_source_received_total{{{_of(s)}}} {s.received}" for s in states]
-    lines += _head("source_reconnects", "counter", "Connections to a source after the first")
-    lines += [
-        f"millstream_collect_source_reconnects_total{{{_of(s)}}} {s.reconnects}" for s in states
+    told = [state for state in states if state.behind is not None]
+    return [
+        *_source("received", "counter", "Messages read from a source", states, "received"),
+        *_source("lost", "counter", "Messages of a source that never got in", states, "lost"),
+        *_source("reconnects", "counter", "Connections after the first", states, "reconnects"),
+        *_source("rate", "gauge", "Messages a second, over the last seconds", states, "rate"),
+        *_source("behind", "gauge", "How much the peer still has for us", told, "behind"),
+        *_head("source_connected", "gauge", "Whether a source is connected, or listens"),
+        *(
+            f"millstream_collect_source_connected{{{_of(state)}}} "
+            f"{int(state.state in ('connected', 'listening'))}"
+            for state in states
+        ),
     ]
-    lines += _head("source_connected", "gauge", "Whether a source is connected")
-    lines += [
-        f"millstream_collect_source_connected{{{_of(s)}}} {int(s.state == 'connected')}"
-        for s in states
-    ]
+
+
+def _source(
+    name: str, kind: str, text: str, states: list[SourceState], attribute: str
+) -> list[str]:
+    suffix = "_total" if kind == "counter" else ""
+    lines = _head(f"source_{name}", kind, text)
+    for state in states:
+        unit = f',unit="{state.behind_unit}"' if attribute == "behind" else ""
+        value = round(getattr(state, attribute), 3)
+        lines.append(f"millstream_collect_source_{name}{suffix}{{{_of(state)}{unit}}} {value}")
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.collect.waiting import until
 
 from millstream.collect.sources.postgres.address import Address
 from millstream.collect.sources.postgres.connection import Connection
@@ -153,8 +153,12 @@ class PostgresServer:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
             f" WHERE slot_name = '{name}' AND NOT active"
         )
-        while await self.sql(drop, f"SELECT FROM pg_replication_slots WHERE slot_name='{name}'"):
-            await asyncio.sleep(0.01)
+        left = f"SELECT FROM pg_replication_slots WHERE slot_name = '{name}'"
+
+        async def gone() -> bool:
+            return not await self.sql(drop, left)
+
+        await until(gone)
 
     def _state(self) -> str:
         # Its own note, whose last line says "ready"; the log has lines of earlier starts too.

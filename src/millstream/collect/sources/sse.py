@@ -80,18 +80,19 @@ class Events:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes, bytes | None]]:
         """Type, data and id of the events that are whole now."""
         whole = self._frames.feed(self._plain(chunk))
+        if self._first and whole:
+            self._first = False
+            whole = whole.removeprefix(b"\xef\xbb\xbf")
         self.skipped += self._frames.skipped
         self._frames.skipped = 0
         return [event for block in whole.split(b"\n\n") if (event := self._event(block))]
 
     def _plain(self, chunk: bytes) -> bytes:
-        if self._first and chunk:
-            self._first = False
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-        if self._after_return:
-            chunk = chunk.removeprefix(b"\n")
-        if chunk:
-            self._after_return = chunk.endswith(b"\r")
+        """The chunk with a newline for every end of a line."""
+        is_rest = self._after_return and chunk.startswith(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        if is_rest:
+            chunk = chunk[1:]
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return chunk

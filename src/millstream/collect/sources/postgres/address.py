@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from millstream.collect.sources.postgres.messages import SSL_REQUEST
@@ -20,7 +20,7 @@ class Address:
     host: str  # a folder's path means a Unix socket in it
     port: int
     user: str
-    password: str
+    password: str = field(repr=False)
     database: str
     ssl_mode: str
     root_certificate: str

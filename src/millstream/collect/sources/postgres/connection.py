@@ -66,7 +66,7 @@ class Connection:
             raise Lost("the server does not answer") from None
         finally:
             if wire is not None:
-                wire.close()
+                await wire.close()
 
     async def query(self, sql: str) -> list[Row]:
         """All rows of a short answer."""

@@ -58,10 +58,12 @@ def _bookmark(
 ) -> Bookmark:
     if slot is None:
         return Bookmark(server.system, name, 0, read)
-    if note is None or note.lsn < slot.confirmed:
-        # Only what is on disk is confirmed, here or by another collector that used the slot.
+    if note is None:
         return Bookmark(server.system, name, slot.confirmed, read)
-    return Bookmark(server.system, name, note.lsn, read, note.transaction, note.changes)
+    # Only what is on disk is confirmed, here or by another collector that used the slot; while
+    # nothing concerns us, that goes on without a bookmark.
+    lsn = max(note.lsn, slot.confirmed)
+    return Bookmark(server.system, name, lsn, read, note.transaction, note.changes)
 
 
 def _what_is_lost(

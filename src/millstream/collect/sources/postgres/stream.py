@@ -66,7 +66,7 @@ class ChangeStream:
         """Hand over changes until the connection ends."""
         wire = self._connection.wire
         while True:
-            if self._outlet.events and not wire.ready:
+            if self._outlet.events and self._transaction is None and not wire.ready:
                 await self._flush()  # nothing more is here: what there is need not wait
             kind, payload = await self._connection.receive()
             match kind:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from typing import cast
 
 from millstream.collect.sources.reconnecting import Lost
 
 _ENOUGH = 512 * 1024  # bytes that wait here before the peer is held back
 LARGEST = 0x3FFFFFFF  # PostgreSQL's own limit for a value
+_CLOSE_SECONDS = 0.3
 _LARGEST_BEFORE_LOGIN = 64 * 1024  # what is not yet known to be our server gets no memory
 
 _LENGTH = struct.Struct("!i")
@@ -26,6 +28,7 @@ class Wire(asyncio.Protocol):
         self._paused = False
         self._ended: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
+        self._gone = asyncio.Event()
         self._since = 0.0  # when the waiting began, or a part of a message came in
 
     @property
@@ -74,11 +77,18 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        """Say goodbye, without waiting for an answer."""
+    async def close(self) -> None:
+        """Say goodbye, and let go even of a peer that does not answer."""
+        if self._transport is None:
+            return
         self.send(b"X\0\0\0\4")
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await self._gone.wait()
 
     def _length(self) -> int:
         if len(self._buffer) - self._start < 5:
@@ -120,8 +130,7 @@ class Wire(asyncio.Protocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -131,4 +140,5 @@ class Wire(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._gone.set()
         self._end(Lost(str(error) if error else "the server closed the connection"))

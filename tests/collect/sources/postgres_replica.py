@@ -1,0 +1,70 @@
+"""A copy of the tables, made by applying the events of a PostgreSQL source in order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.collect.recording import RecordingInlet
+
+Event = dict[str, Any]
+
+
+def envelopes(messages: Iterable[bytes]) -> list[Event]:
+    """The CloudEvents of messages, in order."""
+    return [event for message in messages for event in json.loads(message)]
+
+
+def changes(inlet: RecordingInlet) -> list[Event]:
+    """What the events say, in order."""
+    return [event["data"] for event in envelopes(inlet.messages)]
+
+
+@dataclass
+class Replica:
+    """Tables by name, their rows by key. What comes twice, by its id, counts once."""
+
+    tables: dict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
+    ids: Counter[str] = field(default_factory=Counter)
+
+    def apply(self, messages: Iterable[bytes]) -> Replica:
+        """Take these events in; a second insert of a row, or a change of none, is an error."""
+        for event in envelopes(messages):
+            self.ids[event["id"]] += 1
+            if self.ids[event["id"]] == 1:
+                self._apply(event["data"])
+        return self
+
+    def rows(self, table: str) -> list[Event]:
+        """The rows of a table, by key."""
+        return [row for _, row in sorted(self.tables[table].items(), key=_by_key)]
+
+    @property
+    def repeated(self) -> list[str]:
+        """The ids that came more than once."""
+        return [id_ for id_, count in self.ids.items() if count > 1]
+
+    def _apply(self, change: Event) -> None:
+        rows, key, after = self.tables[change["table"]], change["key"], change["after"]
+        match change["op"]:
+            case "truncate":
+                rows.clear()
+            case "insert" | "snapshot":
+                assert key not in rows, f"{key} of {change['table']} is there already: {change}"
+                rows[key] = after
+            case "update":
+                before = rows.pop(json.dumps([change["before"]["id"]]))
+                assert set(after) | set(change.get("unchanged", [])) == set(before)
+                rows[key] = before | after
+            case "delete":
+                del rows[key]
+            case other:
+                raise AssertionError(f"unknown op {other}")
+
+
+def _by_key(item: tuple[str, Event]) -> list[Any]:
+    key: list[Any] = json.loads(item[0])
+    return key
