@@ -5,7 +5,7 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup setup-test dashboard bench lock clean
+.PHONY: help demo test check setup setup-test dashboard bench soak lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,6 +36,10 @@ dashboard: setup ## build the dashboard where its sources changed
 
 bench: setup ## measure latency; writes docs/performance.md
 	$(BIN)/python -m bench.latency
+
+MINUTES ?= 10
+soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and then count
+	$(BIN)/python -m tests.collect.crashing --minutes $(MINUTES)
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11

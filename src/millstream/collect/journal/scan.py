@@ -43,8 +43,7 @@ class Scanner:
                 yield Damage(begin, at)
                 if record is None:
                     return
-            if record.kind in ENTRIES:
-                self._last = record.sequence
+            self._last = record.sequence  # of any kind: it tells of damaged entries before it too
             yield record
             at += HEADER + len(record.payload)
 

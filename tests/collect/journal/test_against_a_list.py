@@ -1,0 +1,237 @@
+"""The journal against a list of what it must hold, with crashes and damage anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.collect.journal.disks import FailingDisk
+from tests.collect.waiting import until
+
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.journal.record import HEADER, bookmark_piece
+from millstream.errors import JournalBroken
+
+SETTINGS = JournalSettings(segment_bytes=4096, max_bytes=1 << 20, retry_seconds=0.01)
+SOURCES = ("mqtt", "files")
+# What a disk does is made up here anyway.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+append = st.tuples(
+    st.just("append"),
+    st.lists(st.tuples(st.integers(0, 2000), st.sampled_from((None, *SOURCES))), max_size=8),
+)
+settle = st.tuples(st.just("settle"), st.lists(st.integers(0, 40), max_size=12))
+read = st.tuples(st.just("read"), st.integers(-1, 40), st.integers(0, 4000))
+restart = st.tuples(st.just("restart"))
+fail = st.tuples(st.just("fail"), st.sampled_from(("write", "sync")), st.integers(1, 5))
+crash = st.tuples(
+    st.just("crash"),
+    st.integers(0, 5),  # entries in flight
+    st.floats(0, 1),  # how much of what was not durable got to the disk
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=3),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    sequence: int
+    payload: bytes
+    bookmark: tuple[str, bytes] | None
+
+    def place_in(self, data: bytes) -> tuple[int, int]:
+        """Where its record begins and ends in a segment."""
+        at = data.index(self.payload)
+        front = b"" if self.bookmark is None else bookmark_piece(*self.bookmark)
+        return at - len(front) - HEADER, at + len(self.payload)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Segments before and after some bits were turned over."""
+
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+
+    def __bool__(self) -> bool:
+        return self.before != self.after
+
+    def of(self, entry: Entry) -> bytes:
+        """The entry's record as it is now; empty if no bit of it was turned over."""
+        for name, data in self.before.items():
+            if entry.payload in data:
+                begin, end = entry.place_in(data)
+                now = self.after[name][begin:end]
+                return now if now != data[begin:end] else b""
+        return b""
+
+
+NONE = Damage({}, {})
+
+
+@dataclass
+class Model:
+    """What was promised."""
+
+    folder: Path
+    journal: Journal
+    disk: FailingDisk
+    pending: list[Entry] = field(default_factory=list)
+    settled: list[Entry] = field(default_factory=list)
+    refused: set[bytes] = field(default_factory=set)  # these must never come back
+    bookmarks: dict[str, bytes] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+    made: int = 0
+
+    def take(self, size: int, source: str | None) -> tuple[Entry, asyncio.Future[None]]:
+        self.made += 1
+        payload = b"<%d>" % self.made + Random(self.made).randbytes(size)
+        bookmark = None if source is None else (source, b"%d" % self.made)
+        sequence, durable = self.journal.append(payload, bookmark)
+        return Entry(sequence, payload, bookmark), durable
+
+    async def append(self, wanted: list[tuple[int, str | None]]) -> None:
+        taken = [self.take(size, source) for size, source in wanted]
+        await asyncio.gather(*(durable for _, durable in taken))
+        for entry, _ in taken:
+            assert entry.sequence not in self.used
+            self.used.add(entry.sequence)
+            self.pending.append(entry)
+            if entry.bookmark is not None:
+                self.bookmarks[entry.bookmark[0]] = entry.bookmark[1]
+        assert self.journal.bookmarks == self.bookmarks
+
+    def settle(self, places: list[int]) -> None:
+        for place in places:
+            if place < len(self.pending):
+                entry = self.pending.pop(place)
+                self.journal.settle(entry.sequence)
+                self.settled.append(entry)
+
+    async def read(self, place: int, most_bytes: int) -> None:
+        after = self.pending[place].sequence if 0 <= place < len(self.pending) else 0
+        got = await self.journal.read(after, most_bytes)
+        expected = [(e.sequence, e.payload) for e in self.pending if e.sequence > after]
+        assert got == expected[: len(got)]
+        assert bool(got) == bool(expected)
+        assert len(got) <= 1 or sum(len(payload) for _, payload in got) <= most_bytes
+
+    async def fail(self, operation: str, count: int) -> None:
+        """Senders get an error; what is on disk of their entries nobody knows."""
+        self.disk.fail("truncate")
+        self.disk.fail(operation, once=True)
+        taken = [self.take(100, None) for _ in range(count)]
+        outcomes = await asyncio.gather(*(f for _, f in taken), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {JournalBroken}
+        self.refused |= {entry.payload for entry, _ in taken}
+        await until(lambda: not self.journal.broken)
+        self.disk.heal()
+
+    async def restart(self) -> None:
+        await self.journal.close()
+        self.journal = await Journal.open(self.folder, SETTINGS, self.disk)
+        assert self.journal.recovery.cut_bytes == 0
+        await self.compare([], NONE)
+
+    async def crash(self, in_flight: int, share: float, flips: list[tuple[float, int]]) -> None:
+        durable = {name: len(data) for name, data in segments(self.folder).items()}
+        taken = [self.take(200, None) for _ in range(in_flight)]
+        await asyncio.gather(*(future for _, future in taken))
+        image = self.folder.with_name(self.folder.name + "+")
+        (self.folder / "damaged").mkdir(exist_ok=True)
+        shutil.copytree(self.folder / "damaged", image / "damaged")
+        for name, data in segments(self.folder).items():
+            (image / name).write_bytes(data)
+        shutil.copy(self.folder / "identity", image)
+        await self.journal.close()
+        newest = max(image.glob("*.segment"))
+        size, least = newest.stat().st_size, durable.get(newest.name, 0)
+        with newest.open("r+b") as file:
+            file.truncate(least + round(share * (size - least)))
+        damage = turn_over(image, flips)
+        self.folder = image
+        self.journal = await Journal.open(image, SETTINGS, self.disk)
+        await self.compare([entry for entry, _ in taken], damage)
+
+    async def compare(self, in_flight: list[Entry], damage: Damage) -> None:
+        """What was recovered with what was promised; from then on that is what is pending."""
+        journal = self.journal
+        got = await journal.read(0, 1 << 30)
+        assert journal.pending_entries == journal.recovery.entries == len(got)
+        assert journal.pending_bytes == journal.recovery.bytes
+        known = {e.sequence: e for e in (*self.settled, *self.pending, *in_flight)}
+        back = [sequence for sequence, _ in got]
+        assert back == sorted(set(back))
+        for sequence, payload in got:
+            assert payload == known[sequence].payload
+            assert payload not in self.refused
+        kept = [path.read_bytes() for path in self.folder.glob("damaged/*")]
+        for entry in self.pending:
+            if entry.sequence not in back:
+                assert damage.of(entry), "lost, although it was whole"
+                assert any(damage.of(entry) in data for data in kept), "lost, and not set aside"
+        if not damage:
+            arrived = [entry for entry in in_flight if entry.sequence in back]
+            assert arrived == in_flight[: len(arrived)]
+            assert journal.recovery.damaged == []
+            assert journal.bookmarks == self.bookmarks
+        self.used |= set(back)
+        self.pending = [known[sequence] for sequence in back]
+        self.settled = [entry for entry in self.settled if entry.sequence not in back]
+        self.bookmarks = dict(journal.bookmarks)
+
+
+def segments(folder: Path) -> dict[str, bytes]:
+    """The files at a moment at which some are perhaps being removed, the oldest first.
+
+    Read from the newest one on: so none is there without those that came after it.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.segment"), reverse=True):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.read_bytes()
+    return dict(sorted(found.items()))
+
+
+def turn_over(folder: Path, bits: list[tuple[float, int]]) -> Damage:
+    """Turn bits over, anywhere in the segments."""
+    before = segments(folder)
+    after = {name: bytearray(data) for name, data in before.items()}
+    for share, bit in bits:
+        at = int(share * sum(map(len, after.values())))
+        for data in after.values():
+            if at < len(data):
+                data[at] ^= 1 << bit
+                break
+            at -= len(data)
+    for name, data in after.items():
+        (folder / name).write_bytes(data)
+    return Damage(before, {name: bytes(data) for name, data in after.items()})
+
+
+async def run(steps: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        disk = FailingDisk()
+        first = Path(folder) / "journal"
+        model = Model(first, await Journal.open(first, SETTINGS, disk), disk)
+        try:
+            for name, *arguments in [*steps, ("restart",)]:
+                answer = getattr(model, name)(*arguments)
+                if answer is not None:
+                    await answer
+        finally:
+            await model.journal.close()
+
+
+@settings(max_examples=150)
+@given(st.lists(st.one_of(append, append, settle, read, restart, fail, crash), max_size=12))
+def test_every_durable_entry_comes_back_once_or_is_set_aside(steps: list[tuple[Any, ...]]) -> None:
+    asyncio.run(run(steps))

@@ -1,0 +1,39 @@
+"""kill -9 at random moments: what was answered is in the log once, and in order."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from millstream.log.broker import Broker
+from millstream.log.settings import LogSettings
+
+from .crashing import Crashes, disturb_broker
+
+SECONDS = 12.0
+
+
+@pytest.mark.timeout(240)
+async def test_a_killed_collector_loses_doubles_and_reorders_nothing(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    crashes = Crashes(app_name, log_settings, tmp_path, seed=random.randrange(10**6))
+    await crashes.go_on(SECONDS)
+    told = f"seed {crashes.seed}: {crashes.report()}"
+    print(told)
+    assert crashes.verdict() == [], told
+    assert crashes.kills > 1, told
+
+
+@pytest.mark.timeout(240)
+async def test_nor_when_kafka_is_killed_and_paused_meanwhile(app_name: str, tmp_path: Path) -> None:
+    with Broker(tmp_path / "kafka-home", memory="256m") as broker:
+        log = LogSettings(bootstrap=broker.bootstrap)
+        crashes = Crashes(app_name, log, tmp_path / "home", seed=random.randrange(10**6))
+        await crashes.go_on(SECONDS, disturb_broker(broker))
+        told = f"seed {crashes.seed}: {crashes.report()}"
+        print(told)
+        assert crashes.verdict() == [], told
+        assert crashes.kills > 1, told
