@@ -98,16 +98,3 @@ def _unpack(packed: bytes) -> Receipt | None:
         offset=offset,
         rejected=bool(kind & _REJECTED),
     )
-
-
-_PLAIN = re.compile(r"([lr])\.([A-Za-z0-9_-]+)\.(\d{1,10})\.(\d{1,19})\.(\d{1,19})")
-
-
-def parse_unsigned(text: str) -> Receipt | None:
-    """A receipt in the form that was not signed yet; goes when nobody writes it any more."""
-    match = _PLAIN.fullmatch(text)
-    if match is None:
-        return None
-    kind, stream, partition, offset, sequence = match.groups()
-    place = {"partition": int(partition), "offset": int(offset)}
-    return Receipt("", int(sequence), 0, stream, 0, rejected=kind == "r", **place)

@@ -12,7 +12,6 @@ from typing import Any
 from millstream import event
 from millstream.app import App
 from millstream.collect.asgi import Problem
-from millstream.collect.lane import Lane
 from millstream.collect.recent import Recent
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
@@ -194,38 +193,3 @@ def _identity(record: Record) -> tuple[str, int, int]:
 def _moment(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class LogLookup:
-    """Receipts as they were before they were signed; goes with `parse_unsigned`."""
-
-    def __init__(self, log: LogSettings) -> None:
-        self._log = log
-
-    async def __call__(self, receipt: Receipt, lane: Lane) -> Answer:
-        return await asyncio.to_thread(self._find, receipt, lane)
-
-    def _find(self, receipt: Receipt, lane: Lane) -> Answer:
-        topic = lane.rejected_topic if receipt.rejected else lane.topic
-        partition, offset = receipt.partition or 0, receipt.offset or 0
-        first, end = bounds(self._log, topic, _SECONDS).get(partition, (0, 0))
-        if offset < first:
-            raise Problem(410, f"the event was in {topic}; its retention has ended")
-        span = (partition, offset, offset + 1)
-        for record in (
-            read_range(self._log, topic, *span, patience=_SECONDS) if offset < end else ()
-        ):
-            headers = {name: value.decode() for name, value in record.headers}
-            if headers.get(event.SEQUENCE) == str(receipt.sequence):
-                where = {
-                    "state": "rejected" if receipt.rejected else "logged",
-                    "stream": receipt.stream,
-                    "topic": topic,
-                    "partition": partition,
-                    "offset": offset,
-                    "id": headers[event.ID],
-                    "collected_at": _moment(record.timestamp),
-                }
-                error = headers.get(event.REASON)
-                return where if error is None else {**where, "error": error}
-        raise Problem(404, "no event in the log has that receipt")

@@ -40,8 +40,7 @@ class Reporter:
         self._topic = topic
         self._clock = clock
         self._started_at = _now()
-        self._confirmed: float | None = None
-        self._confirmed_once = asyncio.Event()
+        self._confirmed = clock()  # we come from asking Kafka what it has of ours
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -74,10 +73,6 @@ class Reporter:
         else:
             future.add_done_callback(self._settled)
 
-    async def first_confirmed(self) -> None:
-        """Wait until Kafka has confirmed a report."""
-        await self._confirmed_once.wait()
-
     def health(self) -> tuple[str, dict[str, Any]]:
         """Why nothing can be taken in, empty if it can; and how journal and Kafka are.
 
@@ -100,12 +95,11 @@ class Reporter:
         return reason, details
 
     def _is_kafka_away(self) -> bool:
-        return self._confirmed is None or self._clock() - self._confirmed > _AWAY_SECONDS
+        return self._clock() - self._confirmed > _AWAY_SECONDS
 
     def _settled(self, future: asyncio.Future[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:
             self._confirmed = self._clock()
-            self._confirmed_once.set()
 
 
 def _now() -> int:
