@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from millstream.app import App
+from millstream.collect.body import Form, form_of
 from millstream.declare import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.load import load
 from millstream.schema import to_ddl
+from millstream.validate import Validator
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
@@ -32,6 +34,16 @@ def test_every_snippet_loads(tmp_path: Path, language: str, text: str) -> None:
     app = load(path)
     assert app.streams
     assert app.views
+
+
+def test_the_first_event_of_the_readme_is_taken_in(tmp_path: Path) -> None:
+    found = re.search(r"/v1/streams/(\w+) -H 'content-type: (\S+)' \\\n +-d '(.*)'", README)
+    assert found is not None
+    path = tmp_path / "pipeline.py"
+    path.write_text(next(text for kind, text in snippets(README) if kind == "python"))
+    stream = load(path).streams[found[1]]
+    assert form_of(found[2]) is Form.SNIFF
+    assert Validator(stream).check(found[3].encode()).key == "ada"
 
 
 def test_the_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_tail_follows_a_view_and_goes_on_after_a_position(system: System, tmp_pa
         after = ["--after", str(first["position"]), "--home", str(system.home.path)]
         follower = subprocess.Popen([*command, *after], stdout=out, env=system.environment())
         system.post("orders", {"id": 21, "city": "Bruges", "amount": 2})
-        assert follower.wait(30) == 0
+        assert follower.wait(60) == 0
         out.seek(0)
         change = lines(out.read())[0]
     assert change["type"] == "change"
@@ -81,17 +81,20 @@ def test_tail_shows_the_events_of_a_stream_too(system: System) -> None:
 
 def test_tail_ends_quietly_by_ctrl_c(system: System) -> None:
     command = [sys.executable, "-m", "millstream", "tail", "by_city"]
-    follower = subprocess.Popen(
+    with subprocess.Popen(
         [*command, "--home", str(system.home.path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=system.environment(),
-    )
-    system.post("orders", {"id": 40, "city": "Liège", "amount": 7})
-    assert follower.stdout is not None
-    assert follower.stdout.readline()
-    follower.send_signal(signal.SIGINT)
-    _, errors = follower.communicate(timeout=10)
+    ) as follower:
+        try:
+            system.post("orders", {"id": 40, "city": "Liège", "amount": 7})
+            assert follower.stdout is not None
+            assert follower.stdout.readline()
+            follower.send_signal(signal.SIGINT)
+            _, errors = follower.communicate(timeout=60)
+        finally:
+            follower.kill()
     assert follower.returncode == 130
     assert errors.strip() == b""
 

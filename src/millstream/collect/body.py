@@ -81,10 +81,13 @@ def form_of(content_type: str | bytes) -> Form:
     media, _, parameters = text.partition(";")
     form = _FORMS.get(media.strip().lower())
     if form is None:
+        hint = " (`curl -d` alone does not: add -H 'content-type: application/json')"
         raise UnreadableContentType(
             f"content type {media.strip()[:100]!r} is not read here",
             remedy="send application/json (an object or an array), application/x-ndjson, text/csv, "
-            "application/cloudevents+json or application/cloudevents-batch+json",
+            "application/cloudevents+json or application/cloudevents-batch+json"
+            + hint
+            * media.startswith("application/x-www-form"),
         )
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")

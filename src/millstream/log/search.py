@@ -16,6 +16,7 @@ from millstream.log.settings import LogSettings
 
 _WAIT = 0.1
 _SECONDS = 30.0
+_ASK_SECONDS = 5.0  # at least so long is Kafka given to say where a moment is in its topics
 
 
 class Look(Enum):
@@ -111,7 +112,7 @@ def _spans(
     """Per partition, the offset of the first record from the moment on, and the end."""
     while True:
         try:
-            return _ask_spans(consumer, since, max(0.1, deadline - time.monotonic()))
+            return _ask_spans(consumer, since, max(_ASK_SECONDS, deadline - time.monotonic()))
         except KafkaException as error:
             if error.args[0].code() not in PASSING or time.monotonic() > deadline:
                 raise
