@@ -41,12 +41,16 @@ def assign(
     """
     names = list(streams)
     newest = {name: _newest(name, journals) for name in names}
-    most = -(-len(names) // workers)
+    least, more = divmod(len(names), workers)  # so many have one more than the others
     readers: dict[str, int] = {}
     load = [0] * workers
     for name in names:
         held = newest[name]
-        if held is not None and held.journal < workers and load[held.journal] < most:
+        if held is None or held.journal >= workers:
+            continue
+        has = load[held.journal]
+        if has < least or (has == least and more):
+            more -= has == least
             readers[name] = held.journal
             load[held.journal] += 1
     for name in names:
