@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -78,7 +79,7 @@ async def _post(http: httpx.AsyncClient, count: int) -> list[dict[str, object]]:
 
 async def test_a_receipt_of_one_worker_is_answered_by_all(http: httpx.AsyncClient) -> None:
     receipts = [answer["receipts"][0] for answer in await _post(http, 12)]  # type: ignore[index]
-    collectors = Counter()
+    collectors: Counter[str] = Counter()
     for receipt in receipts:
         answers = [(await http.get(f"/v1/receipts/{receipt}")).json() for _ in range(6)]
         assert all(answer == answers[0] for answer in answers)
@@ -213,7 +214,10 @@ async def test_an_error_at_the_start_is_told_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
-    files = {"tls_certificate": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "cert.pem")}
+    files: dict[str, Any] = {
+        "tls_certificate": str(tmp_path / "cert.pem"),
+        "tls_key": str(tmp_path / "cert.pem"),
+    }
     home = tmp_path / "home"
     with collector(pipeline, app_name, log_settings, home, workers=3, **files) as running:
         error = await asyncio.to_thread(running.error)
@@ -276,7 +280,7 @@ async def test_what_workers_left_that_are_no_more_is_sent_once(
 
             async def all_sent() -> bool:
                 health = (await running.http.get("/health/ready")).json()
-                return health["journal"]["pending_entries"] == 0
+                return bool(health["journal"]["pending_entries"] == 0)
 
             await until(all_sent)
             told = [headers(record) for record in await running.logged("clicks")]
@@ -298,7 +302,7 @@ def _mirrors(name: str) -> App:
 async def test_sources_go_on_where_they_were_when_the_number_of_workers_changes(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
-    config = {"bootstrap.servers": log_settings.bootstrap, "log_level": 0}
+    config: dict[str, Any] = {"bootstrap.servers": log_settings.bootstrap, "log_level": 0}
     topics = [NewTopic(f"{app_name}.from.{letter}", 1) for letter in "abc"]
     admin = AdminClient(config)
     for made in admin.create_topics(topics).values():

@@ -7,13 +7,14 @@ shared. It needs a parent without threads and without a client of Kafka; so ours
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -109,6 +110,18 @@ def _reason(error: BaseException) -> MillstreamError | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, MillstreamError) else None
+
+
+def sign_lines(worker: int) -> None:
+    """Have each line that this process logs tell which worker it is from."""
+    made = logging.getLogRecordFactory()
+
+    def make(*arguments: Any, **more: Any) -> logging.LogRecord:
+        record = made(*arguments, **more)
+        record.name = f"{record.name}[{worker}]"
+        return record
+
+    logging.setLogRecordFactory(make)
 
 
 def raised(failed: Failed) -> MillstreamError:

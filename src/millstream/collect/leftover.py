@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from millstream.collect.intake import Intake
 from millstream.collect.journal import Journal
+from millstream.collect.recover import find_arrived
 from millstream.collect.reporter import Reporter
+from millstream.log.settings import LogSettings
 
 _LOOK_SECONDS = 0.2
 
@@ -27,8 +31,42 @@ def left_over(journals: Path, worker: int, workers: int) -> list[int]:
     return [number for number in numbers if number >= workers and number % workers == worker]
 
 
-async def send_left_over(journal: Journal, intake: Intake, reporter: Reporter) -> None:
-    """Send everything that waits in such a journal, and close it; its forwarder is open."""
+class Leftover(NamedTuple):
+    """Such a journal in which something waits, and its way to the log."""
+
+    journal: Journal
+    intake: Intake
+    reporter: Reporter
+
+
+async def take_over(
+    journals: Iterable[Journal],
+    intake_of: Callable[[Journal], Intake],
+    reporter_of: Callable[[Intake], Reporter],
+    log: LogSettings,
+) -> list[Leftover]:
+    """Those of the journals in which something waits, ready to be sent; the others are closed."""
+    leftovers = []
+    for journal in journals:
+        if not journal.pending_entries:
+            await journal.close()
+            continue
+        intake = intake_of(journal)
+        intake.forwarder.open(await find_arrived(journal, intake.lanes, log))
+        leftovers.append(Leftover(journal, intake, reporter_of(intake)))
+    return leftovers
+
+
+async def send(leftovers: Iterable[Leftover]) -> None:
+    """Send everything that waits in them, and close each when it is empty.
+
+    LogError if Kafka's client has died. When it is cancelled, the rest waits for the next start.
+    """
+    for each in leftovers:
+        await _send(each.journal, each.intake, each.reporter)
+
+
+async def _send(journal: Journal, intake: Intake, reporter: Reporter) -> None:
     waiting = journal.pending_entries
     tasks = [asyncio.create_task(intake.forwarder.run()), asyncio.create_task(reporter.run())]
     try:
@@ -37,7 +75,7 @@ async def send_left_over(journal: Journal, intake: Intake, reporter: Reporter) -
             for task in tasks:
                 if task.done():
                     task.result()
-        _logger.info("sent %d entries that collector %s had left behind", waiting, intake.collector)
+        _logger.info("sent %d entries that collector %s had left", waiting, intake.collector)
     finally:
         for task in tasks:
             task.cancel()

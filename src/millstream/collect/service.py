@@ -7,7 +7,8 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,12 +19,13 @@ from millstream.app import App
 from millstream.collect.answer import Answers
 from millstream.collect.exposure import check_exposure
 from millstream.collect.failed import FailedStore
+from millstream.collect.forked import sign_lines
 from millstream.collect.http import CollectApp
 from millstream.collect.inlet import StreamInlet
 from millstream.collect.intake import Intake
 from millstream.collect.interface import Reader
 from millstream.collect.journal import Journal
-from millstream.collect.leftover import left_over, send_left_over
+from millstream.collect.leftover import left_over, send, take_over
 from millstream.collect.lookup import Lookup
 from millstream.collect.post import Alone, Found, Manned, Orders, Post
 from millstream.collect.pressure import Pressure
@@ -37,6 +39,7 @@ from millstream.collect.siblings import Siblings
 from millstream.collect.sources import reader_of
 from millstream.collect.whole import Whole
 from millstream.collect.workers import Policy, Workers
+from millstream.errors import MachineError
 from millstream.home import Home
 from millstream.listen import bind, join, share
 from millstream.log.connection import await_broker
@@ -59,7 +62,6 @@ def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) 
         listener = bind(settings.collect.host, settings.collect.port, tier="collect")
         try:
             if settings.collect.workers > 1:
-                share(listener)
                 _run_workers(app, settings, home, listener, policy)
             else:
                 _prepare(app, settings)
@@ -94,9 +96,15 @@ def _run_workers(
     app: App, settings: Settings, home: Home, listener: socket.socket, policy: Policy | None
 ) -> None:
     count = settings.collect.workers
+    if sys.platform != "linux":
+        raise MachineError(
+            f"cannot collect with {count} workers: only Linux lets processes share a port so",
+            remedy="set collect.workers to 1",
+        )
+    share(listener)
 
     def work(worker: int, channel: socket.socket) -> None:
-        name_lines(worker)
+        sign_lines(worker)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             post = Manned(channel, worker, count)
             runner.run(_run_worker(app, settings, home, join(listener), post))
@@ -110,18 +118,6 @@ def _run_workers(
         policy=policy,
     ).run(partial(_tell_ready, home))
     _logger.info("collect ended")
-
-
-def name_lines(worker: int) -> None:
-    """Have each line that this process logs tell which worker it is from."""
-    made = logging.getLogRecordFactory()
-
-    def make(*arguments: Any, **more: Any) -> logging.LogRecord:
-        record = made(*arguments, **more)
-        record.name = f"{record.name}[{worker}]"
-        return record
-
-    logging.setLogRecordFactory(make)
 
 
 async def _run_worker(
@@ -177,8 +173,9 @@ async def collecting(
                 tasks.create_task(part.server.watch()),
             ]
             part.intake.forwarder.open(await find_arrived(journal, part.intake.lanes, settings.log))
-            leftovers = await _find_leftovers(app, settings, part, journals.values())
-            own.append(tasks.create_task(_send_leftovers(leftovers)))
+            leftovers = await take_over(
+                journals.values(), part.intake_of, part.reporter_of, settings.log
+            )
             orders = await post.report(
                 {
                     number: Found(each.identity, dict(each.bookmarks))
@@ -190,17 +187,20 @@ async def collecting(
                 await siblings.listen(part.application)
             _take_up(app, settings.collect, part, orders, post.worker)
             serving = tasks.create_task(part.server.serve([listener]))
-            pulling = [
-                tasks.create_task(reader.run(inlet))
-                for reader, inlet in zip(part.readers, part.inlets, strict=True)
+            feeding = [
+                tasks.create_task(send(leftovers)),
+                *(
+                    tasks.create_task(reader.run(inlet))
+                    for reader, inlet in zip(part.readers, part.inlets, strict=True)
+                ),
             ]
             await part.server.ready()
             try:
                 yield part.server.url(listener)
             finally:
-                for task in pulling:
+                for task in feeding:
                     task.cancel()
-                await asyncio.gather(*pulling, return_exceptions=True)
+                await asyncio.gather(*feeding, return_exceptions=True)
                 await _end(settings.collect, part, serving)
                 for task in own:
                     task.cancel()
@@ -218,6 +218,7 @@ class _Parts:
     application: CollectApp
     whole: Whole | None  # of several workers
     intake_of: Callable[[Journal], Intake]
+    reporter_of: Callable[[Intake], Reporter]
 
 
 async def _open(
@@ -226,26 +227,6 @@ async def _open(
     journal = await Journal.open(home.journal / str(number), settings.journal)
     stack.push_async_callback(journal.close)
     return journal
-
-
-async def _find_leftovers(
-    app: App, settings: Settings, part: _Parts, journals: Iterable[Journal]
-) -> list[tuple[Journal, Intake, Reporter]]:
-    leftovers = []
-    for journal in journals:
-        if journal.pending_entries:
-            intake = part.intake_of(journal)
-            reporter = Reporter(intake, [], part.reports, audit_topic(app.name))
-            leftovers.append((journal, intake, reporter))
-            intake.forwarder.open(await find_arrived(journal, intake.lanes, settings.log))
-        else:
-            await journal.close()
-    return leftovers
-
-
-async def _send_leftovers(leftovers: Iterable[tuple[Journal, Intake, Reporter]]) -> None:
-    for each in leftovers:
-        await send_left_over(*each)
 
 
 def _take_up(app: App, collect: CollectSettings, part: _Parts, orders: Orders, worker: int) -> None:
@@ -286,9 +267,12 @@ async def _assemble(
     def intake_of(journal: Journal) -> Intake:
         return Intake(app, collect, journal, producer, failed)
 
+    def reporter_of(intake: Intake, readers: Sequence[Reader] = ()) -> Reporter:
+        return Reporter(intake, readers, reports, audit_topic(app.name))
+
     intake = intake_of(journal)
     readers: list[Reader] = []  # made when it is known which are ours
-    reporter = Reporter(intake, readers, reports, audit_topic(app.name))
+    reporter = reporter_of(intake, readers)
     lookup = Lookup(
         app,
         settings.log,
@@ -311,7 +295,17 @@ async def _assemble(
     whole = None if siblings is None else Whole(application, siblings, receipts)
     server = Server(whole or application, collect, streams=app.streams, keys_file=home.keys)
     return _Parts(
-        intake, producer, reports, readers, [], reporter, server, application, whole, intake_of
+        intake=intake,
+        producer=producer,
+        reports=reports,
+        readers=readers,
+        inlets=[],
+        reporter=reporter,
+        server=server,
+        application=application,
+        whole=whole,
+        intake_of=intake_of,
+        reporter_of=reporter_of,
     )
 
 

@@ -43,7 +43,11 @@ class Whole:
 
     async def _metrics(self, send: Send) -> None:
         answers = await self._all("/metrics")
-        texts = {worker: each.body.decode() for worker, each in answers.items() if each is not None}
+        texts = {
+            worker: each.body.decode()
+            for worker, each in answers.items()
+            if each is not None and each.status == 200
+        }
         headers = dict((answers[self._siblings.worker] or Answer(200, [], b"")).headers)
         text = merge_metrics(texts, self._siblings.workers)
         await answer(send, 200, text.encode(), headers.get(b"content-type", b"text/plain"))
