@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millstream.collect.intake import Intake
 from millstream.collect.journal import Journal
-from millstream.collect.recover import find_arrived
+from millstream.collect.recover import resume
 from millstream.collect.reporter import Reporter
 from millstream.log.settings import LogSettings
 
@@ -52,7 +52,7 @@ async def take_over(
             await journal.close()
             continue
         intake = intake_of(journal)
-        intake.forwarder.open(await find_arrived(journal, intake.lanes, log))
+        await resume(intake, log)
         leftovers.append(Leftover(journal, intake, reporter_of(intake)))
     return leftovers
 

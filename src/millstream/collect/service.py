@@ -29,7 +29,7 @@ from millstream.collect.leftover import left_over, send, take_over
 from millstream.collect.lookup import Lookup
 from millstream.collect.post import Alone, Found, Manned, Orders, Post
 from millstream.collect.pressure import Pressure
-from millstream.collect.recover import find_arrived
+from millstream.collect.recover import resume
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
 from millstream.collect.secrets import cluster_key
@@ -172,7 +172,7 @@ async def collecting(
                 tasks.create_task(part.intake.forwarder.run()),
                 tasks.create_task(part.server.watch()),
             ]
-            part.intake.forwarder.open(await find_arrived(journal, part.intake.lanes, settings.log))
+            await resume(part.intake, settings.log)
             leftovers = await take_over(
                 journals.values(), part.intake_of, part.reporter_of, settings.log
             )
