@@ -54,6 +54,10 @@ class Collector:
             time.sleep(0.01)
         raise AssertionError("not ready after a minute")
 
+    def said(self) -> str:
+        """All that it wrote to its standard output."""
+        return _output(self.home.path).read_text()
+
     def error(self) -> str:
         """What it raised; empty if nothing. Waits for its end."""
         self.process.join(60)
@@ -76,6 +80,10 @@ class Collector:
         self.process.join(30)
         assert not self.process.is_alive()
         return time.monotonic() - began
+
+
+def _output(home: Path) -> Path:
+    return home.with_name(f"{home.name}.output")
 
 
 def free_port() -> int:
@@ -127,7 +135,8 @@ def collector(
 def _collect(
     pipeline: Pipeline, name: str, home: str, settings: str, policy: Policy, end: Connection
 ) -> None:
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    os.setsid()
+    sys.stdout = open(_output(Path(home)), "w", encoding="utf-8")  # noqa: SIM115
     try:
         run(pipeline(name), Settings.model_validate_json(settings), Home(Path(home)), policy)
     except MillstreamError as error:
