@@ -15,6 +15,8 @@ import httpx
 from millstream import event
 from millstream.log.record import Record
 
+_KILLS = 4  # at least
+
 Kill = Callable[[random.Random], None]
 
 
@@ -61,7 +63,7 @@ class Moving:
     kills: int = 0
 
     async def go_on(self, seconds: float, kill: Kill) -> None:
-        """Send, and kill at random moments, for so long; then some more without."""
+        """Send, and kill at random moments, for so long and some times; then send some more."""
         self.senders = [
             Sender(f"{ack}{number}", ack, self.urls, random.Random(self.chance.random()))
             for ack in ("log", "local")
@@ -73,9 +75,9 @@ class Moving:
             sending = [asyncio.create_task(each.send(http, stop)) for each in self.senders]
             end = time.monotonic() + seconds
             await self._more(20, sending)
-            while time.monotonic() < end:
+            while time.monotonic() < end or self.kills < _KILLS:
                 if self.chance.random() < 0.5:
-                    await self._more(self.chance.randrange(1, 100), sending)
+                    await self._more(self.chance.randrange(1, 60), sending)
                 else:  # in the middle of a start
                     await asyncio.sleep(self.chance.random() * 0.5)
                 await asyncio.to_thread(kill, self.chance)
