@@ -6,12 +6,15 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from millstream.errors import HomeInUse
+
+_ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes it a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,11 @@ class Home:
     @property
     def journal(self) -> Path:
         return self.path / "journal"
+
+    @property
+    def workers(self) -> Path:
+        """Where the workers of one collector find each other."""
+        return self.path / "workers"
 
     @property
     def failed(self) -> Path:
@@ -88,18 +96,23 @@ class Home:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold `name` for this process as long as it lives; HomeInUse names the holder."""
+        """Hold `name` as long as this process and those that it forks live.
+
+        HomeInUse names the holder. A holder that was killed may have children that are just dying:
+        those are waited for.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / f"{name}.lock", "a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            deadline = time.monotonic() + _ORPHANS_SECONDS
+            while not _lock(file):
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
-                raise HomeInUse(
-                    f"cannot start {name} in {self.path}: process {holder} runs there already",
-                    remedy=f"stop it (kill {holder}), or give another --home",
-                ) from None
+                if not holder.isdigit() or is_alive(int(holder)) or time.monotonic() > deadline:
+                    raise HomeInUse(
+                        f"cannot start {name} in {self.path}: process {holder} runs there already",
+                        remedy=f"stop it (kill {holder}), or give another --home",
+                    )
+                time.sleep(0.02)
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -115,6 +128,14 @@ class Home:
             fresh = self.run_file.with_suffix(".new")
             fresh.write_text(json.dumps(entries, indent=2))
             fresh.replace(self.run_file)
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_alive(pid: int) -> bool:

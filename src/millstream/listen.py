@@ -29,3 +29,21 @@ def bind(host: str, port: int, *, tier: str) -> socket.socket:
             else f"set {tier}.host and {tier}.port to an address of this machine",
         ) from None
     return bound
+
+
+def share(bound: socket.socket) -> None:
+    """Let `join` make more sockets on the same address.
+
+    Only after it was bound: so an address that is taken is an error, also if its holder shares it.
+    """
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+
+def join(bound: socket.socket) -> socket.socket:
+    """Another socket on the address of one that is shared; the kernel spreads connections."""
+    joined = socket.socket(bound.family, bound.type, bound.proto)
+    joined.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    joined.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    joined.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    joined.bind(bound.getsockname())
+    return joined

@@ -32,11 +32,20 @@ class _Message:
 class StreamInlet:
     """Takes a source's messages into the journal, in order, for as long as it takes."""
 
-    def __init__(self, intake: Intake, lane: Lane, name: str, address: str) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        lane: Lane,
+        name: str,
+        address: str,
+        handed: bytes | None = None,
+    ) -> None:
+        """`handed` is the bookmark to go on from as long as the journal has none of that name."""
         self._intake = intake
         self._lane = lane
         self._name = name  # the source's, under which its bookmarks are kept
         self._address = address
+        self._handed = handed
         self._skips_journal = lane.stream.delivery == "at_most_once"
         self._waiting: deque[_Message] = deque()  # in the order in which they were offered
         self._waiting_bytes = 0
@@ -46,7 +55,7 @@ class StreamInlet:
     @property
     def bookmark(self) -> bytes | None:
         """The newest one on disk."""
-        return self._intake.journal.bookmarks.get(self._name)
+        return self._intake.journal.bookmarks.get(self._name, self._handed)
 
     async def offer(
         self,

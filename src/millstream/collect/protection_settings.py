@@ -82,16 +82,19 @@ class ProtectionSettings(BaseModel):
         0.0,
         ge=0,
         description="Events a second that each login (or address, without logins) may send; beyond "
-        "it, 429. Each worker counts by itself. 0: no limit. A key may have its own.",
+        "it, 429. Each worker counts by itself: a sender with connections to several may send as "
+        "much to each. 0: no limit. A key may have its own.",
     )
     rate_burst: float = Field(
         10.0, ge=1, description="Seconds' worth of `rate` that may come at once."
     )
     max_connections: int = Field(
-        8192, ge=1, description="Connections in all; beyond, new ones are closed with a 503."
+        8192,
+        ge=1,
+        description="Connections in all, per worker; beyond, new ones are closed with a 503.",
     )
     max_connections_per_address: int = Field(
-        2048, ge=1, description="Connections of one address (IPv6: of one /64), likewise."
+        2048, ge=1, description="Connections of one address (IPv6: one /64), likewise."
     )
     max_header_bytes: int = Field(
         16 * 1024, ge=1024, description="Bytes of a request's line and headers; beyond, 431."

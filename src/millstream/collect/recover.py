@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from millstream import event
 from millstream.collect.arrival import glimpse
+from millstream.collect.intake import Intake
 from millstream.collect.journal import Journal
 from millstream.collect.lane import Lane
 from millstream.log.record import Record
@@ -19,6 +20,11 @@ _READ_BYTES = 16 << 20
 _TURN_SECONDS = 5.0
 
 _logger = logging.getLogger(__name__)
+
+
+async def resume(intake: Intake, log: LogSettings) -> None:
+    """Let the journal's pending entries go on to the log, without what of them is there."""
+    intake.forwarder.open(await find_arrived(intake.journal, intake.lanes, log))
 
 
 async def find_arrived(

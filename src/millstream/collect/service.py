@@ -7,9 +7,11 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import uvloop
 
@@ -17,22 +19,29 @@ from millstream.app import App
 from millstream.collect.answer import Answers
 from millstream.collect.exposure import check_exposure
 from millstream.collect.failed import FailedStore
+from millstream.collect.forked import sign_lines
 from millstream.collect.http import CollectApp
 from millstream.collect.inlet import StreamInlet
 from millstream.collect.intake import Intake
 from millstream.collect.interface import Reader
 from millstream.collect.journal import Journal
+from millstream.collect.leftover import left_over, send, take_over
 from millstream.collect.lookup import Lookup
+from millstream.collect.post import Alone, Found, Manned, Orders, Post
 from millstream.collect.pressure import Pressure
-from millstream.collect.recover import find_arrived
+from millstream.collect.recover import resume
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
 from millstream.collect.secrets import cluster_key
 from millstream.collect.server import Server
 from millstream.collect.settings import CollectSettings
+from millstream.collect.siblings import Siblings
 from millstream.collect.sources import reader_of
+from millstream.collect.whole import Whole
+from millstream.collect.workers import Policy, Workers
+from millstream.errors import MachineError
 from millstream.home import Home
-from millstream.listen import bind
+from millstream.listen import bind, join, share
 from millstream.log.connection import await_broker
 from millstream.log.producer import FOREVER, Producer
 from millstream.log.topics import audit_topic, ensure_topics
@@ -40,60 +49,122 @@ from millstream.receipt import Receipt, Receipts
 from millstream.settings import Settings
 
 _BROKER_SECONDS = 60.0
+_KILL_SECONDS = 3.0  # beyond what a worker's own end may take
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more
 
 _logger = logging.getLogger(__name__)
 
 
-def run(app: App, settings: Settings, home: Home) -> None:
-    """Collect until SIGTERM or SIGINT; blocks."""
+def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) -> None:
+    """Collect until SIGTERM or SIGINT; blocks. `policy` is for workers that die."""
     check_exposure(settings.collect)
     with home.hold("collect"):
         listener = bind(settings.collect.host, settings.collect.port, tier="collect")
-        await_broker(settings.log, timeout=_BROKER_SECONDS)
-        ensure_topics(app, settings.log)
-        check_schemas(app, settings.log, settings.collect.accept_schema_change)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(app, settings, home, listener))
+        try:
+            if settings.collect.workers > 1:
+                _run_workers(app, settings, home, listener, policy)
+            else:
+                _prepare(app, settings)
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(_run(app, settings, home, listener))
+        finally:
+            home.withdraw()
+
+
+def _prepare(app: App, settings: Settings) -> None:
+    await_broker(settings.log, timeout=_BROKER_SECONDS)
+    ensure_topics(app, settings.log)
+    check_schemas(app, settings.log, settings.collect.accept_schema_change)
 
 
 async def _run(app: App, settings: Settings, home: Home, listener: socket.socket) -> None:
-    _end_on_signals()
+    _end_on(signal.SIGTERM, signal.SIGINT)
     try:
         async with collecting(app, settings, home, listener) as url:
-            home.announce("collect", url=url)
-            print(f"collect ready on {url}", flush=True)
+            _tell_ready(home, url)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         _logger.info("collect ended")
-    finally:
-        home.withdraw()
 
 
-def _end_on_signals() -> None:
+def _tell_ready(home: Home, url: str) -> None:
+    home.announce("collect", url=url)
+    print(f"collect ready on {url}", flush=True)
+
+
+def _run_workers(
+    app: App, settings: Settings, home: Home, listener: socket.socket, policy: Policy | None
+) -> None:
+    count = settings.collect.workers
+    if sys.platform != "linux":
+        raise MachineError(
+            f"cannot collect with {count} workers: only Linux lets processes share a port so",
+            remedy="set collect.workers to 1",
+        )
+    share(listener)
+
+    def work(worker: int, channel: socket.socket) -> None:
+        sign_lines(worker)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            post = Manned(channel, worker, count)
+            runner.run(_run_worker(app, settings, home, join(listener), post))
+
+    Workers(
+        count,
+        _with_source(app),
+        partial(_prepare, app, settings),
+        work,
+        stop_seconds=2 * settings.collect.stop_timeout + _KILL_SECONDS,
+        policy=policy,
+    ).run(partial(_tell_ready, home))
+    _logger.info("collect ended")
+
+
+async def _run_worker(
+    app: App, settings: Settings, home: Home, listener: socket.socket, post: Manned
+) -> None:
+    _end_on(signal.SIGTERM)
+    with contextlib.suppress(asyncio.CancelledError):
+        async with collecting(app, settings, home, listener, post) as url:
+            await post.ready(url)
+            await asyncio.Event().wait()
+
+
+def _end_on(*numbers: signal.Signals) -> None:
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     assert this is not None
 
     def end() -> None:
         # A terminal's Ctrl-C comes to us twice, by itself and from the supervisor: once is enough.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.add_signal_handler(number, lambda: None)
         this.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         loop.add_signal_handler(number, end)
 
 
 @contextlib.asynccontextmanager
 async def collecting(
-    app: App, settings: Settings, home: Home, listener: socket.socket, worker: int = 0
+    app: App, settings: Settings, home: Home, listener: socket.socket, post: Post | None = None
 ) -> AsyncIterator[str]:
-    """The tier, ready, at the URL that is given; on leaving, what is under way is finished."""
+    """The tier, ready, at the URL that is given; on leaving, what is under way is finished.
+
+    As one process, unless `post` says which worker of several it is.
+    """
+    post = post or Alone(_with_source(app))
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
-        journal = await Journal.open(home.journal / str(worker), settings.journal)
-        stack.push_async_callback(journal.close)
-        part = await _assemble(app, settings, home, journal)
+        journals = {
+            number: await _open(stack, home, number, settings)
+            for number in (post.worker, *left_over(home.journal, post.worker, post.workers))
+        }
+        journal = journals.pop(post.worker)
+        siblings = None
+        if post.workers > 1:
+            siblings = Siblings(home.workers, post.worker, post.workers)
+            stack.push_async_callback(siblings.close)
+        part = await _assemble(app, settings, home, journal, list(journals.values()), siblings)
         async with asyncio.TaskGroup() as tasks:
             own = [
                 tasks.create_task(part.intake.watch()),
@@ -101,19 +172,35 @@ async def collecting(
                 tasks.create_task(part.intake.forwarder.run()),
                 tasks.create_task(part.server.watch()),
             ]
-            part.intake.forwarder.open(await find_arrived(journal, part.intake.lanes, settings.log))
+            await resume(part.intake, settings.log)
+            leftovers = await take_over(
+                journals.values(), part.intake_of, part.reporter_of, settings.log
+            )
+            orders = await post.report(
+                {
+                    number: Found(each.identity, dict(each.bookmarks))
+                    for number, each in [(post.worker, journal), *journals.items()]
+                }
+            )
+            if siblings is not None and part.whole is not None:
+                part.whole.owners = orders.owners
+                await siblings.listen(part.application)
+            _take_up(app, settings.collect, part, orders, post.worker)
             serving = tasks.create_task(part.server.serve([listener]))
-            pulling = [
-                tasks.create_task(reader.run(inlet))
-                for reader, inlet in zip(part.readers, part.inlets, strict=True)
+            feeding = [
+                tasks.create_task(send(leftovers)),
+                *(
+                    tasks.create_task(reader.run(inlet))
+                    for reader, inlet in zip(part.readers, part.inlets, strict=True)
+                ),
             ]
             await part.server.ready()
             try:
                 yield part.server.url(listener)
             finally:
-                for task in pulling:
+                for task in feeding:
                     task.cancel()
-                await asyncio.gather(*pulling, return_exceptions=True)
+                await asyncio.gather(*feeding, return_exceptions=True)
                 await _end(settings.collect, part, serving)
                 for task in own:
                     task.cancel()
@@ -124,13 +211,48 @@ class _Parts:
     intake: Intake
     producer: Producer
     reports: Producer
-    readers: Sequence[Reader]
-    inlets: Sequence[StreamInlet]
+    readers: list[Reader]
+    inlets: list[StreamInlet]
     reporter: Reporter
     server: Server
+    application: CollectApp
+    whole: Whole | None  # of several workers
+    intake_of: Callable[[Journal], Intake]
+    reporter_of: Callable[[Intake], Reporter]
 
 
-async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) -> _Parts:
+async def _open(
+    stack: contextlib.AsyncExitStack, home: Home, number: int, settings: Settings
+) -> Journal:
+    journal = await Journal.open(home.journal / str(number), settings.journal)
+    stack.push_async_callback(journal.close)
+    return journal
+
+
+def _take_up(app: App, collect: CollectSettings, part: _Parts, orders: Orders, worker: int) -> None:
+    """Make the readers of the sources that this worker has to read."""
+    for name, duty in orders.duties.items():
+        source = app.streams[name].source
+        if duty.worker == worker and source is not None:
+            lane = part.intake.lanes[name]
+            part.readers.append(reader_of(name, source, collect))
+            part.inlets.append(
+                StreamInlet(part.intake, lane, duty.name, source.address, duty.handed)
+            )
+
+
+def _with_source(app: App) -> list[str]:
+    return [stream.name for stream in app.streams.values() if stream.source is not None]
+
+
+async def _assemble(
+    app: App,
+    settings: Settings,
+    home: Home,
+    journal: Journal,
+    leftovers: Sequence[Journal],
+    siblings: Siblings | None,
+) -> _Parts:
     collect = settings.collect
     receipts = Receipts(await asyncio.to_thread(cluster_key, settings.log, app.name))
     failed = FailedStore(home.failed)
@@ -141,16 +263,16 @@ async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) 
         buffered_bytes=max(128 << 20, 2 * collect.max_pending_bytes),
     )
     reports = Producer(settings.log, patience=_REPORT_SECONDS)
-    intake = Intake(app, collect, journal, producer, failed)
-    readers: list[Reader] = []
-    inlets: list[StreamInlet] = []
-    for stream in app.streams.values():
-        if stream.source is not None:
-            readers.append(reader_of(stream.name, stream.source, collect))
-            inlets.append(
-                StreamInlet(intake, intake.lanes[stream.name], stream.name, stream.source.address)
-            )
-    reporter = Reporter(intake, readers, reports, audit_topic(app.name))
+
+    def intake_of(journal: Journal) -> Intake:
+        return Intake(app, collect, journal, producer, failed)
+
+    def reporter_of(intake: Intake, readers: Sequence[Reader] = ()) -> Reporter:
+        return Reporter(intake, readers, reports, audit_topic(app.name))
+
+    intake = intake_of(journal)
+    readers: list[Reader] = []  # made when it is known which are ours
+    reporter = reporter_of(intake, readers)
     lookup = Lookup(
         app,
         settings.log,
@@ -160,22 +282,39 @@ async def _assemble(app: App, settings: Settings, home: Home, journal: Journal) 
         why_failed=partial(_why_failed, failed),
         recent=intake.recent,
     )
-    server = Server(
-        CollectApp(
-            app,
-            collect,
-            intake,
-            answers=Answers(receipts),
-            pressure=Pressure(journal, intake.forwarder.drained),
-            look_up=lookup,
-            health=reporter.health,
-            sources=lambda: [source.state for source in readers],
-        ),
+    application = CollectApp(
+        app,
         collect,
-        streams=app.streams,
-        keys_file=home.keys,
+        intake,
+        answers=Answers(receipts),
+        pressure=Pressure(journal, intake.forwarder.drained),
+        look_up=lookup,
+        health=partial(_health, reporter, leftovers),
+        sources=lambda: [source.state for source in readers],
     )
-    return _Parts(intake, producer, reports, readers, inlets, reporter, server)
+    whole = None if siblings is None else Whole(application, siblings, receipts)
+    server = Server(whole or application, collect, streams=app.streams, keys_file=home.keys)
+    return _Parts(
+        intake=intake,
+        producer=producer,
+        reports=reports,
+        readers=readers,
+        inlets=[],
+        reporter=reporter,
+        server=server,
+        application=application,
+        whole=whole,
+        intake_of=intake_of,
+        reporter_of=reporter_of,
+    )
+
+
+def _health(reporter: Reporter, leftovers: Sequence[Journal]) -> tuple[str, dict[str, Any]]:
+    reason, details = reporter.health()
+    for journal in leftovers:
+        details["journal"]["pending_entries"] += journal.pending_entries
+        details["journal"]["pending_bytes"] += journal.pending_bytes
+    return reason, details
 
 
 async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[None]) -> None:

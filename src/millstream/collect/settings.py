@@ -19,7 +19,8 @@ class CollectSettings(ProtectionSettings):
         ge=1,
         le=64,
         description="Processes that share the port, each with a journal of its own: as many as "
-        "cores are to work on taking in events.",
+        "cores are to work on taking in events. Every limit below and of the journal is each "
+        "one's own. It can be changed at any start; see docs/scaling.md.",
     )
     max_body: int = Field(
         8 * _MIB,
