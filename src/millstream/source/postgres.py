@@ -9,6 +9,7 @@ from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from millstream.source.base import Source, without_secrets
+from millstream.source.options import words
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL
@@ -28,6 +29,9 @@ class PostgresSource(Source):
     kind: ClassVar[str] = "postgres"
     schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
     example: ClassVar[str] = "PostgresSource('postgresql://user:password@host/db', 'public.orders')"
+    sql_example: ClassVar[str] = (
+        "(kind = 'postgres', url = 'postgresql://user:password@host/db', tables = 'orders')"
+    )
 
     url: str = field(repr=False)
     tables: str | Sequence[str] = ""
@@ -37,10 +41,10 @@ class PostgresSource(Source):
     on_lost: str = "stop"
 
     def __post_init__(self) -> None:
-        written = self.tables.split(",") if isinstance(self.tables, str) else self.tables
-        names = [name.strip() for name in written if name.strip()]
-        full = tuple(name if "." in name else f"public.{name}" for name in names)
-        object.__setattr__(self, "tables", full)
+        names = words(self.tables)
+        if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
+            names = tuple(name if "." in name else f"public.{name}" for name in names)
+        object.__setattr__(self, "tables", names)
         if isinstance(self.snapshot, str) and self.snapshot.lower() in ("true", "false"):
             object.__setattr__(self, "snapshot", self.snapshot.lower() == "true")
 

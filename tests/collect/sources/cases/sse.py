@@ -12,7 +12,6 @@ from ..serving import Connection, TcpServer
 
 class SseCase(Case):
     name = "sse"
-    resumes = True
 
     async def start(self) -> None:
         self._kept: list[int] = []

@@ -22,6 +22,7 @@ def _lines(numbers: Sequence[int]) -> bytes:
 
 class TcpLinesCase(Case):
     name = "tcp lines"
+    why_no_resume = "nothing in a line says where it is in the stream"
 
     async def start(self) -> None:
         self._server = TcpServer()
@@ -55,6 +56,7 @@ class TcpLinesCase(Case):
 
 class TcpListenerCase(Case):
     name = "tcp listener"
+    why_no_resume = "clients are told nothing, so they cannot know what to send again"
     up = "listening"
 
     async def start(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
-from millstream.collect.sources.directory_cut import MOST_EVENTS, Unreadable
+from millstream.collect.sources.directory.cut import MOST_EVENTS, Unreadable
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 

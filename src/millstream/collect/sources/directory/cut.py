@@ -115,10 +115,10 @@ class CsvCut(LinesCut):
 
     def _row_end(self, text: bytes, begin: int) -> int:
         """Where the row ends that begins there; 0 if it does not end in the text."""
-        at = begin
+        at: int | None = begin
         if text[begin : begin + 1] == b'"':
             at = _behind_quotes(text, begin + 1)
-        while at and (newline := text.find(b"\n", at)) >= 0:
+        while at is not None and (newline := text.find(b"\n", at)) >= 0:
             quote = text.find(b',"', at, newline)
             if quote < 0:
                 return newline + 1
@@ -175,6 +175,10 @@ class JsonCut(Cut):
                 if self._depth == 1 and self._array:
                     _add(found, text[used : match.start()])
                     used = at
+            elif self._depth == 1 and self._array and _add(found, text[used : match.start()]):
+                # The array's end stays for the next time: whoever goes on here must find it.
+                used = at = match.start()
+                break
             else:
                 self._depth -= 1
                 if self._depth < 0:
@@ -199,11 +203,13 @@ class JsonCut(Cut):
         return Found(b"".join(found), len(found), len(text))
 
 
-def _add(found: list[bytes], value: bytes) -> None:
+def _add(found: list[bytes], value: bytes) -> bool:
+    """Whether there is a value, which is added as one line."""
     # In JSON, a line end is never inside a string: a blank means the same.
     value = value.strip(_WHITE + b",").replace(b"\n", b" ").replace(b"\r", b" ")
     if value:
         found.append(value + b"\n")
+    return bool(value)
 
 
 def _nth_line_end(text: bytes, number: int) -> int:
@@ -213,10 +219,10 @@ def _nth_line_end(text: bytes, number: int) -> int:
     return end
 
 
-def _behind_quotes(text: bytes, at: int) -> int:
-    """Where a quoted cell ends, of which `at` is inside; 0 if it does not."""
+def _behind_quotes(text: bytes, at: int) -> int | None:
+    """Where a quoted cell ends, of which `at` is inside; None if it does not."""
     while (quote := text.find(b'"', at)) >= 0:
         if text[quote + 1 : quote + 2] != b'"':
             return quote + 1
         at = quote + 2  # two stand for one
-    return 0
+    return None

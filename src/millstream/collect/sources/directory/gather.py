@@ -7,10 +7,10 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.collect.sources.directory_cut import MOST_EVENTS, Unreadable
-from millstream.collect.sources.directory_files import Piece, pieces
-from millstream.collect.sources.directory_progress import Progress
-from millstream.collect.sources.directory_scan import File
+from millstream.collect.sources.directory.cut import MOST_EVENTS, Unreadable
+from millstream.collect.sources.directory.files import Piece, pieces
+from millstream.collect.sources.directory.progress import Progress
+from millstream.collect.sources.directory.scan import File
 from millstream.source.directory import DirectorySource
 
 _MOST_BYTES = 256 * 1024

@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 from millstream.audit import SourceState
 from millstream.collect.interface import Inlet
 from millstream.collect.settings import CollectSettings
-from millstream.collect.sources.directory_gather import Gathering
-from millstream.collect.sources.directory_progress import Progress
-from millstream.collect.sources.directory_scan import File, Settling, scan
+from millstream.collect.sources.directory.gather import Gathering
+from millstream.collect.sources.directory.progress import Progress
+from millstream.collect.sources.directory.scan import File, Settling, scan
 from millstream.collect.sources.reconnecting import ReconnectingReader
 from millstream.source.directory import DirectorySource
 from millstream.source.options import seconds

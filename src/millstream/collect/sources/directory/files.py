@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from millstream.collect.sources.directory_cut import CsvCut, Cut, JsonCut, LinesCut, Unreadable
+from millstream.collect.sources.directory.cut import CsvCut, Cut, JsonCut, LinesCut, Unreadable
 
 CHUNK = 64 * 1024
 
@@ -45,7 +45,7 @@ def pieces(path: str, given: str, start: int, longest: int) -> Generator[Piece]:
     form, compression = format_of(path, given)
     if form == "parquet":
         # Imported where it is needed: it takes longer than all else here.
-        from millstream.collect.sources.directory_parquet import rows
+        from millstream.collect.sources.directory.parquet import rows
 
         for body, events, end in rows(path, start, CHUNK):
             yield Piece(body, events, end, "application/x-ndjson")
