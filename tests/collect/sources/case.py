@@ -44,6 +44,7 @@ class Case(ABC):
         ""  # a flooding peer is not held back: what it pours waits elsewhere
     )
     why_loss: ClassVar[str] = ""  # it promises nothing of a flood, but to count what it lost
+    behind_unit: ClassVar[str] = ""  # in which the peer tells how much it has for us, if it does
     flood: ClassVar[int] = 16_000  # more events of ~900 bytes than all buffers on the way hold
     most_bytes: ClassVar[int] = 8_000_000  # of them that a reader and its peer may hold meanwhile
     settings: ClassVar[CollectSettings] = QUICK

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -15,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.collect.conftest import read_topic
-from tests.collect.waiting import until
 
 from millstream.app import App
 from millstream.collect.service import run
 from millstream.home import Home
-from millstream.log.consumer import bounds
+from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
@@ -87,12 +87,28 @@ class Collector:
 
     async def has(self, count: int) -> None:
         """Return when there are so many events in the log."""
-        await until(lambda: self.count() >= count, seconds=60)
+        await self.until(lambda: self.count() >= count)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when it holds; asks Kafka less often than other conditions may."""
+        deadline = time.monotonic() + 90
+        while not await asyncio.to_thread(condition):
+            assert time.monotonic() < deadline, "it did not come true in time"
+            await asyncio.sleep(0.02)
 
     def count(self) -> int:
         """How many events are in the log."""
         first, end = bounds(self.log, self._topic)[0]
         return end - first
+
+    def newest(self) -> dict[str, Any]:
+        """The event that came into the log last."""
+        first, end = bounds(self.log, self._topic)[0]
+        found = read_range(self.log, self._topic, 0, end - 1, end) if end > first else []
+        newest: dict[str, Any] = {}
+        for record in found:
+            newest = json.loads(record.value or b"")
+        return newest
 
     def logged(self) -> list[Record]:
         """What is in the log, in order."""

@@ -33,6 +33,8 @@ from millstream.collect.unpacked import Limits
 from millstream.source import source_from_text
 from millstream.source.directory import DirectorySource
 
+from .case import running
+
 _QUICK = CollectSettings(reconnect_first=0.02, reconnect_most=0.05, max_body=100_000)
 _EVENTS = [{"n": number, "text": f"é\u2028 {number}"} for number in range(3)]
 
@@ -406,6 +408,22 @@ async def test_nothing_is_read_on_while_there_is_no_room(tmp_path: Path) -> None
         assert all(len(message) <= _QUICK.max_body for message in inlet.messages)
         await until(lambda: reader.state.behind == 0)
         assert reader.state.behind_unit == "files"
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.json", "a.csv", "a.parquet"])
+async def test_a_message_has_no_more_events_than_the_collector_takes(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [{"n": number, "text": "x"} for number in range(100)]
+    contents = {"json": json.dumps(rows).encode(), "csv": as_csv(rows)}
+    contents |= {"ndjson": ndjson(*rows), "parquet": as_parquet(rows)}
+    (tmp_path / name).write_bytes(contents[name.split(".")[1]])
+    few = _QUICK.model_copy(update={"max_events": 7})
+    reader, inlet = DirectoryReader("orders", source(tmp_path), few), RecordingInlet()
+    async with running(reader, inlet):
+        await until(lambda: len(numbers(inlet)) == 100)
+    assert numbers(inlet) == list(range(100))
+    assert len(inlet.messages) >= 100 / 7
 
 
 async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:

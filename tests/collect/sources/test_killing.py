@@ -36,9 +36,10 @@ async def test_each_file_is_in_the_log_once_and_in_order(
     folder = tmp_path / "in"
     folder.mkdir()
     put(folder, "1.ndjson", range(20_000))  # many messages long
-    source = {"kind": "directory", "path": str(folder), "poll": "20 ms", "done": "delete"}
+    source = {"kind": "directory", "path": str(folder), "done": "delete"}
+    source |= {"settle": "", "poll": "20 ms"}
     async with killable(app_name, log_settings, tmp_path / "home", source) as collector:
-        await collector.killed_at(1, 3_000)
+        await collector.killed_at(3_000)
         for file in range(20):
             put(folder, f"2-{file:02}.ndjson", range(20_000 + 50 * file, 20_050 + 50 * file))
         await collector.killed_at(5_000)
@@ -54,10 +55,10 @@ async def test_each_file_is_in_the_log_once_and_in_order(
 async def test_each_record_of_another_topic_is_in_the_log_once_and_in_order(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
-    config = {"bootstrap.servers": log_settings.bootstrap}
+    config: dict[str, str | int | float | bool] = {"bootstrap.servers": log_settings.bootstrap}
     topic = f"orders-{uuid.uuid4().hex[:8]}"
-    made = AdminClient(config).create_topics([NewTopic(topic, 1)])
-    await asyncio.to_thread(made[topic].result)
+    admin = AdminClient(config)
+    await asyncio.to_thread(admin.create_topics([NewTopic(topic, 1)])[topic].result)
     producer = Producer(config)
 
     def produce(numbers: range) -> None:
@@ -68,7 +69,7 @@ async def test_each_record_of_another_topic_is_in_the_log_once_and_in_order(
     await asyncio.to_thread(produce, range(20_000))
     source = {"kind": "kafka", "bootstrap": str(log_settings.bootstrap), "topic": topic}
     async with killable(app_name, log_settings, tmp_path, source) as collector:
-        await collector.killed_at(1, 3_000, 1)
+        await collector.killed_at(1, 3_000)
         await asyncio.to_thread(produce, range(20_000, 20_500))
         await collector.has(20_500)
         assert collector.numbers() == list(range(20_500))
@@ -99,11 +100,11 @@ async def test_no_message_that_a_broker_has_taken_is_lost(
         mosquitto.kill()
         mosquitto.start()
         await publish(range(3_000, 3_100))
-        await until(lambda: 3_099 in collector.numbers())
+        await collector.until(lambda: collector.newest()["n"] == 3_099)
         times = Counter(collector.numbers())
         assert set(times) == set(range(3_100))
         # Again come those under way when either side died; nothing in MQTT tells them from others.
-        assert sum(times.values()) - len(times) <= 3 * 20 + 1_000
+        assert sum(times.values()) - len(times) < 1_000
 
 
 async def test_each_change_is_in_the_log_once_whichever_side_is_killed(
@@ -129,14 +130,15 @@ async def test_each_change_is_in_the_log_once_whichever_side_is_killed(
             ]
 
         await collector.killed_at(1)  # in the middle of the snapshot, or just behind it
-        await until(lambda: ("snapshot", 4999, 0) in changes())
+        await collector.until(lambda: collector.newest()["key"] == "[4999]")
         await postgres.sql(f"INSERT INTO {table} SELECT n, 0 FROM generate_series(5000, 9999) n")
         await collector.killed_at(500)
         await asyncio.to_thread(postgres.kill)
         await asyncio.to_thread(postgres.start)
         await postgres.sql(f"UPDATE {table} SET v = 1 WHERE n < 2000")
         await collector.killed_at(100)
-        await until(lambda: ("update", 1999, 1) in changes(), seconds=60)
+        await collector.until(lambda: (collector.newest()["after"] or {}).get("v") == 1)
+        await collector.until(lambda: collector.newest()["key"] == "[1999]")
         await at_rest(collector.count)
         streamed = [change for change in changes() if change[0] != "snapshot"]
         assert streamed == [

@@ -93,14 +93,11 @@ class Connection:
             connecting.add_done_callback(lambda done: self._drop(done.exception()))
             raise
         self._attach()
-        async with asyncio.timeout(_OPEN_SECONDS):
-            await self._until(lambda: self._descriptor >= 0 and self._client.is_connected())
-            # Retained messages come with a subscription that is new, not with each connection.
-            options = SubscribeOptions(
-                qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
-            )
-            self._client.subscribe([(topic, options) for topic in self._source.topic])
-            await self._until(lambda: self._granted is not None)
+        try:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                await self._subscribe()
+        except TimeoutError:
+            raise Lost(f"the broker did not answer in {_OPEN_SECONDS:g} s") from None
         for topic, reason in zip(self._source.topic, self._granted or (), strict=False):
             if reason.is_failure:
                 raise Lost(f"the broker refuses the subscription to {topic!r}: {reason}")
@@ -109,6 +106,13 @@ class Connection:
                     f"the broker grants {topic!r} without acknowledgements (QoS 0) only; allow "
                     "QoS 1 in its configuration"
                 )
+
+    async def _subscribe(self) -> None:
+        await self._until(lambda: self._descriptor >= 0 and self._client.is_connected())
+        # Retained messages come with a subscription that is new, not with each connection.
+        options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
+        self._client.subscribe([(topic, options) for topic in self._source.topic])
+        await self._until(lambda: self._granted is not None)
 
     async def message(self) -> MQTTMessage:
         """The next message; Lost when the connection is gone."""
@@ -190,6 +194,10 @@ class Connection:
                 self._loop.remove_writer(self._descriptor)
 
     def _full(self) -> bool:
+        if self._granted is None:
+            # What the session has for us comes before the answer to our subscription, for which
+            # we must read on.
+            return False
         # A broker that keeps to the receive maximum fills the queue with QoS 0 only.
         return len(self._messages) > self._most_messages or self._bytes > self._most_bytes
 

@@ -14,6 +14,7 @@ _PORTION = 1_000
 
 class DirectoryCase(Case):
     name = "directory"
+    behind_unit = "files"
     why_no_stall = "files do not hang: one that is being written is waited for (test_directory.py)"
     why_no_hold = "files wait for as long as they must"
 

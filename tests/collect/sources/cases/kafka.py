@@ -19,6 +19,7 @@ from ..case import Case, event
 
 class KafkaTopicCase(Case):
     name = "kafka"
+    behind_unit = "messages"
     why_no_stall = "the client finds out by itself, after a minute"
     why_no_hold = "the log is there for that"
     flood = 20_000

@@ -19,6 +19,7 @@ _PORTION = 4_000
 
 class PostgresCase(Case):
     name = "postgres"
+    behind_unit = "bytes"
     why_no_hold = "the server's log keeps what a reader does not take"
     settings = QUICK.model_copy(update={"ping_after": 0.5, "ping_timeout": 1.5})
 

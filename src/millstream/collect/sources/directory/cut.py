@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 _BOM = b"\xef\xbb\xbf"
 _WHITE = b" \t\r\n"
-MOST_EVENTS = 1000  # of a piece
 
 
 class Unreadable(Exception):
@@ -30,8 +29,9 @@ class Cut(ABC):
     content_type = "application/x-ndjson"
     header = b""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, longest: int, most: int) -> None:
         self._longest = longest
+        self._most = most  # events at a time
 
     def begin(self, head: bytes) -> int | None:
         """How long what comes before the first event is; None if that cannot be told yet."""
@@ -41,7 +41,7 @@ class Cut(ABC):
 
     @abstractmethod
     def cut(self, text: bytes) -> Found | None:
-        """The events that end in the text; None if none does. At most MOST_EVENTS."""
+        """The events that end in the text; None if none does. At most `most`."""
 
     @abstractmethod
     def last(self, text: bytes) -> Found:
@@ -61,8 +61,8 @@ class LinesCut(Cut):
             self._none_ends(text)
             return None
         events = text.count(b"\n", 0, end)
-        if events > MOST_EVENTS:
-            events, end = MOST_EVENTS, _nth_line_end(text, MOST_EVENTS)
+        if events > self._most:
+            events, end = self._most, _nth_line_end(text, self._most)
         return Found(text[:end], events, end)
 
     def last(self, text: bytes) -> Found:
@@ -104,7 +104,7 @@ class CsvCut(LinesCut):
 
     def _cut_rows(self, text: bytes) -> Found | None:
         end = events = 0
-        while events < MOST_EVENTS and (row_end := self._row_end(text, end)):
+        while events < self._most and (row_end := self._row_end(text, end)):
             if row_end > self._longest and events:
                 break
             end, events = row_end, events + 1
@@ -140,8 +140,8 @@ class JsonCut(Cut):
     # A string (the group is empty if it does not end), or what structure is made of.
     _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 
-    def __init__(self, longest: int) -> None:
-        super().__init__(longest)
+    def __init__(self, longest: int, most: int) -> None:
+        super().__init__(longest, most)
         self._array = False  # whether the file is one array
         self._ended = False  # the array, that is
         self._depth = 0
@@ -163,7 +163,7 @@ class JsonCut(Cut):
     def cut(self, text: bytes) -> Found | None:
         found: list[bytes] = []
         used, at = 0, self._scanned
-        while len(found) < MOST_EVENTS and (match := self._TOKEN.search(text, at)):
+        while len(found) < self._most and (match := self._TOKEN.search(text, at)):
             token, at = match[0], match.end()
             if token[:1] == b'"':
                 if not match[1]:
@@ -187,7 +187,7 @@ class JsonCut(Cut):
                     _add(found, text[used : match.start() if self._array else at])
                     used, self._ended = at, self._array
         else:
-            at = len(text) if len(found) < MOST_EVENTS else at
+            at = len(text) if len(found) < self._most else at
         self._scanned = at - used
         if not used:
             self._none_ends(text)

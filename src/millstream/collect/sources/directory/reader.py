@@ -104,8 +104,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
 
     async def _take(self, files: list[File], inlet: Inlet) -> None:
         assert self._progress is not None
-        longest = self.settings.max_body
-        gathering = Gathering(self.source, self._progress, longest, self._tries)
+        gathering = Gathering(self.source, self._progress, self.settings, self._tries)
         gathering.add(files)
         later = (self.behind or 0) - len(files)
         try:

@@ -83,7 +83,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
 
     async def _read(self, main: Connection, inlet: Inlet) -> None:
         if self._outlet is None:
-            self._outlet = Outlet(inlet, self.settings.max_body)
+            self._outlet = Outlet(inlet, self.settings)
         outlet = self._outlet
         async with asyncio.timeout(_PREPARE_SECONDS):
             await catalog.claim(main, self._slot, self._session)
