@@ -21,7 +21,6 @@ SYSTEM: dict[str, Any] = {
     "streams": [
         {"name": "orders", "source": None},
         {"name": "rsvps", "source": {"kind": "websocket", "url": "ws://x"}},
-        {"name": "files", "source": {"kind": "directory", "url": "/in/*"}},
     ],
     "views": [{"name": "by_city", "mode": "real_time", "rows": 1234}, {"name": "new", "rows": 0}],
     "tiers": {
@@ -33,11 +32,7 @@ SYSTEM: dict[str, Any] = {
             "latency_ms": LATENCY,
             "streams": {"orders": {"accepted": 5000, "rejected": 2, "rate": 12.34}},
             "sources": [
-                {"stream": "rsvps", "state": "retrying", "url": "ws://x", "error": "[red]refused"},
-                {
-                    **{"stream": "files", "state": "connected", "url": "/in/*", "lost": 2},
-                    **{"behind": 1234, "behind_unit": "files", "error": "cannot read a file"},
-                },
+                {"stream": "rsvps", "state": "retrying", "url": "ws://x", "error": "[red]refused"}
             ],
         },
         "log": {"state": "up", "rate": 12.0},
@@ -75,7 +70,6 @@ def test_streams_show_their_counts_and_sources() -> None:
     orders = next(line for line in text.splitlines() if line.startswith("orders"))
     assert orders.split()[1:4] == ["12.3/s", "5,000", "2"]
     assert "retrying ws://x [red]refused" in text  # a stranger's text is no markup
-    assert "connected /in/* · 1,234 files behind · 2 lost cannot read a file" in text
 
 
 def test_views_show_the_state_of_their_query() -> None:

@@ -84,11 +84,7 @@ def _source(state: dict[str, Any] | None, described: dict[str, Any] | None) -> T
     if state is None:
         return Text(described["url"] if described else "HTTP only", style="dim")
     text = state_text(state["state"]).append(f" {state['url']}", style="dim")
-    if state.get("behind"):
-        text.append(f" · {state['behind']:,} {state['behind_unit']} behind")
-    if state.get("lost"):
-        text.append(f" · {state['lost']:,} lost", style="yellow")
-    if state.get("error"):
+    if state.get("error") and state["state"] not in GOOD:
         text.append(f" {state['error']}", style="red")
     return text
 
