@@ -125,6 +125,11 @@ def test_a_mistake_in_sql_is_told_with_its_line_and_a_remedy(name: str, tmp_path
         ("TcpListener('tcp://h:1', max_connections=0)", ("a number from 1 on",)),
         ("MqttSource('mqtt://h', 5)", ("whose topic is not a text or several",)),
         ("PostgresSource('postgresql://u:secret@h', 't')", ("postgresql://user:password@host",)),
+        ("PostgresSource('postgresql://[u:secret@h', '')", ("postgresql://user:password@host",)),
+        (
+            "PostgresSource('postgresql:///d?host=/run&port=x', 't')",
+            ("?port= that is not a number",),
+        ),
         ("DirectorySource('/in', settle=5)", ("whose settle is not a text",)),
         ("KafkaTopicSource('h:1', 'a b')", ("not the name of a topic",)),
     ],

@@ -61,6 +61,8 @@ class PostgresSource(Source):
         return self.slot or f"millstream_{stream}"[:_LONGEST_SLOT]
 
     def problem(self) -> str | None:
+        if wrong := self._url_problem():
+            return wrong
         if not self.tables:
             return f"has the source {self.address!r} without tables, as in 'public.orders'"
         if self.slot and not _SLOT.fullmatch(self.slot):
@@ -74,7 +76,7 @@ class PostgresSource(Source):
             return f"has a source with on_lost={self.on_lost!r}, which is not 'stop' or 'snapshot'"
         if self.on_lost == "snapshot" and not self.snapshot:
             return "has a source with on_lost='snapshot' that may not read one: snapshot=False"
-        return self._url_problem()
+        return None
 
     def _url_problem(self) -> str | None:
         try:
@@ -91,6 +93,8 @@ class PostgresSource(Source):
             if name not in _OPTIONS:
                 allowed = ", ".join(_OPTIONS)
                 return f"has the source {self.address!r} with unknown ?{name}=; known: {allowed}"
+        if not options.get("port", ["5432"])[0].isdecimal():
+            return f"has the source {self.address!r} with a ?port= that is not a number"
         mode = options.get("sslmode", ["prefer"])[0]
         if mode not in SSL_MODES:
             allowed = ", ".join(SSL_MODES)

@@ -261,6 +261,13 @@ async def test_a_password_is_asked_for_and_never_shown(tmp_path: Path) -> None:
         broker.stop()
 
 
+async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    source = MqttSource("mqtts://127.0.0.1:1", "t", ca_file=missing)
+    async with reading(source, connect=False) as (reader, _):
+        await until(lambda: f"cannot use the certificate {missing}: No such" in reader.state.error)
+
+
 async def test_a_peer_that_is_no_broker_is_tried_again() -> None:
     visits = 0
 

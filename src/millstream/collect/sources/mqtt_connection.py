@@ -68,10 +68,7 @@ class Connection:
         if username or password:
             client.username_pw_set(username, password or None)
         if self._source.tls:
-            context = ssl.create_default_context(cafile=self._source.ca_file or None)
-            if self._source.cert_file:
-                context.load_cert_chain(self._source.cert_file, self._source.key_file)
-            client.tls_set_context(context)
+            client.tls_set_context(_tls(self._source))
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -281,3 +278,15 @@ class Connection:
             )
         else:
             self._end(f"the connection ended: {reason}")
+
+
+def _tls(source: MqttSource) -> ssl.SSLContext:
+    files = source.ca_file
+    try:
+        context = ssl.create_default_context(cafile=source.ca_file or None)
+        if source.cert_file:
+            files = f"{source.cert_file} with {source.key_file}"
+            context.load_cert_chain(source.cert_file, source.key_file)
+    except OSError as error:
+        raise Lost(f"cannot use the certificate {files}: {error.strerror or error}") from None
+    return context
