@@ -173,6 +173,7 @@ async def test_garbage_does_no_harm(case: Case) -> None:
 
 @those(lambda case: not case.why_no_stall)
 async def test_a_peer_that_hangs_is_noticed(case: Case) -> None:
+    case.hasty = True
     reader, inlet = case.reader(), RecordingInlet()
     async with running(reader, inlet):
         await until(lambda: reader.state.state == case.up)

@@ -471,8 +471,12 @@ _JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.dictionaries(st.text(max_size=4), _JSON)), st.booleans(), st.integers(40, 200))
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.dictionaries(st.text(max_size=4), _JSON, max_size=4), max_size=6),
+    st.booleans(),
+    st.integers(40, 200),
+)
 def test_json_is_cut_into_its_values_wherever_the_chunks_end(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], array: bool, longest: int
 ) -> None:

@@ -23,7 +23,7 @@ class HttpLinesCase(Case):
 
     @property
     def source(self) -> HttpLinesSource:
-        return HttpLinesSource(f"http://127.0.0.1:{self._server.port}/lines", silence="500 ms")
+        return HttpLinesSource(f"http://127.0.0.1:{self._server.port}/lines", silence=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         connection = await self._server.connected()

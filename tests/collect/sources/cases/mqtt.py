@@ -8,7 +8,7 @@ from tests.collect.waiting import until
 
 from millstream.source import MqttSource
 
-from ..case import QUICK, Case, event
+from ..case import PATIENT, Case, event
 from ..mosquitto import Mosquitto
 from ..proxy import Proxy
 
@@ -20,8 +20,9 @@ class MqttCase(Case):
     name = "mqtt"
     why_no_hold = "the broker keeps what a reader does not take, and lets the publishers go"
     flood, most_bytes = 3_000, 2_000_000
-    # MQTT counts the time to a ping in whole seconds.
-    settings = QUICK.model_copy(update={"ping_after": 1.0, "ping_timeout": 1.0})
+    # MQTT counts the time to a ping, and for its answer, in whole seconds.
+    settings = PATIENT.model_copy(update={"ping_after": 10.0})
+    hasty_settings = PATIENT.model_copy(update={"ping_after": 1.0})
 
     async def start(self) -> None:
         self._broker = Mosquitto(self.folder)

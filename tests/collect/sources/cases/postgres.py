@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Sequence
 
 from tests.collect.recording import RecordingInlet
+from tests.collect.waiting import until
 
 from millstream.source import PostgresSource
 
-from ..case import QUICK, Case
+from ..case import Case
 from ..postgres_replica import changes
 from ..postgres_server import PostgresServer
 from ..proxy import Proxy
@@ -21,7 +22,6 @@ class PostgresCase(Case):
     name = "postgres"
     behind_unit = "bytes"
     why_no_hold = "the server's log keeps what a reader does not take"
-    settings = QUICK.model_copy(update={"ping_after": 0.5, "ping_timeout": 1.5})
 
     async def start(self) -> None:
         self._server: PostgresServer = self.fixture("postgres")
@@ -67,6 +67,8 @@ class PostgresCase(Case):
         self._proxy.inject(b"\xff" * 100)  # not a message
 
     async def stall(self) -> None:
+        active = f"SELECT FROM pg_replication_slots WHERE slot_name = '{self._table}' AND active"
+        await until(lambda: self._server.sql(active))
         self._proxy.stall()
 
     def numbers(self, inlet: RecordingInlet) -> list[int]:

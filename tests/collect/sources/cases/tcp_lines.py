@@ -33,7 +33,7 @@ class TcpLinesCase(Case):
 
     @property
     def source(self) -> TcpLinesSource:
-        return TcpLinesSource(f"tcp://127.0.0.1:{self._server.port}", silence="500 ms")
+        return TcpLinesSource(f"tcp://127.0.0.1:{self._server.port}", silence=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         await (await self._server.connected()).write(_lines(numbers))
@@ -71,7 +71,7 @@ class TcpListenerCase(Case):
 
     @property
     def source(self) -> TcpListener:
-        return TcpListener(f"tcp://127.0.0.1:{self._port}", idle="500 ms")
+        return TcpListener(f"tcp://127.0.0.1:{self._port}", idle=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         # A client that was idle for too long connects again; what it wrote meanwhile is lost.
