@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from millstream.app import App
     from millstream.errors import MillstreamError
     from millstream.source import (
+        DirectorySource,
         HttpLinesSource,
         KafkaTopicSource,
+        MqttSource,
         PostgresSource,
         SseSource,
         TcpLinesSource,
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "DirectorySource",
     "HttpLinesSource",
     "KafkaTopicSource",
     "MillstreamError",
+    "MqttSource",
     "PostgresSource",
     "SseSource",
     "TcpLinesSource",
@@ -46,9 +50,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "App": "app",
+    "DirectorySource": "source",
     "HttpLinesSource": "source",
     "KafkaTopicSource": "source",
     "MillstreamError": "errors",
+    "MqttSource": "source",
     "PostgresSource": "source",
     "SseSource": "source",
     "TcpLinesSource": "source",

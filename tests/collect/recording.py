@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -45,3 +47,27 @@ class RecordingInlet:
         await self.disk.wait()
         if bookmark is not None:
             self.bookmark = bookmark
+
+
+class FillingInlet(RecordingInlet):
+    """Takes so many messages, and no more until it is emptied."""
+
+    def __init__(self, room: int, bookmark: bytes | None = None) -> None:
+        super().__init__(bookmark)
+        self._room = room
+
+    @property
+    def full(self) -> bool:
+        """Whether it waits to be emptied."""
+        return not self.open.is_set()
+
+    def empty(self) -> None:
+        """Take whatever comes from now on."""
+        self._room = sys.maxsize
+        self.open.set()
+
+    async def offer(self, message: bytes, **more: Any) -> asyncio.Future[None]:
+        stored = await super().offer(message, **more)
+        if len(self.messages) >= self._room:
+            self.open.clear()
+        return stored

@@ -13,6 +13,7 @@ from millstream.place import Statement, mistake
 from millstream.schema import Field, Primitive, Schema, parse_schema
 from millstream.schema.types import INTEGERS
 from millstream.source import Source, WebSocketSource, source_from_text
+from millstream.source.options import type_problem
 
 STREAM_OPTIONS = (
     *("schema", "key", "event_time", "lateness", "delivery", "retention", "source"),
@@ -181,6 +182,7 @@ def _check_event_time(statement: Statement, what: str, schema: Schema, event_tim
 def _source(statement: Statement, what: str, source: object) -> Source | None:
     if source is None:
         return None
+    in_sql = isinstance(source, str | dict)
     if isinstance(source, str | dict):
         try:
             source = source_from_text(source)
@@ -194,8 +196,7 @@ def _source(statement: Statement, what: str, source: object) -> Source | None:
             remedy=f"write source={WebSocketSource.example}, or another of millstream's sources",
             option="source",
         )
-    if problem := source.problem():
-        raise mistake(
-            statement, f"{what} {problem}", remedy=f"write {source.example}", option="source"
-        )
+    if problem := type_problem(source) or source.problem():
+        remedy = f"write source = {source.sql_example}" if in_sql else f"write {source.example}"
+        raise mistake(statement, f"{what} {problem}", remedy=remedy, option="source")
     return source

@@ -15,6 +15,7 @@ class Source:
     kind: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]] = ()  # of URLs that mean this source, when only one is given
     example: ClassVar[str]  # how to write it in Python, for error messages
+    sql_example: ClassVar[str]  # and in SQL
 
     @property
     def address(self) -> str:

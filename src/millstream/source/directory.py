@@ -28,6 +28,9 @@ class DirectorySource(Source):
     kind: ClassVar[str] = "directory"
     schemes: ClassVar[tuple[str, ...]] = ("file",)
     example: ClassVar[str] = "DirectorySource('/var/spool/orders', pattern='*.csv')"
+    sql_example: ClassVar[str] = (
+        "(kind = 'directory', path = '/var/spool/orders', pattern = '*.csv')"
+    )
 
     path: str | os.PathLike[str]
     pattern: str = "*"

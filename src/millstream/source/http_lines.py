@@ -19,6 +19,7 @@ class HttpLinesSource(Source):
 
     kind: ClassVar[str] = "http_lines"
     example: ClassVar[str] = "HttpLinesSource('https://host/path')"
+    sql_example: ClassVar[str] = "(kind = 'http_lines', url = 'https://host/path')"
 
     url: str = field(repr=False)
     headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)

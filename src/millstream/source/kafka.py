@@ -25,6 +25,7 @@ class KafkaTopicSource(Source):
 
     kind: ClassVar[str] = "kafka"
     example: ClassVar[str] = "KafkaTopicSource('host:9092', 'topic')"
+    sql_example: ClassVar[str] = "(kind = 'kafka', bootstrap = 'host:9092', topic = 'topic')"
 
     bootstrap: str
     topic: str

@@ -28,6 +28,7 @@ class MqttSource(Source):
     kind: ClassVar[str] = "mqtt"
     schemes: ClassVar[tuple[str, ...]] = ("mqtt", "mqtts")
     example: ClassVar[str] = "MqttSource('mqtt://host', 'sensors/#')"
+    sql_example: ClassVar[str] = "'mqtt://host/sensors/#'"
 
     url: str = field(repr=False)
     topic: str | Sequence[str] = ""

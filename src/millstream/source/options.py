@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from datetime import timedelta
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from millstream.duration import parse_duration
-from millstream.source.base import shown
+from millstream.source.base import Source, shown
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\U0010ffff]*")
 
 
 def pairs(written: str | Mapping[str, str], separator: str) -> dict[str, str]:
-    """Names with values; a text has one pair a line, as in `Authorization: Bearer …`."""
-    if not isinstance(written, str):
+    """Names with values; a text has one pair a line, as in `Authorization: Bearer …`.
+
+    What is neither is left for `type_problem` to tell.
+    """
+    if isinstance(written, Mapping):
         return dict(written)
+    if not isinstance(written, str):
+        return written
     lines = [line for line in written.splitlines() if line.strip()]
     return {
         name.strip(): value.strip()
@@ -27,10 +33,36 @@ def pairs(written: str | Mapping[str, str], separator: str) -> dict[str, str]:
 
 
 def words(written: str | Iterable[str]) -> tuple[str, ...]:
-    """Several names; a text has commas between them."""
-    if not isinstance(written, str):
+    """Several names; a text has commas between them. Anything else is left for `type_problem`."""
+    if isinstance(written, list | tuple | set | frozenset):
         return tuple(written)
+    if not isinstance(written, str):
+        return written  # type: ignore[return-value]
     return tuple(word.strip() for word in written.split(",") if word.strip())
+
+
+def type_problem(source: Source) -> str | None:
+    """What is wrong with the type of an option; values may be secret, and are not told."""
+    for option in fields(source):  # type: ignore[arg-type]
+        value, declared = getattr(source, option.name), str(option.type)
+        if "dict" in declared:
+            fits = isinstance(value, dict) and _are_texts([*value, *value.values()])
+            wanted = "names with texts"
+        elif "Sequence" in declared or "tuple" in declared:
+            fits, wanted = isinstance(value, tuple) and _are_texts(value), "a text or several"
+        elif "int" in declared:
+            fits, wanted = isinstance(value, int | str), "a number"
+        elif "bool" in declared:
+            fits, wanted = isinstance(value, bool | str), "True or False"
+        else:
+            fits, wanted = isinstance(value, str), "a text"
+        if not fits:
+            return f"has a source whose {option.name} is not {wanted}"
+    return None
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def duration_problem(option: str, written: object) -> str | None:

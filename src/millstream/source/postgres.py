@@ -9,6 +9,7 @@ from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from millstream.source.base import Source, without_secrets
+from millstream.source.options import words
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL
@@ -28,6 +29,9 @@ class PostgresSource(Source):
     kind: ClassVar[str] = "postgres"
     schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
     example: ClassVar[str] = "PostgresSource('postgresql://user:password@host/db', 'public.orders')"
+    sql_example: ClassVar[str] = (
+        "(kind = 'postgres', url = 'postgresql://user:password@host/db', tables = 'orders')"
+    )
 
     url: str = field(repr=False)
     tables: str | Sequence[str] = ""
@@ -37,10 +41,10 @@ class PostgresSource(Source):
     on_lost: str = "stop"
 
     def __post_init__(self) -> None:
-        written = self.tables.split(",") if isinstance(self.tables, str) else self.tables
-        names = [name.strip() for name in written if name.strip()]
-        full = tuple(name if "." in name else f"public.{name}" for name in names)
-        object.__setattr__(self, "tables", full)
+        names = words(self.tables)
+        if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
+            names = tuple(name if "." in name else f"public.{name}" for name in names)
+        object.__setattr__(self, "tables", names)
         if isinstance(self.snapshot, str) and self.snapshot.lower() in ("true", "false"):
             object.__setattr__(self, "snapshot", self.snapshot.lower() == "true")
 
@@ -57,6 +61,8 @@ class PostgresSource(Source):
         return self.slot or f"millstream_{stream}"[:_LONGEST_SLOT]
 
     def problem(self) -> str | None:
+        if wrong := self._url_problem():
+            return wrong
         if not self.tables:
             return f"has the source {self.address!r} without tables, as in 'public.orders'"
         if self.slot and not _SLOT.fullmatch(self.slot):
@@ -70,7 +76,7 @@ class PostgresSource(Source):
             return f"has a source with on_lost={self.on_lost!r}, which is not 'stop' or 'snapshot'"
         if self.on_lost == "snapshot" and not self.snapshot:
             return "has a source with on_lost='snapshot' that may not read one: snapshot=False"
-        return self._url_problem()
+        return None
 
     def _url_problem(self) -> str | None:
         try:
@@ -87,6 +93,8 @@ class PostgresSource(Source):
             if name not in _OPTIONS:
                 allowed = ", ".join(_OPTIONS)
                 return f"has the source {self.address!r} with unknown ?{name}=; known: {allowed}"
+        if not options.get("port", ["5432"])[0].isdecimal():
+            return f"has the source {self.address!r} with a ?port= that is not a number"
         mode = options.get("sslmode", ["prefer"])[0]
         if mode not in SSL_MODES:
             allowed = ", ".join(SSL_MODES)

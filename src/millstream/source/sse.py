@@ -19,6 +19,7 @@ class SseSource(Source):
 
     kind: ClassVar[str] = "sse"
     example: ClassVar[str] = "SseSource('https://host/path')"
+    sql_example: ClassVar[str] = "(kind = 'sse', url = 'https://host/path')"
 
     url: str = field(repr=False)
     headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)

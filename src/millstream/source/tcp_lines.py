@@ -27,6 +27,7 @@ class TcpLinesSource(Source):
     kind: ClassVar[str] = "tcp_lines"
     schemes: ClassVar[tuple[str, ...]] = ("tcp", "tls")
     example: ClassVar[str] = "TcpLinesSource('tcp://host:9000')"
+    sql_example: ClassVar[str] = "'tcp://host:9000'"
 
     url: str
     silence: str = ""
@@ -51,6 +52,7 @@ class TcpListener(Source):
 
     kind: ClassVar[str] = "tcp_listener"
     example: ClassVar[str] = "TcpListener('tcp://127.0.0.1:9000')"
+    sql_example: ClassVar[str] = "(kind = 'tcp_listener', url = 'tcp://127.0.0.1:9000')"
 
     url: str
     max_connections: int = 100

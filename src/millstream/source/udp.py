@@ -20,6 +20,7 @@ class UdpSource(Source):
     kind: ClassVar[str] = "udp"
     schemes: ClassVar[tuple[str, ...]] = ("udp",)
     example: ClassVar[str] = "UdpSource('udp://127.0.0.1:9000')"
+    sql_example: ClassVar[str] = "'udp://127.0.0.1:9000'"
 
     url: str
     allow: tuple[str, ...] = ()

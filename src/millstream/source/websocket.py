@@ -16,6 +16,7 @@ class WebSocketSource(Source):
     kind: ClassVar[str] = "websocket"
     schemes: ClassVar[tuple[str, ...]] = ("ws", "wss")
     example: ClassVar[str] = "WebSocketSource('ws://host/path')"
+    sql_example: ClassVar[str] = "'ws://host/path'"
 
     url: str = field(repr=False)
     headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)

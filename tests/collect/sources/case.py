@@ -20,30 +20,43 @@ from millstream.collect.settings import CollectSettings
 from millstream.collect.sources import reader_of
 from millstream.source import Source
 
-QUICK = CollectSettings(
-    reconnect_first=0.02, reconnect_most=0.05, ping_after=0.1, ping_timeout=0.5, max_body=100_000
+# On a busy machine everybody is slow: peers are taken for dead only where that is the point.
+PATIENT = CollectSettings(
+    reconnect_first=0.02, reconnect_most=0.05, ping_after=1.0, ping_timeout=30.0, max_body=100_000
 )
+HASTY = PATIENT.model_copy(update={"ping_after": 0.1, "ping_timeout": 0.5})
 
 
 class Case(ABC):
     """A source and its peer. Events are objects with a number `n`, as `event` writes them.
 
-    The peer is a real one. It is started before the reader, which must come up with it.
+    The peer is a real one. It is started before the reader, which must come up with it. What this
+    kind of source cannot do, by its nature, it gives a reason for; the suite then proves what it
+    does instead.
     """
 
     name: ClassVar[str]
     up: ClassVar[str] = "connected"  # the state of a reader that is doing well
-    resumes: ClassVar[bool] = False  # goes on at its bookmark: what came meanwhile is not missed
-    notices_stall: ClassVar[bool] = True  # can tell a peer that hangs from one that is only quiet
-    holds_back: ClassVar[bool] = True  # a flooding peer notices that the collector does not read on
-    loses: ClassVar[bool] = False  # promises nothing of a flood, but to count what it lost
+    why_no_reconnect: ClassVar[str] = ""  # the peer cannot drop it
+    why_no_resume: ClassVar[str] = (
+        ""  # it does not go on at a bookmark: what came meanwhile is gone
+    )
+    why_no_stall: ClassVar[str] = ""  # it cannot tell a peer that hangs from one that is quiet
+    why_no_hold: ClassVar[str] = (
+        ""  # a flooding peer is not held back: what it pours waits elsewhere
+    )
+    why_loss: ClassVar[str] = ""  # it promises nothing of a flood, but to count what it lost
+    behind_unit: ClassVar[str] = ""  # in which the peer tells how much it has for us, if it does
     flood: ClassVar[int] = 16_000  # more events of ~900 bytes than all buffers on the way hold
-    settings: ClassVar[CollectSettings] = QUICK
+    most_bytes: ClassVar[int] = 8_000_000  # of them that a reader and its peer may hold meanwhile
+    settings: ClassVar[CollectSettings] = PATIENT
+    hasty_settings: ClassVar[CollectSettings] = HASTY
 
     def __init__(self, folder: Path, fixture: Callable[[str], Any]) -> None:
         """`folder` is empty and the test's own; `fixture` gives a pytest fixture by its name."""
         self.folder = folder
         self.fixture = fixture
+        self.hasty = False  # whether the reader is to give a silent peer up soon
         self.poured = 0  # how many events of a flood the peer could send so far
 
     @property
@@ -71,9 +84,9 @@ class Case(ABC):
     async def pour(self, total: int) -> None:
         """Send events 0 to total - 1, of ~900 bytes, as fast as they go; count them in `poured`."""
 
-    @abstractmethod
     async def drop(self) -> None:
         """Lose the connection, at once and without a word; come back when the reader does."""
+        assert self.why_no_reconnect
 
     @abstractmethod
     async def garbage(self) -> None:
@@ -81,7 +94,7 @@ class Case(ABC):
 
     async def stall(self) -> None:
         """Go silent on the connection that is there, as a dead machine would; serve the next."""
-        raise NotImplementedError
+        assert self.why_no_stall
 
     async def noticed(self, reader: Reader) -> bool:
         """Whether the reader has given the silent connection up."""
@@ -89,7 +102,13 @@ class Case(ABC):
 
     def reader(self) -> Reader:
         """A new reader of the source."""
-        return reader_of("events", self.source, self.settings)
+        settings = self.hasty_settings if self.hasty else self.settings
+        return reader_of("events", self.source, settings)
+
+    @property
+    def silence(self) -> str:
+        """How long a peer may say nothing."""
+        return "500 ms" if self.hasty else "1 minute"
 
     def numbers(self, inlet: RecordingInlet) -> list[int]:
         """The numbers of the events that came in, in order; garbage is left out."""

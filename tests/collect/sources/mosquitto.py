@@ -88,6 +88,10 @@ class Mosquitto:
     def _saved(self) -> int:
         return self._database.stat().st_ino if self._database.exists() else 0
 
+    def has_subscribed(self, client_id: str) -> bool:
+        """Whether it keeps messages for a client."""
+        return f"Sending SUBACK to {client_id}" in self._read_log()
+
     def sent_to(self, client_id: str) -> int:
         """How many messages it sent to a client, again or for the first time."""
         return len(re.findall(rf"Sending PUBLISH to {re.escape(client_id)} ", self._read_log()))

@@ -185,6 +185,16 @@ async def test_messages_without_acknowledgement_are_not_read_while_there_is_no_r
         assert reader.state.reconnects == 0
 
 
+async def test_a_message_that_is_too_large_is_counted_and_not_asked_for_again(
+    broker: Mosquitto,
+) -> None:
+    async with reading(MqttSource(broker.url, "t")) as (reader, inlet):
+        await broker.publish("t", [b"x" * (_QUICK.max_body + 1), b"next"])
+        await until(lambda: inlet.messages == [b"next"])
+        assert (reader.state.lost, reader.state.received) == (1, 1)
+        await until(lambda: broker.acknowledged_by(_CLIENT) == 2)
+
+
 async def test_a_broker_that_stalls_is_noticed(broker: Mosquitto) -> None:
     async with reading(MqttSource(broker.url, "t")) as (reader, inlet):
         broker.pause()
@@ -249,6 +259,13 @@ async def test_a_password_is_asked_for_and_never_shown(tmp_path: Path) -> None:
             assert "secret" not in repr(reader.source)
     finally:
         broker.stop()
+
+
+async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    source = MqttSource("mqtts://127.0.0.1:1", "t", ca_file=missing)
+    async with reading(source, connect=False) as (reader, _):
+        await until(lambda: f"cannot use the certificate {missing}: No such" in reader.state.error)
 
 
 async def test_a_peer_that_is_no_broker_is_tried_again() -> None:

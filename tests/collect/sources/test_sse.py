@@ -13,7 +13,7 @@ from tests.collect.waiting import until
 from millstream.collect.sources.sse import Events, SseReader
 from millstream.source import SseSource
 
-from .case import QUICK, running
+from .case import PATIENT, running
 from .serving import Connection, TcpServer
 
 STREAMS = {
@@ -100,7 +100,7 @@ async def test_messages_are_bundled_with_the_last_id_and_types_are_chosen() -> N
     )
     await server.start()
     source = SseSource(server.url, headers={"x-shop": "7"}, types=("a", "c", "message"))
-    reader, inlet = SseReader("s", source, QUICK), RecordingInlet(bookmark=b"zero")
+    reader, inlet = SseReader("s", source, PATIENT), RecordingInlet(bookmark=b"zero")
     async with running(reader, inlet):
         await until(lambda: reader.state.received == 4)
     await server.stop()
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
     caplog.set_level("DEBUG")
     server = Server(answer)
     await server.start()
-    reader, inlet = SseReader("s", SseSource(server.url), QUICK), RecordingInlet()
+    reader, inlet = SseReader("s", SseSource(server.url), PATIENT), RecordingInlet()
     async with running(reader, inlet):
         await until(lambda: server.connections >= 3)
         assert inlet.messages == []
@@ -147,7 +147,7 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
 
 
 async def test_the_pause_that_the_server_asks_for_is_kept() -> None:
-    patient = QUICK.model_copy(update={"reconnect_most": 0.4})
+    patient = PATIENT.model_copy(update={"reconnect_most": 0.4})
     server = Server(HEAD + b"retry: 300\nid: 1\ndata: 1\n\n")
     await server.start()
     reader, inlet = SseReader("s", SseSource(server.url), patient), RecordingInlet()

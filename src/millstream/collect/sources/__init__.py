@@ -9,7 +9,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.source import Source
 
 READERS = {
-    "directory": "directory:DirectoryReader",
+    "directory": "directory.reader:DirectoryReader",
     "mqtt": "mqtt:MqttReader",
     "http_lines": "http_lines:HttpLinesReader",
     "kafka": "kafka:KafkaTopicReader",

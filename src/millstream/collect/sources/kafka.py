@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any
+from concurrent.futures import Future
 
 from millstream.collect.interface import Inlet
 from millstream.collect.settings import CollectSettings
@@ -70,17 +69,17 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
                     loop.call_soon_threadsafe(self.missed, topic.oversized, why)
                     topic.oversized = 0
                 if parcels:
-                    _await(self.hand_over(inlet, parcels), loop, ending)
+                    handed_over = asyncio.run_coroutine_threadsafe(
+                        self.hand_over(inlet, parcels), loop
+                    )
+                    self._await(handed_over, topic, ending)
 
-
-def _await(
-    work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, ending: threading.Event
-) -> None:
-    """Wait until the loop has done the work, or the reader is to end."""
-    done = asyncio.run_coroutine_threadsafe(work, loop)
-    while not ending.is_set():
-        try:
-            return done.result(_WAIT)
-        except TimeoutError:
-            continue
-    done.cancel()
+    def _await(self, done: Future[None], topic: Topic, ending: threading.Event) -> None:
+        """Wait until the loop has done the work, or the reader is to end."""
+        while not ending.is_set():
+            try:
+                return done.result(_WAIT)
+            except TimeoutError:
+                topic.count()
+                self.behind = topic.behind
+        done.cancel()

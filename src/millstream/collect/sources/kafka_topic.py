@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -24,6 +25,7 @@ _PATIENCE_SECONDS = 10.0
 _STEP_SECONDS = 0.5  # of waiting, after which it looks whether it should end
 _LOOK_SECONDS = 30.0  # how often to look for new partitions
 _COUNT_SECONDS = 0.5  # how often to count what is still to be read
+_ASK_SECONDS = 2.0  # how often to ask Kafka for it, while nothing is read that would tell
 _BATCH = 1000
 _ATTRIBUTES = ("id", "source", "type", "time", "subject")  # of CloudEvents' Kafka binding
 _STRUCTURED = "application/cloudevents+json"
@@ -92,6 +94,16 @@ class Topic:
         self.oversized += bundle.oversized
         self._look_around()
         return bundle.take()
+
+    def count(self) -> None:
+        """Ask, now and then, how much there is to be read; for times when nothing is."""
+        if time.monotonic() < self._count_at:
+            return
+        self._count_at = time.monotonic() + _ASK_SECONDS
+        with contextlib.suppress(KafkaException):  # then it is as much as it was
+            for partition in self._ends:
+                self._ends[partition] = self._bounds(partition, _STEP_SECONDS)[1]
+        self.behind = sum(self._ends[each] - self._offsets[each] for each in self._ends)
 
     def _add(self, bundle: Bundle, message: Message) -> None:
         if (error := message.error()) is not None:

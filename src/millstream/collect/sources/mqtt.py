@@ -75,7 +75,10 @@ class MqttReader(ReconnectingReader[MqttSource]):
 
     async def _offer(self, message: MQTTMessage, inlet: Inlet) -> asyncio.Future[None]:
         topic, payload = _topic(message), bytes(message.payload)
-        if not payload or not self._wanted(topic):
+        too_large = len(payload) > self.settings.max_body
+        if too_large:
+            self.missed(1, "larger than collect.max_body")
+        if too_large or not payload or not self._wanted(topic):
             # Nothing in it (how a retained message is deleted), or from a subscription that the
             # session still has from a former pipeline.
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -68,10 +68,7 @@ class Connection:
         if username or password:
             client.username_pw_set(username, password or None)
         if self._source.tls:
-            context = ssl.create_default_context(cafile=self._source.ca_file or None)
-            if self._source.cert_file:
-                context.load_cert_chain(self._source.cert_file, self._source.key_file)
-            client.tls_set_context(context)
+            client.tls_set_context(_tls(self._source))
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -93,14 +90,11 @@ class Connection:
             connecting.add_done_callback(lambda done: self._drop(done.exception()))
             raise
         self._attach()
-        async with asyncio.timeout(_OPEN_SECONDS):
-            await self._until(lambda: self._descriptor >= 0 and self._client.is_connected())
-            # Retained messages come with a subscription that is new, not with each connection.
-            options = SubscribeOptions(
-                qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
-            )
-            self._client.subscribe([(topic, options) for topic in self._source.topic])
-            await self._until(lambda: self._granted is not None)
+        try:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                await self._subscribe()
+        except TimeoutError:
+            raise Lost(f"the broker did not answer in {_OPEN_SECONDS:g} s") from None
         for topic, reason in zip(self._source.topic, self._granted or (), strict=False):
             if reason.is_failure:
                 raise Lost(f"the broker refuses the subscription to {topic!r}: {reason}")
@@ -109,6 +103,13 @@ class Connection:
                     f"the broker grants {topic!r} without acknowledgements (QoS 0) only; allow "
                     "QoS 1 in its configuration"
                 )
+
+    async def _subscribe(self) -> None:
+        await self._until(lambda: self._descriptor >= 0 and self._client.is_connected())
+        # Retained messages come with a subscription that is new, not with each connection.
+        options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
+        self._client.subscribe([(topic, options) for topic in self._source.topic])
+        await self._until(lambda: self._granted is not None)
 
     async def message(self) -> MQTTMessage:
         """The next message; Lost when the connection is gone."""
@@ -190,6 +191,10 @@ class Connection:
                 self._loop.remove_writer(self._descriptor)
 
     def _full(self) -> bool:
+        if self._granted is None:
+            # What the session has for us comes before the answer to our subscription, for which
+            # we must read on.
+            return False
         # A broker that keeps to the receive maximum fills the queue with QoS 0 only.
         return len(self._messages) > self._most_messages or self._bytes > self._most_bytes
 
@@ -273,3 +278,15 @@ class Connection:
             )
         else:
             self._end(f"the connection ended: {reason}")
+
+
+def _tls(source: MqttSource) -> ssl.SSLContext:
+    files = source.ca_file
+    try:
+        context = ssl.create_default_context(cafile=source.ca_file or None)
+        if source.cert_file:
+            files = f"{source.cert_file} with {source.key_file}"
+            context.load_cert_chain(source.cert_file, source.key_file)
+    except OSError as error:
+        raise Lost(f"cannot use the certificate {files}: {error.strerror or error}") from None
+    return context

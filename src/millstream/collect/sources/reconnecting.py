@@ -108,7 +108,9 @@ class ReconnectingReader(ABC, Generic[S]):
                 try:
                     await self.read(inlet)
                     self._state.error = "the peer closed the connection"
-                except (OSError, TimeoutError, Lost) as error:
+                except TimeoutError as error:
+                    self._state.error = str(error) or "no answer in time"
+                except (OSError, Lost) as error:
                     self._state.error = str(error) or type(error).__name__
                 self._state.state = "retrying"
                 self._failures += 1

@@ -58,6 +58,8 @@ class UdpReader(ReconnectingReader[UdpSource]):
                     bundle = Bundle(self.settings)
                     for datagram in self._waiting(bound):
                         bundle.add(datagram)
+                    if bundle.oversized:
+                        self.missed(bundle.oversized, "larger than collect.max_body")
                     await self.hand_over(inlet, bundle.take())
             finally:
                 self._count_drops()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ..case import Case
+from .directory import DirectoryCase
 from .http_lines import HttpLinesCase
 from .kafka import KafkaTopicCase
+from .mqtt import MqttCase
+from .postgres import PostgresCase
 from .sse import SseCase
 from .tcp_lines import TcpLinesCase, TcpListenerCase
 from .udp import UdpCase
@@ -18,4 +21,7 @@ CASES: list[type[Case]] = [
     TcpListenerCase,
     UdpCase,
     KafkaTopicCase,
+    MqttCase,
+    PostgresCase,
+    DirectoryCase,
 ]

@@ -12,7 +12,6 @@ from ..serving import Connection, TcpServer
 
 class SseCase(Case):
     name = "sse"
-    resumes = True
 
     async def start(self) -> None:
         self._kept: list[int] = []
@@ -24,7 +23,7 @@ class SseCase(Case):
 
     @property
     def source(self) -> SseSource:
-        return SseSource(f"http://127.0.0.1:{self._server.port}/events", silence="500 ms")
+        return SseSource(f"http://127.0.0.1:{self._server.port}/events", silence=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         self._kept += numbers

@@ -22,6 +22,7 @@ def _lines(numbers: Sequence[int]) -> bytes:
 
 class TcpLinesCase(Case):
     name = "tcp lines"
+    why_no_resume = "nothing in a line says where it is in the stream"
 
     async def start(self) -> None:
         self._server = TcpServer()
@@ -32,7 +33,7 @@ class TcpLinesCase(Case):
 
     @property
     def source(self) -> TcpLinesSource:
-        return TcpLinesSource(f"tcp://127.0.0.1:{self._server.port}", silence="500 ms")
+        return TcpLinesSource(f"tcp://127.0.0.1:{self._server.port}", silence=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         await (await self._server.connected()).write(_lines(numbers))
@@ -55,6 +56,7 @@ class TcpLinesCase(Case):
 
 class TcpListenerCase(Case):
     name = "tcp listener"
+    why_no_resume = "clients are told nothing, so they cannot know what to send again"
     up = "listening"
 
     async def start(self) -> None:
@@ -69,7 +71,7 @@ class TcpListenerCase(Case):
 
     @property
     def source(self) -> TcpListener:
-        return TcpListener(f"tcp://127.0.0.1:{self._port}", idle="500 ms")
+        return TcpListener(f"tcp://127.0.0.1:{self._port}", idle=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
         # A client that was idle for too long connects again; what it wrote meanwhile is lost.

@@ -14,8 +14,11 @@ from ..serving import free_port
 class UdpCase(Case):
     name = "udp"
     up = "listening"
-    notices_stall = False  # there is no connection to lose
-    loses = True
+    why_no_reconnect = "there is no connection"
+    why_no_resume = "nobody keeps a datagram"
+    why_no_stall = "there is no connection"
+    why_no_hold = "nobody tells the sender of a datagram"
+    why_loss = "what the kernel has no room for is gone"
 
     async def start(self) -> None:
         self._port = free_port(socket.SOCK_DGRAM)
@@ -37,9 +40,6 @@ class UdpCase(Case):
         for number in range(total):
             self._socket.send(event(number, 900))
             self.poured = number + 1
-
-    async def drop(self) -> None:
-        pass
 
     async def garbage(self) -> None:
         for datagram in (b"", b"\xff\xfe", b"{", b"\n\n", b"[1", b"y" * 60_000):

@@ -18,6 +18,7 @@ from ..case import Case, event
 
 class WebSocketCase(Case):
     name = "websocket"
+    why_no_resume = "nothing in a message says where it is in the stream"
 
     async def start(self) -> None:
         self._connection: ServerConnection | None = None

@@ -87,7 +87,11 @@ def _keep_alive(connected: socket.socket) -> None:
 
 
 def _tls(address: Address) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=address.root_certificate or None)
+    try:
+        context = ssl.create_default_context(cafile=address.root_certificate or None)
+    except OSError as error:
+        why = error.strerror or error
+        raise Lost(f"cannot use the certificate {address.root_certificate}: {why}") from None
     context.check_hostname = address.ssl_mode == "verify-full"
     if not address.ssl_mode.startswith("verify"):
         context.verify_mode = ssl.CERT_NONE

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 
 from millstream.collect.interface import Inlet
+from millstream.collect.settings import CollectSettings
 from millstream.collect.sources.postgres.bookmark import Bookmark
 
 CONTENT_TYPE = "application/cloudevents-batch+json"
@@ -17,11 +18,12 @@ _FRAME = 2  # brackets
 class Outlet:
     """Collects events, and offers them as one body with the bookmark that holds after them."""
 
-    def __init__(self, inlet: Inlet, most_bytes: int) -> None:
+    def __init__(self, inlet: Inlet, settings: CollectSettings) -> None:
         self.moved = asyncio.Event()  # set when `confirmed` may have grown
         self.events: list[bytes] = []
         self._inlet = inlet
-        self._most_bytes = min(most_bytes - _FRAME, _MOST_BYTES)
+        self._most_events = min(settings.max_events, _MOST_EVENTS)
+        self._most_bytes = min(settings.max_body - _FRAME, _MOST_BYTES)
         self._bytes = 0
         self._offered: Bookmark | None = None
         self._confirmed = 0
@@ -48,7 +50,7 @@ class Outlet:
         """Whether `event` may go into the same bundle as those before it."""
         if not self.events:
             return True  # however large: it cannot be made smaller
-        return len(self.events) < _MOST_EVENTS and self._bytes + len(event) < self._most_bytes
+        return len(self.events) < self._most_events and self._bytes + len(event) < self._most_bytes
 
     def add(self, event: bytes) -> None:
         """One more, a CloudEvent as JSON, for the next bundle."""

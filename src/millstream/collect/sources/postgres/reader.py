@@ -7,8 +7,10 @@ import contextlib
 import logging
 import secrets
 import struct
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -83,7 +85,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
 
     async def _read(self, main: Connection, inlet: Inlet) -> None:
         if self._outlet is None:
-            self._outlet = Outlet(inlet, self.settings.max_body)
+            self._outlet = Outlet(inlet, self.settings)
         outlet = self._outlet
         async with asyncio.timeout(_PREPARE_SECONDS):
             await catalog.claim(main, self._slot, self._session)
@@ -92,16 +94,21 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
             types = await catalog.learn_types(main)
         if start.lost:
             start = await self._begin_anew(main, start, outlet)
-        bookmark = await self._read_tables(main, start, types, outlet)
-        await main.start(
-            f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {lsn_text(bookmark.lsn)}"
-            f" (proto_version '1', publication_names {literal(quoted(self._publication))})"
-        )
-        changes = ChangeStream(
-            main, outlet, self._events, bookmark, start.tables, types, self.received
-        )
-        timeout = start.server.sender_timeout or 3 * _REPORT_SECONDS
-        await self._follow(changes, outlet, min(timeout / 3, _REPORT_SECONDS))
+        async with _beside(self._measure(outlet)):
+            bookmark = await self._read_tables(main, start, types, outlet)
+            async with asyncio.timeout(_PREPARE_SECONDS):
+                await main.start(
+                    f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {lsn_text(bookmark.lsn)}"
+                    f" (proto_version '1', publication_names {literal(quoted(self._publication))})"
+                )
+            changes = ChangeStream(
+                main, outlet, self._events, bookmark, start.tables, types, self.received
+            )
+            timeout = start.server.sender_timeout or 3 * _REPORT_SECONDS
+            every = min(timeout / 3, _REPORT_SECONDS)
+            settings = self.settings
+            async with _beside(changes.report(every, settings.ping_after, settings.ping_timeout)):
+                await changes.run()
 
     async def _begin_anew(self, main: Connection, start: Start, outlet: Outlet) -> Start:
         """Put on disk that what was read counts no more, before the new slot looks like the old."""
@@ -161,19 +168,6 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._state.error = ""
         return await making
 
-    async def _follow(self, changes: ChangeStream, outlet: Outlet, every: float) -> None:
-        ping_after, ping_timeout = self.settings.ping_after, self.settings.ping_timeout
-        beside = [
-            asyncio.create_task(changes.report(every, ping_after, ping_timeout)),
-            asyncio.create_task(self._measure(outlet)),
-        ]
-        try:
-            await changes.run()
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-
     async def _measure(self, outlet: Outlet) -> None:
         """Ask, in a session beside, how far the server's log goes beyond what is on disk here."""
         pause = min(_LAG_SECONDS, self.settings.ping_after)
@@ -183,8 +177,20 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                     while True:
                         [[end]] = await other.query(_LAG)
                         place = lsn_number((end or b"").decode())
-                        self.behind = max(0, place - outlet.confirmed)
+                        if outlet.confirmed:  # else there is no slot yet
+                            self.behind = max(0, place - outlet.confirmed)
                         await asyncio.sleep(pause)
             except (OSError, Lost, ValueError):
                 self.behind = None  # the reading itself goes on
             await asyncio.sleep(pause)
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """The work goes on meanwhile, and is ended then; what it raises counts for nothing."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

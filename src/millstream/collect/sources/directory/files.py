@@ -9,9 +9,10 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from millstream.collect.sources.directory_cut import CsvCut, Cut, JsonCut, LinesCut, Unreadable
+from millstream.collect.sources.directory.cut import CsvCut, Cut, JsonCut, LinesCut, Unreadable
 
 CHUNK = 64 * 1024
+MOST_EVENTS = 1000  # of a piece, or of a message
 
 _FORMATS = {
     ".ndjson": "ndjson",
@@ -36,7 +37,9 @@ class Piece:
     header: bytes = b""  # what must be before each body, of CSV
 
 
-def pieces(path: str, given: str, start: int, longest: int) -> Generator[Piece]:
+def pieces(
+    path: str, given: str, start: int, longest: int, most: int = MOST_EVENTS
+) -> Generator[Piece]:
     """A file's events from `start` on, in pieces of about CHUNK bytes, at most `longest`.
 
     Unreadable if the file is not what its name (or `given`, the format) says. OSError with a number
@@ -45,14 +48,14 @@ def pieces(path: str, given: str, start: int, longest: int) -> Generator[Piece]:
     form, compression = format_of(path, given)
     if form == "parquet":
         # Imported where it is needed: it takes longer than all else here.
-        from millstream.collect.sources.directory_parquet import rows
+        from millstream.collect.sources.directory.parquet import rows
 
-        for body, events, end in rows(path, start, CHUNK):
+        for body, events, end in rows(path, start, CHUNK, most):
             yield Piece(body, events, end, "application/x-ndjson")
         return
     # An event is known to be too long only when that much was read, and a chunk more.
     chunk = min(CHUNK, longest // 4)
-    cut = _CUTS[form](longest - chunk)
+    cut = _CUTS[form](longest - chunk, most)
     with contextlib.closing(_open(path, compression)) as content:
         yield from _text(content, cut, start, chunk)
 

@@ -7,10 +7,11 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.collect.sources.directory_cut import MOST_EVENTS, Unreadable
-from millstream.collect.sources.directory_files import Piece, pieces
-from millstream.collect.sources.directory_progress import Progress
-from millstream.collect.sources.directory_scan import File
+from millstream.collect.settings import CollectSettings
+from millstream.collect.sources.directory.cut import Unreadable
+from millstream.collect.sources.directory.files import MOST_EVENTS, Piece, pieces
+from millstream.collect.sources.directory.progress import Progress
+from millstream.collect.sources.directory.scan import File
 from millstream.source.directory import DirectorySource
 
 _MOST_BYTES = 256 * 1024
@@ -33,11 +34,16 @@ class Gathering:
     """Reads files one after another. Its methods block: for a thread, one at a time."""
 
     def __init__(
-        self, source: DirectorySource, progress: Progress, longest: int, tries: dict[str, int]
+        self,
+        source: DirectorySource,
+        progress: Progress,
+        settings: CollectSettings,
+        tries: dict[str, int],
     ) -> None:
         self._source = source
         self._progress = progress
-        self._longest = longest
+        self._longest = settings.max_body
+        self._most = min(MOST_EVENTS, settings.max_events)
         self._tries = tries  # by name; outlives this object
         self._files: list[File] = []
         self._file: File | None = None
@@ -61,7 +67,7 @@ class Gathering:
             if taken and (
                 (piece.content_type, piece.header) != (taken[0].content_type, taken[0].header)
                 or size + len(piece.body) > min(_MOST_BYTES, self._longest) - len(piece.header)
-                or events + piece.events > MOST_EVENTS
+                or events + piece.events > self._most
             ):
                 break
             taken.append(piece)
@@ -97,7 +103,7 @@ class Gathering:
         path = os.path.join(self._source.folder, file.name)
         start = self._progress.position(file)
         self._file = file
-        self._pieces = pieces(path, self._source.format, start, self._longest)
+        self._pieces = pieces(path, self._source.format, start, self._longest, self._most)
 
     def _advance(self) -> None:
         file = self._file

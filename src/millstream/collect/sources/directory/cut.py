@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 _BOM = b"\xef\xbb\xbf"
 _WHITE = b" \t\r\n"
-MOST_EVENTS = 1000  # of a piece
 
 
 class Unreadable(Exception):
@@ -30,8 +29,9 @@ class Cut(ABC):
     content_type = "application/x-ndjson"
     header = b""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, longest: int, most: int) -> None:
         self._longest = longest
+        self._most = most  # events at a time
 
     def begin(self, head: bytes) -> int | None:
         """How long what comes before the first event is; None if that cannot be told yet."""
@@ -41,7 +41,7 @@ class Cut(ABC):
 
     @abstractmethod
     def cut(self, text: bytes) -> Found | None:
-        """The events that end in the text; None if none does. At most MOST_EVENTS."""
+        """The events that end in the text; None if none does. At most `most`."""
 
     @abstractmethod
     def last(self, text: bytes) -> Found:
@@ -61,8 +61,8 @@ class LinesCut(Cut):
             self._none_ends(text)
             return None
         events = text.count(b"\n", 0, end)
-        if events > MOST_EVENTS:
-            events, end = MOST_EVENTS, _nth_line_end(text, MOST_EVENTS)
+        if events > self._most:
+            events, end = self._most, _nth_line_end(text, self._most)
         return Found(text[:end], events, end)
 
     def last(self, text: bytes) -> Found:
@@ -104,7 +104,7 @@ class CsvCut(LinesCut):
 
     def _cut_rows(self, text: bytes) -> Found | None:
         end = events = 0
-        while events < MOST_EVENTS and (row_end := self._row_end(text, end)):
+        while events < self._most and (row_end := self._row_end(text, end)):
             if row_end > self._longest and events:
                 break
             end, events = row_end, events + 1
@@ -115,10 +115,10 @@ class CsvCut(LinesCut):
 
     def _row_end(self, text: bytes, begin: int) -> int:
         """Where the row ends that begins there; 0 if it does not end in the text."""
-        at = begin
+        at: int | None = begin
         if text[begin : begin + 1] == b'"':
             at = _behind_quotes(text, begin + 1)
-        while at and (newline := text.find(b"\n", at)) >= 0:
+        while at is not None and (newline := text.find(b"\n", at)) >= 0:
             quote = text.find(b',"', at, newline)
             if quote < 0:
                 return newline + 1
@@ -140,8 +140,8 @@ class JsonCut(Cut):
     # A string (the group is empty if it does not end), or what structure is made of.
     _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 
-    def __init__(self, longest: int) -> None:
-        super().__init__(longest)
+    def __init__(self, longest: int, most: int) -> None:
+        super().__init__(longest, most)
         self._array = False  # whether the file is one array
         self._ended = False  # the array, that is
         self._depth = 0
@@ -163,7 +163,7 @@ class JsonCut(Cut):
     def cut(self, text: bytes) -> Found | None:
         found: list[bytes] = []
         used, at = 0, self._scanned
-        while len(found) < MOST_EVENTS and (match := self._TOKEN.search(text, at)):
+        while len(found) < self._most and (match := self._TOKEN.search(text, at)):
             token, at = match[0], match.end()
             if token[:1] == b'"':
                 if not match[1]:
@@ -175,6 +175,10 @@ class JsonCut(Cut):
                 if self._depth == 1 and self._array:
                     _add(found, text[used : match.start()])
                     used = at
+            elif self._depth == 1 and self._array and _add(found, text[used : match.start()]):
+                # The array's end stays for the next time: whoever goes on here must find it.
+                used = at = match.start()
+                break
             else:
                 self._depth -= 1
                 if self._depth < 0:
@@ -183,7 +187,7 @@ class JsonCut(Cut):
                     _add(found, text[used : match.start() if self._array else at])
                     used, self._ended = at, self._array
         else:
-            at = len(text) if len(found) < MOST_EVENTS else at
+            at = len(text) if len(found) < self._most else at
         self._scanned = at - used
         if not used:
             self._none_ends(text)
@@ -199,11 +203,13 @@ class JsonCut(Cut):
         return Found(b"".join(found), len(found), len(text))
 
 
-def _add(found: list[bytes], value: bytes) -> None:
+def _add(found: list[bytes], value: bytes) -> bool:
+    """Whether there is a value, which is added as one line."""
     # In JSON, a line end is never inside a string: a blank means the same.
     value = value.strip(_WHITE + b",").replace(b"\n", b" ").replace(b"\r", b" ")
     if value:
         found.append(value + b"\n")
+    return bool(value)
 
 
 def _nth_line_end(text: bytes, number: int) -> int:
@@ -213,10 +219,10 @@ def _nth_line_end(text: bytes, number: int) -> int:
     return end
 
 
-def _behind_quotes(text: bytes, at: int) -> int:
-    """Where a quoted cell ends, of which `at` is inside; 0 if it does not."""
+def _behind_quotes(text: bytes, at: int) -> int | None:
+    """Where a quoted cell ends, of which `at` is inside; None if it does not."""
     while (quote := text.find(b'"', at)) >= 0:
         if text[quote + 1 : quote + 2] != b'"':
             return quote + 1
         at = quote + 2  # two stand for one
-    return 0
+    return None

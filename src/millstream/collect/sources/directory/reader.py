@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 from millstream.audit import SourceState
 from millstream.collect.interface import Inlet
 from millstream.collect.settings import CollectSettings
-from millstream.collect.sources.directory_gather import Gathering
-from millstream.collect.sources.directory_progress import Progress
-from millstream.collect.sources.directory_scan import File, Settling, scan
+from millstream.collect.sources.directory.gather import Gathering
+from millstream.collect.sources.directory.progress import Progress
+from millstream.collect.sources.directory.scan import File, Settling, scan
 from millstream.collect.sources.reconnecting import ReconnectingReader
 from millstream.source.directory import DirectorySource
 from millstream.source.options import seconds
@@ -104,8 +104,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
 
     async def _take(self, files: list[File], inlet: Inlet) -> None:
         assert self._progress is not None
-        longest = self.settings.max_body
-        gathering = Gathering(self.source, self._progress, longest, self._tries)
+        gathering = Gathering(self.source, self._progress, self.settings, self._tries)
         gathering.add(files)
         later = (self.behind or 0) - len(files)
         try:

@@ -9,13 +9,13 @@ import msgspec
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
-from millstream.collect.sources.directory_cut import MOST_EVENTS, Unreadable
+from millstream.collect.sources.directory.cut import Unreadable
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
-def rows(path: str, start: int, about: int) -> Iterator[tuple[bytes, int, int]]:
-    """Lines of about so many bytes, how many, and the number of the row that is next.
+def rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[bytes, int, int]]:
+    """Lines of about so many bytes, at most so many; how many, and the number of the next row.
 
     A time without a zone means UTC, and is cut to microseconds; bytes are base64, maps objects.
     """
@@ -28,7 +28,7 @@ def rows(path: str, start: int, about: int) -> Iterator[tuple[bytes, int, int]]:
                 if done + in_group <= start:
                     done += in_group
                     continue
-                batches = file.iter_batches(MOST_EVENTS, row_groups=[group], use_threads=False)
+                batches = file.iter_batches(most, row_groups=[group], use_threads=False)
                 for batch in batches:
                     first, done = done, done + len(batch)
                     if done > start:

@@ -13,7 +13,7 @@ import struct
 
 import msgspec
 
-from millstream.collect.sources.directory_scan import File
+from millstream.collect.sources.directory.scan import File
 
 MOST_DONE = 2048
 _MOST_FAILED = 100
