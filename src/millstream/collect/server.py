@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -62,7 +63,7 @@ class Server(uvicorn.Server):
                 # Anybody could write X-Forwarded-For: it counts only from where the settings say.
                 proxy_headers=bool(settings.trusted_proxies),
                 forwarded_allow_ips=settings.trusted_proxies,
-                timeout_keep_alive=round(settings.idle_timeout),
+                timeout_keep_alive=math.ceil(settings.idle_timeout),
                 timeout_graceful_shutdown=round(settings.stop_timeout) + 1,
             )
         )

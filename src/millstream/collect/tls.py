@@ -84,17 +84,18 @@ class TlsDoor(asyncio.Protocol):
                 server_side=True,
                 ssl_handshake_timeout=self._door.settings.header_timeout,
             )
-        except (OSError, ssl.SSLError):  # ConnectionError and TimeoutError are among them
+        except OSError:  # a TLS error, a lost connection and a timeout are each one
             self._door.refused["tls"] += 1
-        if encrypted is None or self._is_lost:
-            transport.abort()
-            self._door.leave(self._network)
-            return
-        inner = self._inner(self._network)
-        encrypted.set_protocol(inner)
-        inner.connection_made(encrypted)
-        for data in self._early:
-            inner.data_received(data)
+        finally:
+            if encrypted is None or self._is_lost:
+                transport.abort()
+                self._door.leave(self._network)
+        if encrypted is not None and not self._is_lost:
+            inner = self._inner(self._network)
+            encrypted.set_protocol(inner)
+            inner.connection_made(encrypted)
+            for data in self._early:
+                inner.data_received(data)
 
 
 def _context(settings: ProtectionSettings) -> ssl.SSLContext:
@@ -120,8 +121,8 @@ def _context(settings: ProtectionSettings) -> ssl.SSLContext:
                 f"cannot use the authorities in {settings.tls_client_ca}: {_reason(error)}",
                 remedy="collect.tls_client_ca must be certificates in PEM",
             ) from None
-        only = set(settings.auth) <= {"certificate"}
-        context.verify_mode = ssl.CERT_REQUIRED if only else ssl.CERT_OPTIONAL
+        is_choice = "certificate" in settings.auth and len(set(settings.auth)) > 1
+        context.verify_mode = ssl.CERT_OPTIONAL if is_choice else ssl.CERT_REQUIRED
     return context
 
 
