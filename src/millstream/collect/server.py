@@ -21,7 +21,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.collect.tls import Certificate, TlsDoor
 from millstream.errors import SettingsError
 
-_LOOK_SECONDS = 1.0  # between looks at files that may have changed
+_LOOK_SECONDS = 0.5  # between looks at files that may have changed
 
 _logger = logging.getLogger(__name__)
 
