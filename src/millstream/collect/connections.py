@@ -11,7 +11,11 @@ from typing import Any
 
 import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from millstream.collect.asgi import Problem
@@ -41,7 +45,7 @@ class Door:
         self.inside = 0
         self.refused: Counter[str] = Counter()  # by reason
         wanted = settings.max_connections + _SPARE_FILES
-        self._most = max(1, _open_files(wanted) - _SPARE_FILES)
+        self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
         self._by_network: Counter[str] = Counter()
 
     def enter(self, network: str) -> bool:
@@ -102,6 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._framed_bytes = 0  # with it; of the pieces after the one that began it
         self._unsent = 0
         self._unsent_since = 0.0
+        self._running: RequestResponseCycle | None = None  # whose answer is being made
         self._refusal: Problem | None = None
         self._is_deaf = False  # nothing that still comes is heeded
 
@@ -121,6 +126,11 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._door.leave(self._network)
         self._network = ""
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            # uvicorn tells only the newest of several in a row: another would write to nobody.
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -168,6 +178,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._phase = _BODY
         self._since = self._door.now
         self._body_bytes = self._framed_bytes = self._fresh = 0
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -18,7 +18,7 @@ from millstream.collect.connections import Door, GuardedProtocol
 from millstream.collect.cors import Cors
 from millstream.collect.gate import Application, Gate
 from millstream.collect.settings import CollectSettings
-from millstream.collect.tls import Certificate, TlsDoor
+from millstream.collect.tls import Certificate, TlsListener
 from millstream.errors import SettingsError
 
 _LOOK_SECONDS = 0.5  # between looks at files that may have changed
@@ -74,7 +74,8 @@ class Server(uvicorn.Server):
         if self._certificate is None:
             await super().startup(sockets)
         else:
-            await self._start_tls(self._certificate, sockets or [])
+            self.servers = []
+            self._start_tls(self._certificate, sockets or [])
         self._started.set()
 
     async def ready(self) -> None:
@@ -99,24 +100,17 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
-        # Not by uvicorn, which would count a connection only after its handshake, and keep one
-        # certificate for ever.
+    def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
         def inner(network: str) -> GuardedProtocol:
             state: dict[str, Any] = {}
             return GuardedProtocol(
                 self.config, self.server_state, state, door=self.door, counted=network
             )
 
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                lambda: TlsDoor(certificate, self.door, inner),
-                sock=each,
-                backlog=self.config.backlog,
-            )
-            for each in sockets
-        ]
+        for each in sockets:
+            listener = TlsListener(each, certificate, self.door, inner)
+            listener.start(self.config.backlog)
+            self.servers.append(cast(asyncio.Server, listener))
         self.started = True
 
     async def _reload(self) -> None:
