@@ -25,10 +25,11 @@ from millstream.collect.asgi import (
 )
 from millstream.collect.body import check_readable
 from millstream.collect.caller import check_writes
-from millstream.collect.describe import describe_streams, openapi
+from millstream.collect.describe import describe_streams
 from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack, Intake, Overloaded
 from millstream.collect.lane import Lane
+from millstream.collect.openapi import openapi
 from millstream.collect.pressure import Pressure
 from millstream.collect.rate import charge
 from millstream.collect.request import Request, ack_of, read_request
@@ -67,7 +68,7 @@ class CollectApp:
         self._sources = sources
         self._fixed = {
             "/v1/streams": describe_streams(app),
-            "/v1/openapi.json": openapi(app),
+            "/v1/openapi.json": openapi(app, settings),
             "/health/live": {"status": "live"},
         }
 

@@ -36,6 +36,12 @@ class Request(NamedTuple):
     idempotency_key: str
 
 
+def levels_of(stream: Stream) -> tuple[Ack, tuple[Ack, ...]]:
+    """The stream's default acknowledgement, and those that a sender may ask for."""
+    default, least = _LEVELS[stream.delivery]
+    return default, tuple(ack for ack in _ACKS.values() if ack != "none" or least == "none")
+
+
 def ack_of(stream: Stream, query: bytes) -> Ack:
     """Which acknowledgement the sender asks for; Problem if there is no such, or it is too weak."""
     default, least = _LEVELS[stream.delivery]
