@@ -25,6 +25,7 @@ from millstream.collect.asgi import (
 )
 from millstream.collect.body import check_readable
 from millstream.collect.caller import check_writes
+from millstream.collect.cors import check_origin
 from millstream.collect.describe import describe_streams
 from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack, Intake, Overloaded
@@ -116,6 +117,8 @@ class CollectApp:
     async def _collect(self, lane: Lane, scope: Scope, receive: Receive, send: Send) -> None:
         ack = ack_of(lane.stream, scope["query_string"])
         request = read_request(scope["headers"])
+        if request.origin:
+            check_origin(scope, request.origin)
         try:
             check_readable(request.content_type, request.attributes)
         except BodyRefused as refused:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import millstream
 from millstream.app import App, Stream
 from millstream.collect.request import levels_of
 from millstream.collect.settings import CollectSettings
-from millstream.schema import json_schema
+from millstream.schema import Struct, json_schema
 
 Described = dict[str, Any]
 
@@ -136,10 +137,20 @@ def openapi(app: App, settings: CollectSettings) -> Described:
                 "Place": _PLACE,
                 "Problem": _PROBLEM,
                 "AllRejected": _ALL_REJECTED,
-                **{f"stream.{s.name}": json_schema(s.schema) for s in app.streams.values()},
+                **{f"stream.{s.name}": _event(s) for s in app.streams.values()},
             },
         },
     }
+
+
+def _event(stream: Stream) -> Described:
+    """What an event must be: with its key and its time, whatever the schema says of them."""
+    needed = {stream.key, stream.event_time}
+    fields = (
+        replace(field, required=field.required or field.name in needed)
+        for field in stream.schema.fields
+    )
+    return json_schema(Struct(tuple(fields)))
 
 
 def _security(settings: CollectSettings) -> list[Described]:
@@ -163,8 +174,7 @@ def _post(stream: Stream, shared: Described) -> Described:
     one = {"$ref": f"#/components/schemas/stream.{stream.name}"}
     default, allowed = levels_of(stream)
     named = {status: _problem(text) for status, text in _POST.items()}
-    if "401" in shared:
-        named["403"] = _problem("The login may not write to this stream.")
+    named["403"] = _problem("The login, or the page that sends, may not write to this stream.")
     named["503"]["headers"] = _RETRY
     ack = {"type": "string", "enum": list(allowed), "default": default}
     answers = {

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from millstream.collect.asgi import Problem, Receive, Scope, Send, answer_json
+from millstream.collect.cors import check_origin
 from millstream.collect.settings import CollectSettings
 
 from .standing import Answer, Standing, standing
@@ -73,3 +75,16 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
     given: dict[str, Any] = {"cors_origins": [origin]}
     with pytest.raises(ValueError, match="is no origin"):
         CollectSettings(**given)
+
+
+async def test_a_page_that_does_not_ask_first_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            check_origin(scope, dict(scope["headers"])[b"origin"].decode())
+            await answer_json(send, {})
+        except Problem as problem:
+            await problem.answer(send)
+
+    async with standing(tmp_path, application=application, cors_origins=[SHOP]) as server:
+        for origin, status in {SHOP: 200, "https://evil.example": 403, "http://x": 200}.items():
+            assert (await server.ask(headers={"origin": origin})).status == status

@@ -75,7 +75,11 @@ async def test_a_token_opens_the_streams_of_its_claim(
 ) -> None:
     text = token(algorithm, kid="" if names_its_key else None)
     caller, until = await bearers(file).verify(text.encode())
-    assert (caller.kind, caller.name, caller.streams) == ("jwt", "shop", {"clicks", "names"})
+    assert (caller.kind, caller.name, caller.streams) == (
+        "jwt",
+        "shop",
+        frozenset({"clicks", "names"}),
+    )
     assert 290 < until - time.time() <= 301
 
 

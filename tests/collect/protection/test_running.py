@@ -82,7 +82,7 @@ def test_every_call_answers_as_its_description_says(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{collector.url}/v1/openapi.json"),
             *("--header", f"Authorization: Bearer {key}", "--checks", ",".join(CHECKS)),
             *("--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "7"),
-            *("--generation-database", "none", "--no-shrink", "--max-time", "20"),
+            *("--generation-database", "none", "--no-shrink", "--max-time", "12"),
             *("--request-timeout", "10", "--continue-on-failure", "--no-color"),
         ],
         capture_output=True,
@@ -174,6 +174,19 @@ def test_limits_hold_in_the_real_application(collector: Running, key: str) -> No
         errors = [each["error"] for each in some.json()["rejected"]]
         assert "3012 bytes, of at most 2000" in errors[0]
         assert "more than 50 deep" in errors[1]
+
+
+def test_a_page_that_is_not_named_cannot_send(collector: Running, key: str) -> None:
+    with collector.http(key) as http:
+
+        def status(origin: str) -> int:
+            answer = http.post(
+                "/v1/streams/notes", content='{"text": "x"}', headers={"origin": origin}
+            )
+            return answer.status_code
+
+        assert [status(each) for each in ("https://evil.example", "null")] == [403, 403]
+        assert status(collector.url) == 200
 
 
 def test_a_batch_costs_as_many_as_it_has_events(collector: Running, key: str) -> None:
