@@ -39,6 +39,10 @@ class Running:
     url: str
     keys: KeyFile
     lines: list[str] = field(default_factory=list)
+    at_start: int = 0  # bytes of memory
+
+    def __post_init__(self) -> None:
+        self.at_start = self.resident()
 
     @property
     def port(self) -> int:

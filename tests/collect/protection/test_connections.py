@@ -76,14 +76,14 @@ async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
 
 async def test_an_idle_connection_is_closed_but_not_before_its_time(tmp_path: Path) -> None:
     async with (
-        standing(tmp_path, idle_timeout=0.8) as server,
+        standing(tmp_path, idle_timeout=1.0) as server,
         server.connect() as (reader, writer),
         asyncio.timeout(10),
     ):
-        for _ in range(3):
+        for _ in range(6):
             writer.write(request())
             assert (await read_answer(reader)).status == 200
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
         started = time.monotonic()
         assert await reader.read() == b""
         assert time.monotonic() - started > 0.3

@@ -85,7 +85,7 @@ async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> Non
         assert first.headers["ratelimit"].startswith('"events";r=0;')
         refused = await server.ask()
         assert refused.status == 429
-        assert 3 <= int(refused.headers["retry-after"]) <= 5
+        assert 1 <= int(refused.headers["retry-after"]) <= 5
         assert "ratelimit" in refused.headers
         assert "more than 5 events a second" in refused.problem()["detail"]
         assert len(server.echo.bodies) == 1
@@ -93,9 +93,9 @@ async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> Non
 
 
 async def test_who_sends_comes_from_a_proxy_only_if_it_is_trusted(tmp_path: Path) -> None:
-    async with standing(tmp_path, rate=1, rate_burst=1) as server:
+    async with standing(tmp_path, rate=0.1, rate_burst=1) as server:
         assert [(await server.ask(headers=of(n))).status for n in (1, 2)] == [200, 429]
-    trusted = {"rate": 1, "rate_burst": 1, "trusted_proxies": ["127.0.0.1"]}
+    trusted = {"rate": 0.1, "rate_burst": 1, "trusted_proxies": ["127.0.0.1"]}
     async with standing(tmp_path, **trusted) as server:
         statuses = [(await server.ask(headers=of(n))).status for n in (1, 2, 1)]
         assert statuses == [200, 200, 429]

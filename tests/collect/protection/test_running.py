@@ -35,7 +35,7 @@ CHECKS = (
     "allow_header_conformance",
     "ignored_auth",
 )
-GROWTH = 60 << 20  # bytes: caches fill, buffers get their size; what leaks goes on growing
+GROWTH = 40 << 20  # bytes: caches fill, buffers get their size; what leaks goes on growing
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,9 @@ def key(collector: Running) -> str:
 
 
 def is_well(collector: Running) -> None:
-    """It is up, and nothing failed on the way."""
+    """It is up and has not grown, and nothing failed on the way."""
     assert collector.process.poll() is None
+    assert collector.resident() - collector.at_start < GROWTH
     with collector.http() as http:
         assert http.get("/health/ready").status_code == 200
     printed = collector.printed()
@@ -76,13 +77,13 @@ def is_well(collector: Running) -> None:
 def test_every_call_answers_as_its_description_says(
     collector: Running, key: str, tmp_path: Path
 ) -> None:
-    before = collector.resident()
     answer = subprocess.run(
         [
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{collector.url}/v1/openapi.json"),
             *("--header", f"Authorization: Bearer {key}", "--checks", ",".join(CHECKS)),
             *("--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "7"),
             *("--generation-database", "none", "--no-shrink", "--max-time", "12"),
+            *("--exclude-path-regex", "/v1/streams/(notes|pulled)"),  # as clicks is
             *("--request-timeout", "10", "--continue-on-failure", "--no-color"),
         ],
         capture_output=True,
@@ -92,7 +93,6 @@ def test_every_call_answers_as_its_description_says(
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
     is_well(collector)
-    assert collector.resident() - before < GROWTH
 
 
 LINES = st.sampled_from(
@@ -202,7 +202,7 @@ def test_a_batch_costs_as_many_as_it_has_events(collector: Running, key: str) ->
         assert batch.headers["ratelimit"].startswith('"events";r=0;')
         refused = http.post("/v1/streams/ticks", content='{"id": 1}')
         assert refused.status_code == 429
-        assert 10 <= int(refused.headers["retry-after"]) <= 15
+        assert 1 <= int(refused.headers["retry-after"]) <= 15
 
 
 def test_a_receipt_tells_nothing_to_who_may_not_write_to_its_stream(

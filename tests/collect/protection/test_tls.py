@@ -98,7 +98,7 @@ async def test_plain_http_and_garbage_on_the_tls_port_end_at_once(
 async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
-    quick = {**tls, "header_timeout": 0.5, "max_connections_per_address": 3}
+    quick = {**tls, "header_timeout": 2.0, "max_connections_per_address": 3}
     async with standing(tmp_path, **quick) as server:
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of one
         async with server.connect() as (silent, _), server.connect() as (begun, writer):
