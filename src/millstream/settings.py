@@ -203,7 +203,7 @@ def _invalid(error: ValidationError, winners: Mapping[tuple[str, str], _Given]) 
 
 def _hidden(field: str, value: Any) -> str:
     """The value, unless it may hold a password."""
-    return "as it is" if field == "security" else repr(value)
+    return "as it is" if field in ("security", "jwt_jwks") else repr(value)
 
 
 def _cell(text: str | None) -> str:
@@ -228,8 +228,9 @@ def describe() -> str:
         "port = 8401",
         "```",
         "",
-        "Two variables are not settings: `MILLSTREAM_HOME` is the default of `--home`, and",
-        "`MILLSTREAM_CACHE` is where downloaded jars are kept.",
+        "Some variables are not settings: `MILLSTREAM_HOME` is the default of `--home`,",
+        "`MILLSTREAM_CACHE` is where downloaded jars are kept, and senders find their key and its",
+        "collector's authority by `MILLSTREAM_KEY`, `MILLSTREAM_KEY_FILE` and `MILLSTREAM_CA`.",
     ]
     for section, model in _sections().items():
         lines += ["", f"## {section}", "", f"{(model.__doc__ or '').strip()}", ""]

@@ -122,6 +122,25 @@ async def test_an_event_whose_place_is_known_is_read_there(log: Log) -> None:
     assert await refusal(look_up, text("them", 5, partition=0, offset=2)) == 410
 
 
+async def test_who_may_not_know_is_told_neither_that_it_is_there_nor_that_it_is_gone(
+    log: Log,
+) -> None:
+    log.put("them", 3)
+
+    def check(stream: str) -> None:
+        raise Problem(403, stream)
+
+    look_up = log.lookup(pending=lambda sequence: sequence == 7)
+    for asked in (
+        text("them", 3, partition=0, offset=0),
+        text("them", 5, partition=0, offset=2),
+        text("us", 7),
+    ):
+        with pytest.raises(Problem, match="clicks") as refused:
+            await look_up(asked, check)
+        assert refused.value.status == 403
+
+
 async def test_what_is_still_in_a_journal_is_said_to_be(log: Log) -> None:
     look_up = log.lookup(pending=lambda sequence: sequence == 7)
     ours = await look_up(text("us", 7, 2))

@@ -194,7 +194,7 @@ async def test_the_api_is_described_with_each_schema(shared: Collector) -> None:
     content = (await shared.http.get("/v1/openapi.json")).json()
     assert content["openapi"].startswith("3.1")
     body = content["paths"]["/v1/streams/clicks"]["post"]["requestBody"]["content"]
-    reference = body["application/x-ndjson"]["schema"]["$ref"]
+    reference = body["application/json"]["schema"]["oneOf"][0]["$ref"]
     name = reference.removeprefix("#/components/schemas/")
     assert "price" in content["components"]["schemas"][name]["properties"]
 

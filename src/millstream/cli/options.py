@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from millstream.errors import LogError, MachineError, MillstreamError, SettingsE
 
 if TYPE_CHECKING:
     from millstream.app import App
+    from millstream.client.access import Access
     from millstream.home import Home
     from millstream.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_KEY_VARIABLE = "MILLSTREAM_KEY"
 
 PORTS = {"kafka_port": "log", "collect_port": "collect", "serve_port": "serve"}
 
@@ -54,10 +58,23 @@ def accept_schema_change_option(function: F) -> F:
     )(function)
 
 
-def accepting(assignments: tuple[str, ...], accept_schema_change: bool) -> tuple[str, ...]:
-    """The assignments and what the flag stands for, so that the collector of a `run` has it too."""
-    more = ("collect.accept_schema_change=true",) if accept_schema_change else ()
-    return (*assignments, *more)
+def insecure_option(function: F) -> F:
+    return click.option(
+        "--insecure",
+        is_flag=True,
+        help="Collect on a public address although nobody has to log in.",
+    )(function)
+
+
+def accepting(
+    assignments: tuple[str, ...], accept_schema_change: bool, insecure: bool
+) -> tuple[str, ...]:
+    """The assignments and what the flags stand for, so that the collector of a `run` has it too."""
+    flags = {
+        "collect.accept_schema_change=true": accept_schema_change,
+        "collect.insecure=true": insecure,
+    }
+    return (*assignments, *(text for text, is_given in flags.items() if is_given))
 
 
 def port_option(tier: str) -> Callable[[F], F]:
@@ -80,6 +97,35 @@ def url_option(function: F) -> F:
     return click.option(
         "--url", default="", help="The server's address; default: the one that runs in --home."
     )(function)
+
+
+def access_options(function: F) -> F:
+    """How a collector that wants to know who sends is told; no secret is an argument."""
+    key_file = click.option(
+        "--key-file",
+        type=click.Path(path_type=Path),
+        default=None,
+        envvar="MILLSTREAM_KEY_FILE",
+        show_envvar=True,
+        help="A file with the API key or token to send with; default: the variable "
+        f"{_KEY_VARIABLE}, if it is set.",
+    )
+    ca = click.option(
+        "--ca",
+        default="",
+        metavar="FILE",
+        envvar="MILLSTREAM_CA",
+        show_envvar=True,
+        help="Certificates (PEM) by which the collector's is known; default: the usual ones.",
+    )
+    return key_file(ca(function))
+
+
+def access_of(key_file: Path | None, ca: str) -> Access:
+    from millstream.client.access import Access, read_key
+
+    key = read_key(key_file) if key_file is not None else os.environ.get(_KEY_VARIABLE, "").strip()
+    return Access(key, ca)
 
 
 def json_option(function: F) -> F:

@@ -13,6 +13,8 @@ import click
 
 from millstream.cli.options import (
     Flags,
+    access_of,
+    access_options,
     home_option,
     json_option,
     open_home,
@@ -132,6 +134,7 @@ def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: boo
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @place_options
 @url_option
+@access_options
 @choice_options
 @click.option("--all", "everything", is_flag=True, help="All that are held.")
 @click.option("--dry-run", is_flag=True, help="Only tell which would be accepted.")
@@ -146,6 +149,8 @@ def replay(
     reason: str,
     everything: bool,
     dry_run: bool,
+    key_file: Path | None,
+    ca: str,
 ) -> int:
     """Hand rejected events in again, after the schema was put right.
 
@@ -166,7 +171,7 @@ def replay(
     if ids and (everything or since or reason):
         raise click.UsageError("give ids, or a choice by --all, --since and --reason, not both")
     log = log_of(home, assignments)
-    address = url_of("collect", url, home)
+    address, access = url_of("collect", url, home), access_of(key_file, ca)
     app = app or app_with(log, stream)
     places = [parse_name(name) for name in ids]
     for (other, *_), name in zip(places, ids, strict=True):
@@ -177,7 +182,8 @@ def replay(
         if ids
         else sorted(chosen(log, app, stream, since, reason))
     )
-    return FAILED if replay_events(log, app, stream, events, address, dry_run=dry_run) else 0
+    failed = replay_events(log, app, stream, events, address, access, dry_run=dry_run)
+    return FAILED if failed else 0
 
 
 def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:

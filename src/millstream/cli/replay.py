@@ -21,6 +21,7 @@ from millstream.log.topics import stream_topic
 from millstream.validate import Validator
 
 if TYPE_CHECKING:
+    from millstream.client.access import Access
     from millstream.log.record import Record
     from millstream.log.rejected import Rejected
     from millstream.log.settings import LogSettings
@@ -39,6 +40,7 @@ def replay_events(
     stream: str,
     events: Sequence[Rejected],
     url: str,
+    access: Access,
     *,
     dry_run: bool,
 ) -> int:
@@ -49,7 +51,7 @@ def replay_events(
     refused: list[tuple[Rejected, str]] = []
     if not dry_run:
         with progress_bar(len(fresh)) as advance:
-            refused = send(url, app, stream, fresh, advance)
+            refused = send(url, access, app, stream, fresh, advance)
     for one, why in [*bad, *refused][:_FAILURES_SHOWN]:
         click.echo(f"{one.id}: {harmless(why)}", err=True)
     failed = len(bad) + len(refused)
@@ -124,6 +126,7 @@ def replayed_before(
 
 def send(
     url: str,
+    access: Access,
     app: str,
     stream: str,
     events: Sequence[Rejected],
@@ -132,7 +135,7 @@ def send(
     """Hand them in, in their order; those that the collector rejects once more."""
     refused: list[tuple[Rejected, str]] = []
     done = 0
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as http:
+    with httpx.Client(base_url=url, timeout=60.0, **access.options()) as http:
         for batch in batches(events):
             body = msgspec.json.encode([envelope(app, one) for one in batch])
             try:

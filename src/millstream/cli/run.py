@@ -16,6 +16,7 @@ from millstream.cli.options import (
     accept_schema_change_option,
     accepting,
     home_option,
+    insecure_option,
     load_app,
     make_home,
     pipeline_argument,
@@ -49,6 +50,7 @@ DYING = 15.0
     help="Another process to run and keep up, such as a simulator; may be given several times.",
 )
 @accept_schema_change_option
+@insecure_option
 @click.option("--plain", is_flag=True, help="Lines instead of a live screen.")
 def run(
     pipeline: Path,
@@ -59,6 +61,7 @@ def run(
     serve_port: int | None,
     extras: tuple[str, ...],
     accept_schema_change: bool,
+    insecure: bool,
     plain: bool,
 ) -> int:
     """Start everything on this machine and keep it up, until Ctrl-C.
@@ -72,9 +75,11 @@ def run(
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
     # The user's mistakes come before the home is touched and the first process is started.
-    given = accepting(assignments, accept_schema_change)
+    given = accepting(assignments, accept_schema_change, insecure)
     flags = Flags(given, kafka_port, collect_port, serve_port)
-    app, settings, place = load_app(pipeline), settings_of(pipeline, flags), make_home(home)
+    app, settings = load_app(pipeline), settings_of(pipeline, flags)
+    check_exposed(settings)
+    place = make_home(home)
     with place.hold("run"):
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
@@ -111,10 +116,18 @@ def start(
         home.withdraw()
 
 
+def check_exposed(settings: Settings) -> None:
+    """SettingsError if the collector would not start, so that nothing is started in vain."""
+    from millstream.collect.exposure import check_exposure
+
+    check_exposure(settings.collect)
+
+
 def ready_lines(settings: Settings, ports: Ports, home: Home) -> list[str]:
     """Where to look and what to try, once all is ready."""
     serve = f"http://{_reachable(settings.serve.host)}:{ports.serve}"
-    collect = f"http://{_reachable(settings.collect.host)}:{ports.collect}"
+    scheme = "https" if settings.collect.tls_certificate else "http"
+    collect = f"{scheme}://{_reachable(settings.collect.host)}:{ports.collect}"
     lines = [f"all ready: dashboard {serve}/ · events to {collect}/v1/streams/…"]
     if not (dashboard_folder() / "index.html").exists():
         lines.append("the dashboard is not built: `make dashboard` builds it (needs Node 20)")

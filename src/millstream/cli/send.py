@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from millstream.cli.options import home_option, url_of, url_option
+from millstream.cli.options import access_of, access_options, home_option, url_of, url_option
 from millstream.cli.outcome import FAILED
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.cli.events import Events
     from millstream.client import Sent
+    from millstream.client.access import Access
 
 REJECTIONS_SHOWN = 10
 
@@ -28,7 +29,8 @@ REJECTIONS_SHOWN = 10
 @click.argument("file", metavar="FILE")
 @home_option
 @url_option
-def send(stream: str, file: str, home: Path, url: str) -> int:
+@access_options
+def send(stream: str, file: str, home: Path, url: str, key_file: Path | None, ca: str) -> int:
     """Hand in the events of a FILE, or of stdin if it is `-`.
 
     One JSON event a line (NDJSON), or one JSON array. Events that do not fit the stream's schema
@@ -37,26 +39,31 @@ def send(stream: str, file: str, home: Path, url: str) -> int:
     \b
     millstream send rsvps events.ndjson
     zcat archive.gz | millstream send rsvps -
+    MILLSTREAM_KEY=msk_… millstream send rsvps events.ndjson --url https://collect.example
     """
     import asyncio
 
     from millstream.cli.events import Events
 
-    address = url_of("collect", url, home)
+    address, access = url_of("collect", url, home), access_of(key_file, ca)
     started = time.monotonic()
     with opened(file) as source, progress_bar(source) as (read, sent):
         events = Events(source, file, read)
-        answer = asyncio.run(hand_in(address, stream, events, sent))
+        answer = asyncio.run(hand_in(address, access, stream, events, sent))
     report(answer, events, time.monotonic() - started)
     return FAILED if answer.rejected else 0
 
 
 async def hand_in(
-    url: str, stream: str, events: Events, progress: Callable[[int, int], None]
+    url: str,
+    access: Access,
+    stream: str,
+    events: Events,
+    progress: Callable[[int, int], None],
 ) -> Sent:
     from millstream.client import Sender
 
-    async with Sender(url) as sender:
+    async with Sender(url, key=access.key, ca=access.ca) as sender:
         return await sender.send(stream, events, progress=progress)
 
 

@@ -13,6 +13,7 @@ from millstream.cli.options import (
     accept_schema_change_option,
     accepting,
     home_option,
+    insecure_option,
     load_app,
     make_home,
     open_home,
@@ -59,12 +60,14 @@ def kafka(
 @set_option
 @port_option("collect")
 @accept_schema_change_option
+@insecure_option
 def collect(
     pipeline: Path,
     home: Path,
     assignments: tuple[str, ...],
     collect_port: int | None,
     accept_schema_change: bool,
+    insecure: bool,
 ) -> None:
     """Run the collector: takes events in over HTTP and from sources.
 
@@ -78,7 +81,7 @@ def collect(
 
         run(app, settings, home)
 
-    given = accepting(assignments, accept_schema_change)
+    given = accepting(assignments, accept_schema_change, insecure)
     run_tier("collect", start, pipeline, home, Flags(given, collect_port=collect_port))
 
 

@@ -5,6 +5,7 @@ client    `Client`: ask for rows, follow changes, query in SQL
 changes   the connection behind `Client.changes`: reconnects, and goes on where it was
 sender    `Sender`: hand in events
 batch     events as lines of JSON, in batches
+access    how a sender shows who it is
 delivery  one batch's way in, until its outcome is known
 servers   several addresses of one system, and which of them answers
 backoff   how long to wait before trying again

@@ -19,6 +19,7 @@ _HEADERS = {"content-type": "application/x-ndjson"}
 # Nothing of the batch has left this machine.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _AGAIN = frozenset({429, 503})
+_NO_LOGIN = "give Sender(key=…), or the command the variable MILLSTREAM_KEY or --key-file"
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -116,7 +117,8 @@ def _said(response: httpx.Response, batch: Batch) -> _Said | None:
             return None if response.is_success else _Said()
     if response.status_code >= 500:
         return None
-    raise RequestRefused(problem(response), status=response.status_code)
+    remedy = _NO_LOGIN if response.status_code == 401 else ""
+    raise RequestRefused(problem(response), status=response.status_code, remedy=remedy)
 
 
 def _count(said: _Said, batch: Batch, tally: Tally, *, receipts: bool) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from millstream.client.access import Access
 from millstream.client.backoff import Backoff
 from millstream.client.batch import Event, batches
 from millstream.client.delivery import Delivery, Rejection, Tally
@@ -33,6 +34,9 @@ class Sender:
     collector that asks to wait (429, 503) is obeyed, `patience` seconds for a batch. A connection
     that breaks before the answer leaves it open whether the batch is in: it is sent again only with
     `retry_unclear=True`, which can store events twice; otherwise NotAllSent names them.
+
+    `key` is an API key or a token, for a collector that asks who sends; `ca` a file of certificates
+    (PEM) to know the collector by, instead of the usual authorities.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class Sender:
         patience: float = 60.0,
         timeout: float = 30.0,
         retry_unclear: bool = False,
+        key: str = "",
+        ca: str = "",
         backoff: Backoff | None = None,
     ) -> None:
         self._batch = batch
@@ -51,7 +57,7 @@ class Sender:
         # would have an unclear outcome.
         limits = httpx.Limits(max_connections=concurrency, keepalive_expiry=2.0)
         self._delivery = Delivery(
-            httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False),
+            httpx.AsyncClient(timeout=timeout, limits=limits, **Access(key, ca).options()),
             Servers(urls),
             backoff or Backoff(),
             patience=patience,

@@ -50,7 +50,9 @@ class Bearers:
         claims = self._decode(text, keys, algorithm)
         allowed = matching(self._patterns(claims), self._streams)
         name = str(claims.get("sub") or claims.get("client_id") or "")[:200]
-        return Caller("jwt", name, allowed), float(claims["exp"]) + self._settings.jwt_leeway
+        # No further than floats go: an issuer may write any number for "never".
+        until = float(min(int(claims["exp"]), 1 << 60)) + self._settings.jwt_leeway
+        return Caller("jwt", name, allowed), until
 
     def _decode(self, token: str, keys: list[Any], algorithm: str) -> dict[str, Any]:
         error: Exception = TokenRefused("no key of the issuer signed it")

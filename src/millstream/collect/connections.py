@@ -11,7 +11,11 @@ from typing import Any
 
 import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from millstream.collect.asgi import Problem
@@ -22,6 +26,7 @@ CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the
 _SPARE_FILES = 200  # descriptors that the journal, Kafka and sources need beside connections
 _BODY_GRACE = 5.0  # seconds before a body's speed is looked at
 _LINGER = 5.0  # seconds that a body which was answered already may go on coming
+_FRAMING = 16  # bytes that may frame each byte of a body: a chunk of one takes five
 _FAREWELL = 1.0  # seconds to read a last answer: closing on unread data would take it back
 
 # What a connection waits for, or is busy with.
@@ -40,7 +45,7 @@ class Door:
         self.inside = 0
         self.refused: Counter[str] = Counter()  # by reason
         wanted = settings.max_connections + _SPARE_FILES
-        self._most = max(1, _open_files(wanted) - _SPARE_FILES)
+        self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
         self._by_network: Counter[str] = Counter()
 
     def enter(self, network: str) -> bool:
@@ -95,10 +100,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._phase = _HEAD
         self._since = door.now
         self._chunk = 0  # bytes of the piece that is being parsed
+        self._fresh = 0  # of these, what cannot belong to an earlier request
         self._head_bytes = 0
-        self._body_bytes = 0
+        self._body_bytes = 0  # without what frames it
+        self._framed_bytes = 0  # with it; of the pieces after the one that began it
         self._unsent = 0
         self._unsent_since = 0.0
+        self._running: RequestResponseCycle | None = None  # whose answer is being made
         self._refusal: Problem | None = None
         self._is_deaf = False  # nothing that still comes is heeded
 
@@ -118,30 +126,46 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._door.leave(self._network)
         self._network = ""
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            # uvicorn tells only the newest of several in a row: another would write to nobody.
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_deaf or self.transport is None or self.transport.is_closing():
             return
         self._chunk = len(data)
+        self._fresh = self._chunk if self._phase in (_IDLE, _HEAD) else 0
         self._head_bytes += self._chunk
+        self._framed_bytes += self._chunk
         super().data_received(data)
         most = self._door.settings.max_header_bytes
-        if self._phase == _HEAD and self._head_bytes > most and not self._is_deaf:
+        if self._is_deaf:
+            return
+        if self._phase == _HEAD and self._head_bytes > most:
+            self._end_with(self._too_large())
+        elif self._phase == _BODY and self._framed_bytes > most + _FRAMING * self._body_bytes:
+            # Chunks' extensions, or headers behind a body: these too must have an end.
             self._end_with(self._too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._phase = _HEAD
         self._since = self._door.now
-        self._head_bytes = self._chunk
+        self._head_bytes, self._fresh = self._fresh, 0
         if self._names:
             self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == _HEAD:  # what comes behind a body is no header: a proxy never saw it
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         most = self._door.settings.max_header_bytes
         if len(self.headers) > self._door.settings.max_headers or (
-            self._head_bytes > most  # only then can it be too large: a body may be in that count
+            self._head_bytes + self._chunk > most  # else it cannot be: a body may be in that count
             and len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > most
         ):
             self._refusal = self._too_large()
@@ -153,7 +177,11 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._phase = _BODY
         self._since = self._door.now
-        self._body_bytes = 0
+        self._body_bytes = self._framed_bytes = self._fresh = 0
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.collect.asgi import HeaderList, Message, Receive, Scope, Send
+from millstream.collect.asgi import HeaderList, Message, Problem, Receive, Scope, Send
 from millstream.collect.gate import Application
 
 _METHODS = b"GET, HEAD, POST"
 _EXPOSED = b"retry-after, ratelimit, ratelimit-policy, www-authenticate"
 _MAX_AGE = b"600"
+_ALLOWED = "millstream.origin"
 
 
 class Cors:
@@ -35,6 +36,8 @@ class Cors:
             await send({"type": "http.response.body", "body": b""})
             return
 
+        scope[_ALLOWED] = bool(allowed)
+
         async def marking(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = [*allowed, (b"access-control-expose-headers", _EXPOSED)] if allowed else []
@@ -49,6 +52,22 @@ class Cors:
         if origin is None or (origin not in self._origins and b"*" not in self._origins):
             return []
         return [(b"access-control-allow-origin", origin if b"*" not in self._origins else b"*")]
+
+
+def check_origin(scope: Scope, origin: str) -> None:
+    """Problem 403 if a page sends whose origin is neither allowed nor ours.
+
+    A browser sends some requests without asking first. Any page that someone opens on this machine
+    could so write to a collector that lets in whoever is here.
+    """
+    if scope.get(_ALLOWED):
+        return
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    if origin.partition("://")[2] != host.decode("latin-1"):
+        raise Problem(
+            403,
+            f"a page of {origin[:200]} may not send; name the origin in collect.cors_origins",
+        )
 
 
 def _preflight(headers: dict[bytes, bytes]) -> HeaderList:

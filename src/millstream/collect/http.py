@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from millstream.app import App
@@ -24,10 +25,14 @@ from millstream.collect.asgi import (
 )
 from millstream.collect.body import check_readable
 from millstream.collect.caller import check_writes
-from millstream.collect.describe import describe_streams, openapi
+from millstream.collect.cors import check_origin
+from millstream.collect.describe import describe_streams
+from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack, Intake, Overloaded
 from millstream.collect.lane import Lane
+from millstream.collect.openapi import openapi
 from millstream.collect.pressure import Pressure
+from millstream.collect.rate import charge
 from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
 from millstream.collect.unpacked import BodyRefused
@@ -51,7 +56,7 @@ class CollectApp:
         *,
         answers: Answers,
         pressure: Pressure,
-        look_up: Callable[[str], Awaitable[dict[str, Any]]],
+        look_up: Callable[[str, Callable[[str], None]], Awaitable[dict[str, Any]]],
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
     ) -> None:
@@ -64,7 +69,7 @@ class CollectApp:
         self._sources = sources
         self._fixed = {
             "/v1/streams": describe_streams(app),
-            "/v1/openapi.json": openapi(app),
+            "/v1/openapi.json": openapi(app, settings),
             "/health/live": {"status": "live"},
         }
 
@@ -92,9 +97,8 @@ class CollectApp:
             await answer_json(send, self._fixed[path])
         elif path.startswith(_RECEIPTS):
             _allow(scope, "GET", "HEAD")
-            found = await self._look_up(path[len(_RECEIPTS) :])
-            check_writes(scope, found["stream"])
-            await answer_json(send, found)
+            allowed = partial(check_writes, scope)
+            await answer_json(send, await self._look_up(path[len(_RECEIPTS) :], allowed))
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
             reason, details = self._health()
@@ -113,6 +117,8 @@ class CollectApp:
     async def _collect(self, lane: Lane, scope: Scope, receive: Receive, send: Send) -> None:
         ack = ack_of(lane.stream, scope["query_string"])
         request = read_request(scope["headers"])
+        if request.origin:
+            check_origin(scope, request.origin)
         try:
             check_readable(request.content_type, request.attributes)
         except BodyRefused as refused:
@@ -124,9 +130,15 @@ class CollectApp:
             raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
         arrival = self._arrival(lane, request, body)
         if ack == "none":
-            await self._pass(lane, arrival, send)
+            entry = self._pass(lane, arrival)
         else:
-            await self._take(lane, arrival, ack, send)
+            entry = await self._take(lane, arrival, ack)
+        charge(scope, entry.size)
+        if ack == "none":
+            await answer_empty(send)
+        else:
+            status, content = self._answers.of(entry, ack)
+            await answer_json(send, content, status)
 
     def _arrival(self, lane: Lane, request: Request, body: bytes) -> Arrival:
         return Arrival(
@@ -142,7 +154,7 @@ class CollectApp:
             request.idempotency_key,
         )
 
-    async def _take(self, lane: Lane, arrival: Arrival, ack: Ack, send: Send) -> None:
+    async def _take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
         try:
             entry = self._intake.take(lane, arrival, ack)
             assert entry.done is not None
@@ -151,17 +163,15 @@ class CollectApp:
             raise Problem(refused.status, str(refused)) from None
         except (JournalFull, JournalBroken) as error:
             raise self._not_taken(str(error)) from None
-        status, content = self._answers.of(entry, ack)
-        await answer_json(send, content, status)
+        return entry
 
-    async def _pass(self, lane: Lane, arrival: Arrival, send: Send) -> None:
+    def _pass(self, lane: Lane, arrival: Arrival) -> Entry:
         try:
-            self._intake.take_past(lane, arrival)
+            return self._intake.take_past(lane, arrival)
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
         except Overloaded as error:
             raise self._not_taken(str(error)) from None
-        await answer_empty(send)
 
     def _not_taken(self, reason: str) -> Problem:
         return Problem(

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from millstream.errors import MillstreamError, SettingsError
+from millstream.source.base import without_secrets
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 _MOST_BYTES = 256 * 1024
@@ -40,6 +41,7 @@ class KeySet:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._place = place
+        self._shown = without_secrets(place) if "://" in place else place
         self._is_url = "://" in place
         self._refresh = refresh
         self._refresh_least = refresh_least
@@ -106,7 +108,7 @@ class KeySet:
             self._read_at = self._clock()
 
     def _take(self, text: bytes) -> None:
-        keys = _parse(text, self._place)
+        keys = _parse(text, self._shown)
         if [_comparable(each) for each in keys] != [_comparable(each) for each in self._keys]:
             self.version += 1
         self._keys = keys
@@ -129,18 +131,24 @@ async def _fetch(url: str) -> bytes:
         async with (
             asyncio.timeout(_FETCH_SECONDS),
             httpx.AsyncClient(verify=trusted) as http,
-            http.stream("GET", url) as response,
+            http.stream("GET", url, headers={"accept-encoding": "identity"}) as response,
         ):
-            response.raise_for_status()
+            if response.status_code != 200:
+                raise MillstreamError(
+                    f"cannot read the issuer's keys from {without_secrets(url)}: it answers with "
+                    f"{response.status_code}"
+                )
             text = b""
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():  # small on the wire may be large unpacked
                 text += chunk
                 if len(text) > _MOST_BYTES:
                     break
             return text
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise MillstreamError(f"cannot read the issuer's keys from {url}: {reason}") from None
+        raise MillstreamError(
+            f"cannot read the issuer's keys from {without_secrets(url)}: {reason}"
+        ) from None
 
 
 def _parse(text: bytes, place: str) -> list[tuple[str | None, str, Any]]:
@@ -163,8 +171,10 @@ def _parse(text: bytes, place: str) -> list[tuple[str | None, str, Any]]:
 
 def _usable(entry: dict[str, Any]) -> tuple[str | None, str, Any] | None:
     """The key, if it is a public one for signatures that we take, and what it is for."""
-    if entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC", "OKP"):
+    if entry.get("kty") not in ("RSA", "EC", "OKP"):
         return None  # `oct` among them: a shared secret is none once others can read it
+    if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
+        return None
     try:
         key = jwt.PyJWK.from_dict({name: entry[name] for name in entry if name != "d"}).key
     except (jwt.PyJWTError, ValueError, TypeError):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,22 +21,25 @@ from millstream.errors import MillstreamError, SettingsError
 PREFIX = "msk_"  # for people, and for programs that look for secrets where none should be
 
 
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class Key(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a key; not the key."""
 
     name: str
-    sha256: str
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     write: list[str]  # patterns of streams
-    created: datetime
-    expires: datetime | None = None
-    rate: float | None = None  # events a second
+    created: _Moment
+    expires: _Moment | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None  # events a second
 
     def expired(self, now: float) -> bool:
         return self.expires is not None and self.expires.timestamp() <= now
 
 
 class _Content(msgspec.Struct):
-    version: int = 1
+    version: Literal[1] = 1
     keys: list[Key] = []
 
 
@@ -62,7 +66,7 @@ class KeyFile:
             return []
         except (OSError, msgspec.DecodeError) as error:
             raise SettingsError(
-                f"cannot read the keys in {self._path}: {error}",
+                f"cannot read the keys in {self._path}: {_reason(error)}",
                 remedy="correct it, or make the keys again with `millstream keys create`",
             ) from None
 
@@ -97,20 +101,33 @@ class KeyFile:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[Key]]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path.with_suffix(".lock"), "a", encoding="utf-8") as guard:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            keys = self.read()
-            yield keys
-            fresh = self._path.with_suffix(".new")
-            fresh.unlink(missing_ok=True)
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                content = msgspec.json.encode(_Content(keys=keys))
-                file.write(msgspec.json.format(content, indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._path.with_suffix(".lock"), "a", encoding="utf-8") as guard:
+                fcntl.flock(guard, fcntl.LOCK_EX)
+                keys = self.read()
+                yield keys
+                self._replace(msgspec.json.encode(_Content(keys=keys)))
+        except OSError as error:
+            raise MillstreamError(
+                f"cannot change the keys in {self._path}: {_reason(error)}; they are as before",
+                remedy="write as the user whose collector reads them, or choose another --home",
+            ) from None
+
+    def _replace(self, content: bytes) -> None:
+        fresh = self._path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.format(content, indent=2) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # or a crash could bring a revoked key back
+        finally:
+            os.close(folder)
 
 
 class KeyRing:
@@ -153,3 +170,7 @@ class KeyRing:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)

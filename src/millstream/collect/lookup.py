@@ -53,13 +53,17 @@ class Lookup:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._searches: OrderedDict[Receipt, Search] = OrderedDict()
 
-    async def __call__(self, text: str) -> Answer:
-        """Where the event is; Problem 404 for no receipt of ours, 410 if it is gone."""
+    async def __call__(self, text: str, check: Callable[[str], None] = lambda _: None) -> Answer:
+        """Where the event is; Problem 404 for no receipt of ours, 410 if it is gone.
+
+        `check` is asked, before anything is said or looked for, whether the stream may be told of.
+        """
         receipt = self._receipts.read(text)
         if receipt is None:
             raise Problem(404, f"{text[:200]!r} is no receipt of this system")
         if receipt.stream not in self._app.streams:
             raise Problem(404, f"the receipt is for stream {receipt.stream}, which is not there")
+        check(receipt.stream)
         if self._is_ours(receipt) and self._is_pending(receipt.sequence):
             return self._answer(receipt, "journaled")
         try:

@@ -63,7 +63,7 @@ class ProtectionSettings(BaseModel):
     tls_client_ca: str = Field(
         "",
         description="Authorities (PEM) whose client certificates are accepted. Each client must "
-        "show one, unless auth has other logins beside certificate.",
+        "show one, unless auth has certificate beside other logins: then any of them will do.",
     )
     tls_client_streams: dict[str, list[str]] = Field(
         default_factory=dict,
@@ -113,7 +113,7 @@ class ProtectionSettings(BaseModel):
     )
     min_body_rate: float = Field(
         240.0,
-        ge=0,
+        gt=0,
         description="Bytes a second that a body must come with on average, after 5 s; else 408.",
     )
     write_timeout: float = Field(

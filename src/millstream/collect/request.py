@@ -34,6 +34,13 @@ class Request(NamedTuple):
     attributes: dict[str, str]
     correlation: str
     idempotency_key: str
+    origin: str = ""  # whose page a browser sends it for
+
+
+def levels_of(stream: Stream) -> tuple[Ack, tuple[Ack, ...]]:
+    """The stream's default acknowledgement, and those that a sender may ask for."""
+    default, least = _LEVELS[stream.delivery]
+    return default, tuple(ack for ack in _ACKS.values() if ack != "none" or least == "none")
 
 
 def ack_of(stream: Stream, query: bytes) -> Ack:
@@ -61,7 +68,7 @@ def ack_of(stream: Stream, query: bytes) -> Ack:
 
 def read_request(headers: Iterable[tuple[bytes, bytes]]) -> Request:
     """The headers of a request; Problem 415 for an encoding that is not read."""
-    content_type = encoding = traceparent = correlation = key = ""
+    content_type = encoding = traceparent = correlation = key = origin = ""
     announced, has_attributes = 0, False
     for name, value in headers:
         match name:
@@ -77,6 +84,8 @@ def read_request(headers: Iterable[tuple[bytes, bytes]]) -> Request:
                 correlation = _text(name, value)
             case b"idempotency-key":
                 key = _text(name, value)
+            case b"origin":
+                origin = value.decode("latin-1")
             case _ if name.startswith(b"ce-"):
                 has_attributes = True
     attributes: dict[str, str] = {}
@@ -85,7 +94,9 @@ def read_request(headers: Iterable[tuple[bytes, bytes]]) -> Request:
             attributes = attributes_in(headers)
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-    return Request(content_type, announced, encoding, traceparent, attributes, correlation, key)
+    return Request(
+        content_type, announced, encoding, traceparent, attributes, correlation, key, origin
+    )
 
 
 def _encoding(value: bytes) -> str:

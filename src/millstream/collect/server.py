@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -17,10 +18,10 @@ from millstream.collect.connections import Door, GuardedProtocol
 from millstream.collect.cors import Cors
 from millstream.collect.gate import Application, Gate
 from millstream.collect.settings import CollectSettings
-from millstream.collect.tls import Certificate, TlsDoor
+from millstream.collect.tls import Certificate, TlsListener
 from millstream.errors import SettingsError
 
-_LOOK_SECONDS = 1.0  # between looks at files that may have changed
+_LOOK_SECONDS = 0.5  # between looks at files that may have changed
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Server(uvicorn.Server):
                 # Anybody could write X-Forwarded-For: it counts only from where the settings say.
                 proxy_headers=bool(settings.trusted_proxies),
                 forwarded_allow_ips=settings.trusted_proxies,
-                timeout_keep_alive=round(settings.idle_timeout),
+                timeout_keep_alive=math.ceil(settings.idle_timeout),
                 timeout_graceful_shutdown=round(settings.stop_timeout) + 1,
             )
         )
@@ -73,7 +74,8 @@ class Server(uvicorn.Server):
         if self._certificate is None:
             await super().startup(sockets)
         else:
-            await self._start_tls(self._certificate, sockets or [])
+            self.servers = []
+            self._start_tls(self._certificate, sockets or [])
         self._started.set()
 
     async def ready(self) -> None:
@@ -98,24 +100,17 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
-        # Not by uvicorn, which would count a connection only after its handshake, and keep one
-        # certificate for ever.
+    def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
         def inner(network: str) -> GuardedProtocol:
             state: dict[str, Any] = {}
             return GuardedProtocol(
                 self.config, self.server_state, state, door=self.door, counted=network
             )
 
-        loop = asyncio.get_running_loop()
-        self.servers = [
-            await loop.create_server(
-                lambda: TlsDoor(certificate, self.door, inner),
-                sock=each,
-                backlog=self.config.backlog,
-            )
-            for each in sockets
-        ]
+        for each in sockets:
+            listener = TlsListener(each, certificate, self.door, inner)
+            listener.start(self.config.backlog)
+            self.servers.append(cast(asyncio.Server, listener))
         self.started = True
 
     async def _reload(self) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
-from millstream.collect.connections import Door, GuardedProtocol, peer_network
+from millstream.collect.connections import Door, GuardedProtocol, network_of
 from millstream.collect.protection_settings import ProtectionSettings
 from millstream.errors import SettingsError
 
 # TLS 1.2 with forward secrecy and authenticated encryption only; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-
-_logger = logging.getLogger(__name__)
+_PAUSE = 0.05  # seconds, when nothing can be accepted
 
 
 class Certificate:
@@ -44,57 +44,75 @@ class Certificate:
         return [_stat(file) for file in self._files]
 
 
-class TlsDoor(asyncio.Protocol):
-    """A connection until its handshake is done: counted from its first moment, and hurried."""
+class TlsListener:
+    """Accepts connections: each is counted from its first moment, and its handshake hurried.
+
+    Not left to the loop's own server, which would count one only after its handshake, and keep the
+    certificate of its start for ever.
+    """
 
     def __init__(
-        self, certificate: Certificate, door: Door, inner: Callable[[str], GuardedProtocol]
+        self,
+        listener: socket.socket,
+        certificate: Certificate,
+        door: Door,
+        inner: Callable[[str], GuardedProtocol],
     ) -> None:
+        self._listener = listener
         self._certificate = certificate
         self._door = door
         self._inner = inner
-        self._network = ""
-        self._early: list[bytes] = []
-        self._is_lost = False
-        self._shaking: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        network = peer_network(transport)
-        if not self._door.enter(network):
-            transport.abort()
-            return
-        self._network = network
-        transport.pause_reading()  # the first bytes are for TLS
-        self._shaking = asyncio.get_running_loop().create_task(self._shake(transport))
+    def start(self, backlog: int) -> None:
+        """Listen from now on."""
+        self._listener.setblocking(False)
+        self._listener.listen(backlog)
+        self._keep(self._accept())
 
-    def data_received(self, data: bytes) -> None:
-        self._early.append(data)  # came with the end of the handshake
+    def close(self) -> None:
+        """Accept nobody any more; handshakes that are under way end."""
+        for task in self._tasks:
+            task.cancel()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
+    async def wait_closed(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def _shake(self, transport: asyncio.Transport) -> None:
-        encrypted = None
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(self._listener)
+            except OSError:  # no descriptor is free, or the peer is gone already
+                await asyncio.sleep(_PAUSE)
+                continue
+            network = network_of(address[0])
+            if self._door.enter(network):
+                self._keep(self._shake(connection, network))
+            else:
+                connection.close()
+
+    async def _shake(self, connection: socket.socket, network: str) -> None:
+        protocol = self._inner(network)
         try:
-            encrypted = await asyncio.get_running_loop().start_tls(
-                transport,
-                self,
-                self._certificate.context,
-                server_side=True,
+            await self._loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._certificate.context,
                 ssl_handshake_timeout=self._door.settings.header_timeout,
             )
-        except (OSError, ssl.SSLError):  # ConnectionError and TimeoutError are among them
+        except OSError:  # a TLS error, a lost connection and a timeout are each one
             self._door.refused["tls"] += 1
-        if encrypted is None or self._is_lost:
-            transport.abort()
-            self._door.leave(self._network)
-            return
-        inner = self._inner(self._network)
-        encrypted.set_protocol(inner)
-        inner.connection_made(encrypted)
-        for data in self._early:
-            inner.data_received(data)
+        finally:
+            if protocol.transport is None:  # it never came to be, so it will not leave either
+                self._door.leave(network)
+                connection.close()
 
 
 def _context(settings: ProtectionSettings) -> ssl.SSLContext:
@@ -120,8 +138,8 @@ def _context(settings: ProtectionSettings) -> ssl.SSLContext:
                 f"cannot use the authorities in {settings.tls_client_ca}: {_reason(error)}",
                 remedy="collect.tls_client_ca must be certificates in PEM",
             ) from None
-        only = set(settings.auth) <= {"certificate"}
-        context.verify_mode = ssl.CERT_REQUIRED if only else ssl.CERT_OPTIONAL
+        is_choice = "certificate" in settings.auth and len(set(settings.auth)) > 1
+        context.verify_mode = ssl.CERT_OPTIONAL if is_choice else ssl.CERT_REQUIRED
     return context
 
 

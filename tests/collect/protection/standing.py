@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,43 @@ class Echo:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What came back for one request."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def problem(self) -> dict[str, Any]:
+        """What it says is wrong."""
+        assert self.headers["content-type"] == "application/problem+json", self
+        content: dict[str, Any] = json.loads(self.body)
+        assert content["status"] == self.status
+        return content
+
+
+def request(
+    path: str = "/v1/streams/clicks",
+    body: bytes = b"{}",
+    *,
+    method: str = "POST",
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """The bytes of a request."""
+    lines = {"host": "x", "content-length": str(len(body)), **(headers or {})}
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1") + body
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """The next answer on a connection."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Answer(int(first.split()[1]), headers, body)
+
+
+@dataclass(frozen=True)
 class Standing:
     """A server that listens."""
 
@@ -74,6 +112,12 @@ class Standing:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def ask(self, *request_of: Any, seconds: float = 30.0, **more: Any) -> Answer:
+        """The answer to one request, on a connection of its own."""
+        async with asyncio.timeout(seconds), self.connect() as (reader, writer):
+            writer.write(request(*request_of, **more))
+            return await read_answer(reader)
 
     async def exchange(self, data: bytes, *, seconds: float = 30.0) -> bytes:
         """All that it answers to some bytes until it closes the connection."""

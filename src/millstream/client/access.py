@@ -1,0 +1,52 @@
+"""How a sender shows who it is, and knows the collector again: a key, an authority's certificate.
+
+Neither is ever part of a message: an error may name the file, not what is in it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`key` is an API key or a token; `ca` a file of certificates (PEM) to trust, not the usual."""
+
+    key: str = field(default="", repr=False)
+    ca: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """What an httpx client is made with; SettingsError if it cannot be used."""
+        options: dict[str, Any] = {"trust_env": False}
+        if self.key:
+            if not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
+                raise SettingsError(
+                    "the key is not one line of printable characters",
+                    remedy="give it as `millstream keys create` printed it",
+                )
+            options["headers"] = {"authorization": f"Bearer {self.key}"}
+        if self.ca:
+            try:
+                options["verify"] = ssl.create_default_context(cafile=self.ca)
+            except OSError as error:
+                raise SettingsError(
+                    f"cannot use the certificates in {self.ca}: {error.strerror or 'not PEM'}",
+                    remedy="give a file of certificates in PEM",
+                ) from None
+        return options
+
+
+def read_key(file: Path) -> str:
+    """The key that a file holds."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(
+            f"cannot read the key in {file}: {why}", remedy="give a file with nothing but the key"
+        ) from None

@@ -1,0 +1,105 @@
+"""How much a caller may send: counted in events, told in headers, and paid back over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.collect import rate
+from millstream.collect.asgi import Problem
+from millstream.collect.rate import Bucket, Rates
+
+from .standing import standing
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def headers(bucket: Bucket) -> dict[bytes, bytes]:
+    return dict(bucket.headers())
+
+
+def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Clock) -> None:
+    rates = Rates(2.0, clock)
+    bucket = rates.admit("shop", 10)  # 20 may come at once
+    assert headers(bucket) == {
+        b"ratelimit-policy": b'"events";q=20;w=2',
+        b"ratelimit": b'"events";r=19;t=1',
+    }
+    bucket.owe(99)
+    assert headers(bucket)[b"ratelimit"] == b'"events";r=0;t=10'
+    with pytest.raises(Problem) as refused:
+        rates.admit("shop", 10)
+    assert refused.value.status == 429
+    assert dict(refused.value.headers)[b"retry-after"] == b"9"  # 80 are owed, and one is needed
+    clock.now += 8.0
+    with pytest.raises(Problem):
+        rates.admit("shop", 10)
+    clock.now += 0.11
+    rates.admit("shop", 10)
+    rates.admit("another", 10)
+
+
+def test_over_time_nobody_gets_more_than_the_rate(clock: Clock) -> None:
+    rates, sent = Rates(1.0, clock), 0
+    for _ in range(1000):
+        try:
+            rates.admit("shop", 10).owe(6)
+            sent += 7
+        except Problem:
+            pass
+        clock.now += 0.1
+    assert 1000 <= sent <= 1000 + 20
+
+
+def test_callers_are_forgotten_before_they_fill_the_memory(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate, "_MOST_BUCKETS", 100)
+    rates = Rates(1.0, clock)
+    rates.admit("owes", 1).owe(1000)
+    for number in range(1000):
+        clock.now += 1.0 if number % 90 == 0 else 0.0
+        rates.bucket(f"c{number}", 1)
+        assert len(rates._buckets) <= 100
+    with pytest.raises(Problem):
+        rates.admit("owes", 1)
+
+
+async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> None:
+    async with standing(tmp_path, rate=5, rate_burst=2) as server:
+        first = await server.ask(body=b"{}\n" * 30)
+        assert first.status == 200
+        assert first.headers["ratelimit-policy"] == '"events";q=10;w=2'
+        assert first.headers["ratelimit"].startswith('"events";r=0;')
+        refused = await server.ask()
+        assert refused.status == 429
+        assert 1 <= int(refused.headers["retry-after"]) <= 5
+        assert "ratelimit" in refused.headers
+        assert "more than 5 events a second" in refused.problem()["detail"]
+        assert len(server.echo.bodies) == 1
+        assert (await server.ask("/health/live")).status == 200
+
+
+async def test_who_sends_comes_from_a_proxy_only_if_it_is_trusted(tmp_path: Path) -> None:
+    async with standing(tmp_path, rate=0.1, rate_burst=1) as server:
+        assert [(await server.ask(headers=of(n))).status for n in (1, 2)] == [200, 429]
+    trusted = {"rate": 0.1, "rate_burst": 1, "trusted_proxies": ["127.0.0.1"]}
+    async with standing(tmp_path, **trusted) as server:
+        statuses = [(await server.ask(headers=of(n))).status for n in (1, 2, 1)]
+        assert statuses == [200, 200, 429]
+
+
+def of(number: int) -> dict[str, str]:
+    return {"x-forwarded-for": f"203.0.113.{number}"}
