@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli import doctor, plan, query, rejected, run, send, status, tail, tiers
+from millstream.cli import (
+    audit,
+    doctor,
+    failed,
+    plan,
+    query,
+    rejected,
+    run,
+    send,
+    status,
+    tail,
+    tiers,
+    trace,
+)
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter
 
 COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
     ("One machine", (run.run, plan.plan, doctor.doctor)),
-    ("A running system", (status.status, tail.tail, send.send, query.query, rejected.rejected)),
+    ("A running system", (status.status, tail.tail, send.send, query.query)),
+    ("What became of events", (trace.trace, audit.audit, rejected.rejected, failed.failed)),
     ("One tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
 )
 
