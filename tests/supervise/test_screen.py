@@ -100,7 +100,7 @@ def test_sources_show_whether_they_are_heard_from() -> None:
     rsvps = drawn(sources_table(SYSTEM)).splitlines()[1]
     assert rsvps.split()[:4] == ["rsvps", "websocket", "◐", "retrying"]
     assert "1,200 messages" in rsvps
-    assert "ws://x  [red]refused" in rsvps  # a stranger's text is no markup
+    assert rsvps.rstrip().endswith("[red]refused")  # a stranger's text is no markup
 
 
 def test_the_journal_shows_how_full_it_is_and_why_it_takes_nothing() -> None:

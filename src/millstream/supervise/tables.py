@@ -88,13 +88,12 @@ def _count(counts: dict[str, Any], name: str) -> Text:
 def steps_table(system: dict[str, Any]) -> Table:
     """How long after its arrival an event is on disk, handed to Kafka, and confirmed by it."""
     streams = system["tiers"].get("collect", {}).get("streams", {})
-    titles = (">journaled", ">sent", ">acknowledged", "min / mean / p99 / max after the arrival")
-    table = grid("stream", *titles)
+    table = grid("after the arrival", "", ">journaled", ">sent", ">acknowledged")
     for stream in system["streams"]:
         counts = streams.get(stream["name"], {})
         steps = [counts.get(step) for step in ("journaled_ms", "sent_ms", "latency_ms")]
         if any(steps):
-            table.add_row(Text(stream["name"]), *map(_spread, steps))
+            table.add_row(Text(stream["name"]), "min / mean / p99 / max", *map(_spread, steps))
     return table
 
 
