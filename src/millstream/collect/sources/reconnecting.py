@@ -62,6 +62,8 @@ class ReconnectingReader(ABC, Generic[S]):
     def connected(self) -> None:
         """The peer has answered."""
         self._connections += 1
+        if self._failures:
+            _logger.info("%s for stream %s answers again", self._state.url, self.stream)
         self._state.state = "connected"
         self._state.reconnects = self._connections - 1
 
