@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.cli.collecting import bootstrap, collector, stored
 
 from millstream.collect.failed import FailedStore
 from millstream.home import Home
 from millstream.log.connection import admin
+from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
 
@@ -88,17 +90,24 @@ def test_a_failed_event_is_sent_again_once_and_the_counts_follow(
         assert json.loads(traced.out)["event"]["state"] == "logged"
         assert "no serve runs" in json.loads(traced.out)["unknown"]
 
-        put_by_another_program(log_settings, topic)
-        audited = run("audit", "--app", app_name)
-        assert audited.code == 1
-        assert f"✗ orders: {topic} was given 1 records more" in audited.out
+    # Another start, and one event that is in the log twice.
+    with collector(app_name, log_settings, home, "id LONG, city STRING", key="id") as http:
+        http.post("/v1/streams/orders", content=b'{"id": 3}')
+        found = run("audit", "--app", app_name, "--json", "--records")
+        assert found.code == 0, found.out
+        counts = json.loads(found.out)["streams"]["orders"]
+        assert (counts["accepted"], counts["logged"], counts["log"]["at_most"]) == (3, 3, 3)
+        assert json.loads(found.out)["notes"][0] == f"{topic}: 3 records were looked at"
+        put_again(log_settings, late)
+        found = run("audit", "--app", app_name, "--records")
+        assert found.code == 1
+        assert f"✗ orders: {topic} was given 1 records more" in found.out
+        assert f"✗ orders: 1 events are more than once in {topic}" in found.out
 
 
-def put_by_another_program(log: LogSettings, topic: str) -> None:
-    from confluent_kafka import Producer
-
+def put_again(log: LogSettings, record: Record) -> None:
     producer = Producer({"bootstrap.servers": log.bootstrap})
-    producer.produce(topic, b"{}")
+    producer.produce(record.topic, record.value, record.key, headers=list(record.headers))
     assert producer.flush(30) == 0
 
 

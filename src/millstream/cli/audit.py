@@ -25,8 +25,16 @@ _EVERY = 2.0
 @set_option
 @click.option("--app", default="", help="The pipeline, if the log has several.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--records", is_flag=True, help="Read every record too, and look for doubles.")
 @json_option
-def audit(home: Path, assignments: tuple[str, ...], app: str, watch: bool, as_json: bool) -> int:
+def audit(
+    home: Path,
+    assignments: tuple[str, ...],
+    app: str,
+    watch: bool,
+    records: bool,
+    as_json: bool,
+) -> int:
     """Check that every accepted event is accounted for, and that the log has what it should.
 
     Per stream: accepted = logged + rejected + failed + shed + duplicates + pending, over all
@@ -34,16 +42,24 @@ def audit(home: Path, assignments: tuple[str, ...], app: str, watch: bool, as_js
     counted as logged and rejected against what was ever written to the topics. The exit code is 1
     if it does not add up; what is off is named.
 
+    With --records each record that the topics hold is read, and an event that is there twice is
+    found.
+
     \b
     millstream audit
     millstream audit --watch
+    millstream audit --records
     millstream audit --json | jq .problems
     """
     from millstream.cli.balance import Auditor, app_of
 
     log = log_of(home, assignments)
     auditor = Auditor(log, app or app_of(log))
+    if watch and records:
+        raise click.UsageError("--records reads everything: not again and again with --watch")
     balance = auditor.balance()
+    if records:
+        auditor.find_doubles(balance)
     if watch:
         return follow(auditor, balance, as_json)
     if as_json:

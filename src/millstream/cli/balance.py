@@ -6,7 +6,9 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from millstream.cli.ledger import Counted, Ledger, Row, moment
+from millstream import event
+from millstream.cli.ledger import Counted, Ledger, Row
+from millstream.cli.text import moment
 from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
@@ -15,6 +17,7 @@ from millstream.log.topics import audit_topic, known_topics, rejected_topic, str
 _SECONDS = 30.0
 _LIVE_MS = 5_000  # a collector that has not reported for so long is not there
 _PATIENCE = 4.0  # seconds to wait for a report of each that is
+_STARTING = 3.0  # seconds in which one that has just started reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,24 @@ class Auditor:
 
     def balance(self) -> Balance:
         """How it stands now; blocks. LogError if Kafka does not answer."""
+        balance, surplus = self._look()
+        deadline = time.monotonic() + _STARTING
+        while surplus and time.monotonic() < deadline:
+            # A collector that has just started may not have reported yet.
+            time.sleep(0.5)
+            balance, surplus = self._look()
+        return balance
+
+    def _look(self) -> tuple[Balance, bool]:
+        """The balance, and whether a topic has more than it should."""
         self._read()
         names = list(self._ledger.rows()[0])
         topics = known_topics(self._log)
         before = self._ends(names, topics)
         since = time.time_ns() // 1_000_000
         self._await_reports(since)
-        rows, problems = self._ledger.rows()
+        counted, problems = self._ledger.rows()
+        rows = {name: counted[name] for name in names}
         after = self._ends(names, topics)
         balance = Balance(self._app, rows, {}, {}, problems)
         for make, into in ((stream_topic, balance.written), (rejected_topic, balance.rejected)):
@@ -90,8 +104,32 @@ class Auditor:
                 if topic in before and topic in after:
                     first, end = after[topic]
                     into[name] = Written(before[topic][1], end, end - first)
-        self._judge(balance, since)
-        return balance
+        return balance, self._judge(balance, since)
+
+    def find_doubles(self, balance: Balance) -> None:
+        """Read all that the topics hold, and name those in which an event is more than once."""
+        there = [(name, stream_topic(self._app, name)) for name in balance.written]
+        there += [(name, rejected_topic(self._app, name)) for name in balance.rejected]
+        for name, topic in there:
+            looked_at, doubles = self._doubles(topic)
+            balance.notes.append(f"{topic}: {looked_at:,} records were looked at")
+            if doubles:
+                balance.problems.append(f"{name}: {doubles:,} events are more than once in {topic}")
+
+    def _doubles(self, topic: str) -> tuple[int, int]:
+        seen: dict[str, set[tuple[int, int]]] = {}
+        looked_at = doubles = 0
+        for partition, (first, end) in bounds(self._log, topic, _SECONDS).items():
+            if first == end:
+                continue
+            for record in read_range(self._log, topic, partition, first, end, patience=_SECONDS):
+                looked_at += 1
+                if identity := event.identity(record.headers):
+                    collector, sequence, index = identity
+                    numbers = seen.setdefault(collector, set())
+                    doubles += (sequence, index) in numbers
+                    numbers.add((sequence, index))
+        return looked_at, doubles
 
     def _read(self) -> None:
         first, end = bounds(self._log, self._topic, _SECONDS).get(0, (0, 0))
@@ -126,13 +164,14 @@ class Auditor:
                     found[topic] = (sum(first for first, _ in held), sum(end for _, end in held))
         return found
 
-    def _judge(self, balance: Balance, since: int) -> None:
+    def _judge(self, balance: Balance, since: int) -> bool:
         silent = [
             starts[-1]
             for starts in self._ledger.collectors().values()
             if not starts[-1].ended and starts[-1].at < since
         ]
         killed = [*self._ledger.killed(), *silent]
+        surplus = False
         for name, row in balance.rows.items():
             pairs = (
                 ("logged", row.logged, balance.written.get(name), stream_topic),
@@ -151,11 +190,13 @@ class Auditor:
                     )
                 more = written.at_least - counted - row.pending - row.unseen
                 if more > 0:
+                    surplus = True
                     self._judge_more(balance, name, topic, more, word, killed)
                 if written.held < written.at_most:
                     gone = written.at_most - written.held
                     balance.notes.append(f"{topic}: {gone:,} records are past its retention")
         self._note(balance, killed)
+        return surplus and not killed and self._is_whole
 
     def _judge_more(
         self, balance: Balance, name: str, topic: str, more: int, word: str, killed: list[Counted]

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import msgspec
 
-from millstream.audit import JournalState, StreamCounts, Tier, ViewCounts
+from millstream.audit import JournalState, StreamCounts, Tier
+from millstream.cli.text import moment
 
 SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
 
@@ -33,7 +33,6 @@ class Counted(msgspec.Struct):
     at: int
     started_at: int
     streams: dict[str, StreamCounts] = {}
-    views: dict[str, ViewCounts] = {}
     journal: JournalState | None = None
     ended: bool = False
 
@@ -164,7 +163,3 @@ def _settle_rest(name: str, row: Row, waits: int, last: Counted, problems: list[
             f"{name}: {lost:,} accepted events are neither in the journal of collector "
             f"{last.instance} nor settled"
         )
-
-
-def moment(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
