@@ -298,7 +298,10 @@ class Forwarder:
                 _logger.error("cannot keep what Kafka refused: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
         _logger.error(
-            "Kafka refused an event for good: %s; see `millstream failed show %s`", reason, name
+            "Kafka refused an event for good: %s; see `millstream failed show %s`",
+            reason,
+            name,
+            extra={"topic": record.topic, "failed": name},
         )
         self._settle(entry, index)
 

@@ -46,6 +46,15 @@ class Reporter:
 
     async def run(self) -> None:
         """Report until cancelled."""
+        journal = self._intake.journal
+        _logger.info(
+            "collector %s has %d streams and %d sources; %d entries wait in its journal",
+            journal.identity,
+            len(self._intake.lanes),
+            len(self._sources),
+            journal.pending_entries,
+            extra={"collector": journal.identity, "start": journal.start},
+        )
         while True:
             self.report()
             await asyncio.sleep(_EVERY_SECONDS)
@@ -69,7 +78,12 @@ class Reporter:
         )
         for name, counts in report.streams.items():
             if missing := counts.missing():
-                _logger.error("the counts of stream %s do not add up: off by %d", name, missing)
+                _logger.error(
+                    "the counts of stream %s do not add up: off by %d",
+                    name,
+                    missing,
+                    extra={"stream": name, "missing": missing},
+                )
         try:
             future = self._producer.send(
                 self._topic,
