@@ -1,6 +1,6 @@
 // A stand-in for `serve` with a made-up Meetup, for work on the dashboard without Kafka and Spark:
 //   npm run build && npm run standin          → http://127.0.0.1:8500
-// Environment: PORT, RATE (events a second), DOWN (a tier), EMPTY=1 (no rows), HOSTILE=1 (markup in texts).
+// Environment: PORT, RATE (events a second), DOWN (a tier), BROKEN (why the journal takes nothing), EMPTY=1 (no rows), HOSTILE=1 (markup in texts).
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
@@ -9,6 +9,7 @@ import { WebSocketServer } from "ws";
 const port = Number(process.env.PORT ?? 8500);
 const rate = Number(process.env.RATE ?? 30);
 const down = process.env.DOWN ?? "";
+const broken = process.env.BROKEN ?? "";
 const empty = process.env.EMPTY === "1";
 const root = new URL("../../src/millstream/serve/static/", import.meta.url).pathname;
 
@@ -109,7 +110,7 @@ if (!empty) {
   }, 50);
 }
 
-const spread = (p50) => ({ p50: p50 * (0.9 + 0.2 * Math.random()), p99: p50 * (3.5 + Math.random()), max: p50 * 8, count: 200 });
+const spread = (p50) => ({ p50: p50 * (0.9 + 0.2 * Math.random()), p99: p50 * (3.5 + Math.random()), max: p50 * 8, min: p50 / 3, mean: p50 * 1.2, count: 200 });
 let measured = { at: Date.now(), total, changes, rate: 0, changeRate: 0 };
 setInterval(() => {
   const seconds = (Date.now() - measured.at) / 1000;
@@ -125,7 +126,10 @@ function system() {
     streams: [{ name: "rsvps", topic: "meetup.stream.rsvps", columns: [], key: "rsvp_id", delivery: "exactly_once", source: { kind: "websocket", url: "ws://127.0.0.1:8600/rsvps" } }],
     views: views.map((view) => ({ ...view, rows: tables.get(view.name).rows.size, position: position(tables.get(view.name)) })),
     tiers: {
-      collect: { state: state("collect"), instances: 1, rate: measured.rate, accepted: total, logged: total, rejected: empty ? 0 : 12, pending: 3, latency_ms: empty ? null : spread(2.1), sources: [{ stream: "rsvps", kind: "websocket", url: "ws://127.0.0.1:8600/rsvps", state: down === "collect" ? "retrying" : "connected" }] },
+      collect: { state: state("collect"), instances: 1, rate: measured.rate, accepted: total + 15, logged: total, rejected: empty ? 0 : 12, pending: 3, unaccounted: 0,
+        latency_ms: empty ? null : spread(4.1), journaled_ms: empty ? null : spread(0.8), sent_ms: empty ? null : spread(0.9),
+        journal: { entries: 3, bytes: 1_800, stored_bytes: 41_000_000, max_bytes: 1_000_000_000, broken: broken },
+        sources: [{ stream: "rsvps", kind: "websocket", url: "ws://127.0.0.1:8600/rsvps", rate: measured.rate, state: down === "collect" ? "retrying" : "connected" }] },
       log: { state: state("log"), rate: measured.rate },
       analyze: { state: state("analyze"), rate: measured.changeRate, latency_ms: empty ? null : spread(9.4), views: all },
       serve: { state: "up", instances: 1, clients: sockets.size, rate: measured.changeRate, latency_ms: empty ? null : spread(1.3), views: all },

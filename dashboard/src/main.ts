@@ -3,6 +3,7 @@ import "@fontsource-variable/geist-mono/wght.css";
 import "./style/palette.css";
 import "./style/page.css";
 import "./style/tiers.css";
+import "./style/intake.css";
 import "./style/card.css";
 import "./style/pictures.css";
 import { Page } from "./ui/page";

@@ -1,7 +1,8 @@
 """What the tiers tell about themselves through the log: counts, and what each view is.
 
-A `Report` goes to the audit topic every second, from every process. A `ViewDescription` goes to the
-compacted topic of views whenever `analyze` starts that view.
+A `Report` goes to the audit topic every second, from every process. A command that moves events
+writes one, too. A `ViewDescription` goes to the compacted topic of views whenever `analyze` starts
+that view.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-Tier = Literal["collect", "analyze", "serve"]
+Tier = Literal["collect", "analyze", "serve", "command"]
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -66,6 +67,16 @@ class SourceState(msgspec.Struct, omit_defaults=True):
     behind_unit: str = ""  # of what: messages, bytes, files
 
 
+class JournalState(msgspec.Struct, omit_defaults=True):
+    """A collector's journal now."""
+
+    entries: int = 0  # that wait for Kafka
+    bytes: int = 0  # of those
+    stored_bytes: int = 0  # what its files take: settled entries may share one with others
+    max_bytes: int = 0
+    broken: str = ""  # why it takes nothing; empty while it does
+
+
 class ViewCounts(msgspec.Struct, omit_defaults=True):
     """One view in one process: `analyze` fills state and restarts, `serve` rows and latency."""
 
@@ -86,7 +97,11 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """What one process has counted since it started."""
+    """What one process has counted since it started.
+
+    Of tier `command`: what it moved from one count to another, once; so accepted is 0, and a
+    count that it took from is below 0.
+    """
 
     tier: Tier
     instance: str
@@ -96,6 +111,8 @@ class Report(msgspec.Struct, omit_defaults=True):
     sources: list[SourceState] = []
     views: dict[str, ViewCounts] = {}
     clients: int = 0
+    journal: JournalState | None = None
+    ended: bool = False  # it ended in order: nothing is counted after this
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import xxhash
@@ -35,6 +36,19 @@ class Event:
     key: str | None
     collected_at: int  # milliseconds since the epoch; becomes the record's timestamp
     headers: dict[str, str] = field(default_factory=dict)
+
+
+def identity(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int, int] | None:
+    """Collector, sequence and index: no other event has the same. None if it is not one of ours."""
+    given = dict(headers)
+    try:
+        return (
+            (given[COLLECTOR] or b"").decode(),
+            int(given[SEQUENCE] or b""),
+            int(given.get(INDEX) or b"0"),
+        )
+    except (KeyError, ValueError):
+        return None
 
 
 def fingerprint(value: bytes) -> str:

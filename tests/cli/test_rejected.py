@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
+from tests.cli.collecting import bootstrap, collector, stored
 
-from millstream import App
-from millstream.cli.rejected import since_when
-from millstream.collect.schemas import check_schemas
-from millstream.collect.service import collecting
-from millstream.collect.settings import CollectSettings
+from millstream.cli.kept import since_when
 from millstream.errors import MillstreamError
-from millstream.home import Home
-from millstream.listen import bind
-from millstream.log.consumer import bounds, read_range
-from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
-from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -36,51 +22,6 @@ BODY = b"""{"id": 1, "price": 2.5}
 {"id": 3, "price": "\\u001b[2Jcheap"}
 {"id": "four"}
 no JSON"""
-
-
-@contextlib.contextmanager
-def collector(
-    name: str, log: LogSettings, home: Path, schema: str, **stream: Any
-) -> Iterator[httpx.Client]:
-    """A collector in a thread of its own, as the commands find it in its home."""
-    app, place = App(name), Home(home)
-    app.stream("orders", schema=schema, **stream)
-    ensure_topics(app, log)
-    check_schemas(app, log, accept=True)
-    settings = Settings(log=log, collect=CollectSettings(port=0))
-    ready, url, loop = threading.Event(), "", asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        nonlocal url
-        listener = bind("127.0.0.1", 0, tier="collect")
-        async with collecting(app, settings, place, listener) as url:
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
-    thread.start()
-    try:
-        assert ready.wait(60)
-        place.announce("kafka", bootstrap=log.bootstrap)
-        place.announce("collect", url=url)
-        with httpx.Client(base_url=url, timeout=60) as http:
-            yield http
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(60)
-        loop.close()
-        place.withdraw()
-
-
-def stored(log: LogSettings, app: str) -> list[Record]:
-    topic = stream_topic(app, "orders")
-    return [
-        record
-        for partition, (first, end) in bounds(log, topic).items()
-        if first < end
-        for record in read_range(log, topic, partition, first, end)
-    ]
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
@@ -126,10 +67,6 @@ def test_rejected_events_are_replayed_once_after_the_schema_was_put_right(
     headers = {name: value.decode() for name, value in records[2].headers}
     assert headers["ce_originalid"] == first["headers"]["ce_id"]
     assert headers["ce_time"] == first["headers"]["ce_time"]
-
-
-def bootstrap(log: LogSettings) -> str:
-    return f"log.bootstrap={log.bootstrap}"
 
 
 def test_rejected_events_are_listed_and_shown_and_cannot_steer_the_terminal(

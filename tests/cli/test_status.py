@@ -37,6 +37,25 @@ def test_a_tier_that_is_missing_or_silent_is_a_problem() -> None:
     assert problems_of(UP, system(log="down")) == ["kafka is down"]
 
 
+def test_what_keeps_events_out_and_counts_that_are_off_are_problems() -> None:
+    now = system()
+    now["tiers"]["collect"] |= {
+        "journal": {"broken": "disk full", "max_bytes": 10},
+        "sources": [
+            {"stream": "orders", "state": "retrying", "error": "refused"},
+            {"stream": "clicks", "state": "connected"},
+        ],
+        "unaccounted": 3,
+    }
+    assert problems_of(UP, now) == [
+        "the journal takes nothing: disk full",
+        "the source of orders is retrying: refused",
+        "3 accepted events are accounted for nowhere: see `millstream audit`",
+    ]
+    now["tiers"]["collect"] = {"state": "up", "journal": {"stored_bytes": 10, "max_bytes": 10}}
+    assert "the journal is full" in problems_of(UP, now)[0]
+
+
 def test_a_server_that_does_not_answer_is_a_problem() -> None:
     assert problems_of(UP, None) == ["no figures: serve does not answer"]
 

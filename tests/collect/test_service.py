@@ -94,8 +94,8 @@ async def test_it_reports_every_second_and_the_counts_add_up(collector: Collecto
 
     async def reported() -> Report | None:
         records = await asyncio.to_thread(read_topic, collector.log, topic)
-        report = msgspec.json.decode(records[-1].value or b"", type=Report)
-        return report if report.streams["clicks"].rejected else None
+        reports = [msgspec.json.decode(record.value or b"", type=Report) for record in records]
+        return reports[-1] if reports and reports[-1].streams["clicks"].rejected else None
 
     await until(reported)
     report = await reported()
@@ -110,6 +110,12 @@ async def test_it_reports_every_second_and_the_counts_add_up(collector: Collecto
     assert all(step is not None and 0 < step.min <= step.mean <= step.max for step in steps)
     assert report.tier == "collect"
     assert report.started_at <= report.at
+    assert report.journal is not None
+    assert (report.journal.entries, report.journal.broken) == (0, "")
+    assert 0 < report.journal.stored_bytes < report.journal.max_bytes
+    assert not report.ended
+    metrics = (await collector.http.get("/metrics")).text
+    assert 'millstream_collect_unaccounted{stream="clicks"} 0\n' in metrics
 
 
 async def test_what_a_source_sends_is_logged_or_rejected(

@@ -138,6 +138,24 @@ def test_status_shows_every_tier_and_query(system: System) -> None:
         assert word in text
 
 
+def test_an_event_is_traced_to_every_view_and_the_counts_add_up(system: System) -> None:
+    answer = system.post("orders", {"id": 60, "city": "Huy", "amount": 5000})
+    traced = system.millstream("trace", answer["receipts"][0], "--wait", "--json")
+    assert traced.returncode == 0, traced.stdout + traced.stderr
+    found = json.loads(traced.stdout)
+    assert found["event"]["state"] == "logged"
+    assert {view["name"]: view["inputs"] for view in found["views"]} == {
+        "by_city": ["orders"],
+        "large": ["orders"],
+    }
+    audited = system.millstream("audit", "--json")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    counts = json.loads(audited.stdout)["streams"]["orders"]
+    assert counts["off"] == 0
+    assert counts["accepted"] == counts["logged"] + counts["rejected"]
+    assert counts["log"]["at_most"] == counts["logged"]
+
+
 def test_unknown_names_are_answered_with_known_ones(system: System, tmp_path: Path) -> None:
     file = tmp_path / "events"
     file.write_text("{}\n")

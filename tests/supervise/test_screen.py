@@ -13,7 +13,16 @@ from millstream.supervise.part import Part
 from millstream.supervise.screen import TerminalShow
 from millstream.supervise.steps import PlainShow, sentence
 from millstream.supervise.supervisor import Happening, Supervisor
-from millstream.supervise.tables import milliseconds, one_line, rate, streams_table, views_table
+from millstream.supervise.tables import (
+    journal_line,
+    milliseconds,
+    one_line,
+    rate,
+    sources_table,
+    steps_table,
+    streams_table,
+    views_table,
+)
 
 LATENCY = {"p50": 9.12, "p99": 31.0, "max": 40.0, "count": 7}
 SYSTEM: dict[str, Any] = {
@@ -30,10 +39,26 @@ SYSTEM: dict[str, Any] = {
             "accepted": 5000,
             "rejected": 2,
             "latency_ms": LATENCY,
-            "streams": {"orders": {"accepted": 5000, "rejected": 2, "rate": 12.34}},
+            "streams": {
+                "orders": {
+                    "accepted": 5000,
+                    "rejected": 2,
+                    "rate": 12.34,
+                    "journaled_ms": {"min": 0.2, "mean": 0.5, "p99": 2.0, "max": 3.0, "count": 7},
+                }
+            },
             "sources": [
-                {"stream": "rsvps", "state": "retrying", "url": "ws://x", "error": "[red]refused"}
+                {
+                    "stream": "rsvps",
+                    "kind": "websocket",
+                    "state": "retrying",
+                    "url": "ws://x",
+                    "error": "[red]refused",
+                    "behind": 1200,
+                    "behind_unit": "messages",
+                }
             ],
+            "journal": {"entries": 3, "stored_bytes": 2_500_000, "max_bytes": 1_000_000_000},
         },
         "log": {"state": "up", "rate": 12.0},
         "analyze": {
@@ -65,11 +90,26 @@ def test_figures_are_short() -> None:
     assert (rate(3.14159), rate(1234.5), rate(None)) == ("3.1/s", "1,234/s", "–")
 
 
-def test_streams_show_their_counts_and_sources() -> None:
-    text = drawn(streams_table(SYSTEM))
-    orders = next(line for line in text.splitlines() if line.startswith("orders"))
-    assert orders.split()[1:4] == ["12.3/s", "5,000", "2"]
-    assert "retrying ws://x [red]refused" in text  # a stranger's text is no markup
+def test_streams_show_their_counts_and_how_long_each_step_took() -> None:
+    orders = drawn(streams_table(SYSTEM)).splitlines()[1]
+    assert orders.split()[1:8] == ["12.3/s", "5,000", "2", "0", "0", "0", "0"]
+    assert "0.2 / 0.5 / 2.0 / 3.0 ms" in drawn(steps_table(SYSTEM))
+
+
+def test_sources_show_whether_they_are_heard_from() -> None:
+    rsvps = drawn(sources_table(SYSTEM)).splitlines()[1]
+    assert rsvps.split()[:4] == ["rsvps", "websocket", "◐", "retrying"]
+    assert "1,200 messages" in rsvps
+    assert rsvps.rstrip().endswith("[red]refused")  # a stranger's text is no markup
+
+
+def test_the_journal_shows_how_full_it_is_and_why_it_takes_nothing() -> None:
+    line = "journal 3 entries wait for Kafka · files 2.5 MB of 1.0 GB (0%)"
+    assert journal_line(SYSTEM).plain == line
+    collect = {**SYSTEM["tiers"]["collect"], "journal": {"broken": "disk full"}, "failed": 2}
+    broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
+    assert "takes nothing: disk full" in journal_line(broken).plain
+    assert one_line(broken, 0).endswith("failed 2 · journal: disk full")
 
 
 def test_views_show_the_state_of_their_query() -> None:

@@ -15,6 +15,8 @@ export interface Latency {
   readonly p99: number;
   readonly max: number;
   readonly count: number;
+  readonly min?: number;
+  readonly mean?: number;
 }
 
 export interface StreamDescription {
@@ -54,6 +56,18 @@ export interface SourceState {
   readonly url: string;
   readonly state: string;
   readonly error?: string;
+  readonly rate?: number;
+  readonly lost?: number;
+  readonly behind?: number | null;
+  readonly behind_unit?: string;
+}
+
+export interface JournalState {
+  readonly entries?: number;
+  readonly bytes?: number;
+  readonly stored_bytes?: number;
+  readonly max_bytes?: number;
+  readonly broken?: string;
 }
 
 export interface Tier {
@@ -65,8 +79,16 @@ export interface Tier {
 
 export interface CollectTier extends Tier {
   readonly accepted?: number;
+  readonly logged?: number;
   readonly rejected?: number;
+  readonly failed?: number;
+  readonly shed?: number;
+  readonly duplicates?: number;
   readonly pending?: number;
+  readonly unaccounted?: number;
+  readonly journaled_ms?: Latency | null;
+  readonly sent_ms?: Latency | null;
+  readonly journal?: JournalState | null;
   readonly sources?: readonly SourceState[];
 }
 

@@ -34,6 +34,14 @@ export function duration(ms: number): string {
   return `${(ms / 3_600_000).toFixed(1)} h`;
 }
 
+/** Bytes as people say them: 812 B, 3.4 MB, 1.0 GB. */
+export function bytes(count: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; count >= 1_000 && at < units.length - 1; at++) count /= 1_000;
+  return `${at === 0 || count >= 100 ? Math.round(count) : count.toFixed(1)} ${units[at] ?? ""}`;
+}
+
 const two = (value: number): string => String(value).padStart(2, "0");
 
 function clock(at: Date, seconds: boolean): string {

@@ -5,6 +5,7 @@ import { Store } from "../state/store";
 import { Card, roleOf, type Role } from "./card";
 import { element, say } from "./dom";
 import { Header } from "./header";
+import { Intake } from "./intake";
 import { Painter } from "./painter";
 import { QueryBox } from "./query";
 import { troublesOf } from "./readings";
@@ -22,6 +23,7 @@ export class Page {
     say(this.live, text);
   });
   private readonly tiers = new Tiers();
+  private readonly intake = new Intake();
   private readonly waiting = element("p", { class: "waiting" });
   private readonly grid = element("div", { class: "grid" });
   private readonly queryBox = new QueryBox();
@@ -51,7 +53,7 @@ export class Page {
       element("a", { class: "skip", href: "#sql" }, "Skip to the query"),
       this.header.root,
       this.banner,
-      element("main", {}, this.tiers.root, views, this.queryBox.root),
+      element("main", {}, this.tiers.root, this.intake.root, views, this.queryBox.root),
       this.live,
     );
     say(this.waiting, "Waiting for the server …");
@@ -73,6 +75,7 @@ export class Page {
   private update(system: System | null): void {
     this.header.paint(system);
     this.tiers.paint(system);
+    this.intake.paint(system);
     this.tellTroubles(system);
     if (system === null) return;
     this.clockOffset = Date.parse(system.now) - Date.now();

@@ -103,8 +103,10 @@ export function troublesOf(system: System | null): string {
     return "The server does not answer. The rows below are the last that came; this page goes on by itself when it is back.";
   }
   const names = ["collect", "log", "analyze", "serve"] as const;
-  return names
-    .filter((name) => system.tiers[name].state === "down")
-    .map((name) => CONSEQUENCES[name])
-    .join(" ");
+  const { journal, unaccounted } = system.tiers.collect;
+  return [
+    ...names.filter((name) => system.tiers[name].state === "down").map((name) => CONSEQUENCES[name]),
+    ...(journal?.broken ? [`The journal takes nothing (${journal.broken}): senders are told to wait.`] : []),
+    ...(unaccounted ? [`${format.number(unaccounted)} accepted events are accounted for nowhere: run millstream audit.`] : []),
+  ].join(" ");
 }

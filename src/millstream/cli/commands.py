@@ -7,17 +7,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli import doctor, keys, plan, query, rejected, run, send, status, tail, tiers
+from millstream.cli import (
+    audit,
+    doctor,
+    failed,
+    keys,
+    plan,
+    query,
+    rejected,
+    run,
+    send,
+    status,
+    tail,
+    tiers,
+    trace,
+)
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter
 
 COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
     ("One machine", (run.run, plan.plan, doctor.doctor)),
-    (
-        "A running system",
-        (status.status, tail.tail, send.send, query.query, rejected.rejected, keys.keys),
-    ),
+    ("A running system", (status.status, tail.tail, send.send, query.query, keys.keys)),
+    ("What became of events", (trace.trace, audit.audit, rejected.rejected, failed.failed)),
     ("One tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
 )
 

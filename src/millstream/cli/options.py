@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from millstream.app import App
     from millstream.client.access import Access
     from millstream.home import Home
+    from millstream.log.settings import LogSettings
     from millstream.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -227,6 +228,11 @@ def with_bootstrap(settings: Settings, home: Home) -> Settings:
         )
     log = settings.log.model_copy(update={"bootstrap": broker["bootstrap"]})
     return settings.model_copy(update={"log": log})
+
+
+def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
+    """Where the log is, for a command without a pipeline."""
+    return with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
 
 
 def url_of(tier: str, url: str, home: Path) -> str:

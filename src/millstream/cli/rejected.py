@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import heapq
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millstream.cli.kept import (
+    check_choice,
+    choice_options,
+    print_line,
+    print_raw,
+    print_whole,
+    since_when,
+)
 from millstream.cli.options import (
-    Flags,
     access_of,
     access_options,
     home_option,
     json_option,
-    open_home,
+    log_of,
     set_option,
-    settings_of,
     url_of,
     url_option,
-    with_bootstrap,
 )
 from millstream.cli.outcome import FAILED
 from millstream.errors import MillstreamError
@@ -32,8 +36,6 @@ if TYPE_CHECKING:
     from millstream.log.settings import LogSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_SHOWN_OF_EVENT = 200
 
 
 @click.group()
@@ -51,15 +53,6 @@ def place_options(function: F) -> F:
     """Where the log is, and whose stream is meant."""
     app = click.option("--app", default="", help="The pipeline, if several have such a stream.")
     return home_option(set_option(app(function)))
-
-
-def choice_options(function: F) -> F:
-    """Which rejected events are meant."""
-    since = click.option(
-        "--since", default="", metavar="TIME", help="Only from then on: '1 hour' ago, or a time."
-    )
-    reason = click.option("--reason", default="", help="Only those whose reason has this text.")
-    return since(reason(function))
 
 
 @rejected.command("list")
@@ -111,22 +104,16 @@ def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: boo
     millstream rejected show orders/0/17
     millstream rejected show orders/0/17 --raw > event.json
     """
-    from millstream.cli.text import harmless
     from millstream.log.rejected import app_with, read_one
 
     log = log_of(home, assignments)
     stream, partition, offset = parse_name(name)
     one = read_one(log, app or app_with(log, stream), stream, partition, offset)
     if raw:
-        sys.stdout.buffer.write(one.value)
-        sys.stdout.buffer.flush()
+        print_raw(one.value)
         return
-    click.echo(f"{one.id}  {moment(one.at)}")
-    click.echo(click.style("reason: ", bold=True) + harmless(one.reason))
-    for header, text in one.headers.items():
-        if header not in ("reason", "field"):
-            click.echo(f"  {harmless(header)}: {harmless(text)}")
-    click.echo(harmless_lines(one.value))
+    others = {name: text for name, text in one.headers.items() if name not in ("reason", "field")}
+    print_whole(one.id, one.at, one.reason, others, one.value)
 
 
 @rejected.command()
@@ -166,10 +153,7 @@ def replay(
     from millstream.cli.replay import replay_events
     from millstream.log.rejected import app_with, read_one
 
-    if not (ids or everything or since or reason):
-        raise click.UsageError("say which: --all, --since, --reason, or ids that `list` gives")
-    if ids and (everything or since or reason):
-        raise click.UsageError("give ids, or a choice by --all, --since and --reason, not both")
+    check_choice(ids, everything, since, reason)
     log = log_of(home, assignments)
     address, access = url_of("collect", url, home), access_of(key_file, ca)
     app = app or app_with(log, stream)
@@ -186,11 +170,6 @@ def replay(
     return FAILED if failed else 0
 
 
-def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
-    """Where the log is."""
-    return with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
-
-
 def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> Iterator[Rejected]:
     """The stream's rejected events that the options mean."""
     from millstream.log.rejected import app_with, read_rejected
@@ -199,25 +178,6 @@ def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> 
     for one in read_rejected(log, app or app_with(log, stream), stream, start):
         if one.at >= start and reason.lower() in one.reason.lower():
             yield one
-
-
-def since_when(text: str) -> int:
-    """The moment that `1 hour` or `2026-01-31T12:00:00Z` means, in milliseconds."""
-    from datetime import datetime
-
-    from millstream.duration import parse_duration
-
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        pass
-    try:
-        return round((time.time() - parse_duration(text).total_seconds()) * 1000)
-    except ValueError:
-        raise MillstreamError(
-            f"--since {text!r} is neither a duration nor a time",
-            remedy="write '2 hours', or '2026-01-31T12:00:00Z'",
-        ) from None
 
 
 def parse_name(name: str) -> tuple[str, int, int]:
@@ -231,39 +191,5 @@ def parse_name(name: str) -> tuple[str, int, int]:
     return stream, int(numbers[0]), int(numbers[1])
 
 
-def moment(milliseconds: int) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
 def show_line(one: Rejected, as_json: bool) -> None:
-    import json
-
-    from millstream.cli.text import harmless
-
-    text = one.value.decode("utf-8", "replace")
-    if as_json:
-        content = {
-            "id": one.id,
-            "at": one.at,
-            "reason": one.reason,
-            "field": one.field,
-            "event": text,
-            "headers": one.headers,
-        }
-        click.echo(json.dumps(content, ensure_ascii=False))
-        return
-    click.echo(
-        f"{click.style(one.id, bold=True)}  {moment(one.at)}  "
-        f"{click.style(harmless(one.reason), fg='yellow')}"
-    )
-    more = "…" if len(text) > _SHOWN_OF_EVENT else ""
-    click.echo(f"  {click.style(harmless(text[:_SHOWN_OF_EVENT]) + more, dim=True)}")
-
-
-def harmless_lines(value: bytes) -> str:
-    """Bytes for a terminal, with their own line breaks."""
-    from millstream.cli.text import harmless
-
-    return "\n".join(map(harmless, value.decode("utf-8", "backslashreplace").split("\n")))
+    print_line(one.id, one.at, one.reason, one.value, as_json, field=one.field, headers=one.headers)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ import httpx
 import msgspec
 
 from millstream import event
+from millstream.cli.kept import batches, progress_bar
 from millstream.cli.text import harmless
 from millstream.client.servers import problem
 from millstream.collect.schemas import remembered_stream
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from millstream.model import Stream
 
 _CONTENT_TYPE = "application/cloudevents-batch+json"
-_MOST_EVENTS, _MOST_BYTES = 500, 1 << 20
 _PATIENCE = 60.0  # seconds, with a collector that asks to wait
 _FAILURES_SHOWN = 20
 _OURS = {event.SPECVERSION, event.COLLECTOR, event.SEQUENCE, event.INDEX, event.FINGERPRINT}
@@ -50,7 +49,7 @@ def replay_events(
     fresh = [one for one in good if event_id(one) not in before]
     refused: list[tuple[Rejected, str]] = []
     if not dry_run:
-        with progress_bar(len(fresh)) as advance:
+        with progress_bar("replaying", len(fresh)) as advance:
             refused = send(url, access, app, stream, fresh, advance)
     for one, why in [*bad, *refused][:_FAILURES_SHOWN]:
         click.echo(f"{one.id}: {harmless(why)}", err=True)
@@ -151,19 +150,6 @@ def send(
     return refused
 
 
-def batches(events: Sequence[Rejected]) -> Iterator[list[Rejected]]:
-    batch: list[Rejected] = []
-    size = 0
-    for one in events:
-        if batch and (len(batch) == _MOST_EVENTS or size + len(one.value) > _MOST_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(one)
-        size += len(one.value)
-    if batch:
-        yield batch
-
-
 def envelope(app: str, one: Rejected) -> dict[str, str | msgspec.Raw]:
     """The event as a CloudEvent: its data and attributes, what it was called, and a new id."""
     given = {
@@ -210,17 +196,3 @@ def post(http: httpx.Client, path: str, body: bytes) -> list[_Rejection]:
             raise RequestRefused(problem(answer), status=answer.status_code)
         asked = answer.headers.get("retry-after", "")
         time.sleep(min(float(asked) if asked.isdigit() else 1.0, 10.0))
-
-
-@contextlib.contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    """What to call with the number of events that were handed in."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn())
-    # Where stderr is a file, a bar would only leave a trail.
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)

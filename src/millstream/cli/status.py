@@ -19,9 +19,10 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 @home_option
 @json_option
 def status(home: Path, as_json: bool) -> int:
-    """Show what runs: processes, addresses, rates, the state of each query.
+    """Show what runs: processes, addresses, rates, the state of each source and query.
 
-    Ends with exit code 1 if a tier is down or a query does not run.
+    Ends with exit code 1 if a tier is down, a source or a query does not run, the journal takes
+    nothing, or the collectors' counts do not add up.
 
     \b
     millstream status
@@ -67,6 +68,7 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
     ]
     if system["tiers"].get("log", {}).get("state") == "down":
         problems.append("kafka is down")
+    problems += problems_of_collect(system["tiers"].get("collect", {}))
     analyze = system["tiers"].get("analyze", {}).get("views", {})
     for view in system["views"]:
         counts = analyze.get(view["name"], {})
@@ -76,15 +78,36 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
     return problems
 
 
+def problems_of_collect(collect: dict[str, Any]) -> list[str]:
+    """What keeps events from coming in, and counts that do not add up."""
+    from millstream.supervise.tables import GOOD, fill
+
+    problems = []
+    if journal := collect.get("journal"):
+        if journal.get("broken"):
+            problems.append(f"the journal takes nothing: {journal['broken']}")
+        elif fill(journal) >= 1:
+            problems.append("the journal is full: nothing is taken in until Kafka takes more")
+    for source in collect.get("sources", []):
+        if source["state"] not in GOOD | {"connecting"}:
+            error = f": {source['error']}" if source.get("error") else ""
+            problems.append(f"the source of {source['stream']} is {source['state']}{error}")
+    if off := collect.get("unaccounted"):
+        problems.append(
+            f"{off:,} accepted events are accounted for nowhere: see `millstream audit`"
+        )
+    return problems
+
+
 def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[str]) -> None:
     from rich.text import Text
 
     from millstream.supervise.tables import (
+        collect_parts,
         console,
         grid,
         milliseconds,
         state_text,
-        streams_table,
         tier_row,
         views_table,
     )
@@ -103,7 +126,7 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
         )
     out.print(processes)
     if system is not None:
-        out.print("", streams_table(system), "", views_table(system), "", sep="\n")
+        out.print("", *collect_parts(system), views_table(system), "", sep="\n")
         out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
     for problem in problems:
         out.print(Text(f"✗ {problem}", "red"))

@@ -26,6 +26,18 @@ def harmless(text: str) -> str:
     )
 
 
+def harmless_lines(value: bytes) -> str:
+    """Bytes for a terminal, with their own line breaks."""
+    return "\n".join(map(harmless, value.decode("utf-8", "backslashreplace").split("\n")))
+
+
+def moment(milliseconds: int) -> str:
+    """A time of the epoch, for people."""
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
 def fields(row: dict[str, Any]) -> str:
     """`city=Cologne n=3`."""
     return "  ".join(f"{name}={shown(value)}" for name, value in row.items())

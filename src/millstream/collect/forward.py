@@ -284,7 +284,7 @@ class Forwarder:
     async def _store(self, entry: Entry, index: int, record: Record, reason: str) -> None:
         while True:
             try:
-                await asyncio.to_thread(
+                name = await asyncio.to_thread(
                     self._failed.put,
                     record.topic,
                     record.key,
@@ -297,7 +297,12 @@ class Forwarder:
             except (OSError, MillstreamError) as error:
                 _logger.error("cannot keep what Kafka refused: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
-        _logger.error("Kafka refused an event for good, it is in the failed store: %s", reason)
+        _logger.error(
+            "Kafka refused an event for good: %s; see `millstream failed show %s`",
+            reason,
+            name,
+            extra={"topic": record.topic, "failed": name},
+        )
         self._settle(entry, index)
 
     def _settle(self, entry: Entry, index: int, delivery: Delivery | None = None) -> None:

@@ -101,7 +101,10 @@ class Lookup:
         span = (partition, offset, offset + 1)
         records = list(read_range(self._log, topic, *span, patience=_SECONDS))
         # Another event there means that the topic was made anew.
-        return next((record for record in records if _identity(record) == _wanted(receipt)), None)
+        return next(
+            (record for record in records if event.identity(record.headers) == _wanted(receipt)),
+            None,
+        )
 
     def _search(self, receipt: Receipt) -> Record | None:
         search = self._searches.pop(receipt, None) or Search(
@@ -112,9 +115,11 @@ class Lookup:
         in_order = not self._is_ours(receipt)
 
         def look(record: Record) -> Look:
-            identity = _identity(record)
+            identity = event.identity(record.headers)
             if identity == wanted:
                 return Look.FOUND
+            if identity is None:
+                return Look.ON
             passed = in_order and identity[0] == wanted[0] and identity > wanted
             return Look.NOT_HERE if passed else Look.ON
 
@@ -179,19 +184,6 @@ class Lookup:
 
 def _wanted(receipt: Receipt) -> tuple[str, int, int]:
     return receipt.collector, receipt.sequence, receipt.index
-
-
-def _identity(record: Record) -> tuple[str, int, int]:
-    """Whose number an event has; not a collector's if the record is not one of ours."""
-    headers = dict(record.headers)
-    try:
-        return (
-            headers[event.COLLECTOR].decode(),
-            int(headers[event.SEQUENCE]),
-            int(headers.get(event.INDEX, b"0")),
-        )
-    except (KeyError, ValueError):
-        return "", 0, 0
 
 
 def _moment(milliseconds: int) -> str:

@@ -31,6 +31,11 @@ def render(intake: Intake, sources: Iterable[SourceState]) -> str:
             for line in _family(name, "counter", text, lanes, name)
         ),
         *_family("pending", "gauge", "Events that wait for Kafka", lanes, "pending"),
+        *_head("unaccounted", "gauge", "Accepted events that no count has: 0, or a bug of ours"),
+        *(
+            f'millstream_collect_unaccounted{{stream="{lane.name}"}} {lane.counts().missing()}'
+            for lane in lanes
+        ),
         *_latency(lanes),
         *_single("pending_bytes", "Bytes under way to Kafka", intake.forwarder.pending_bytes),
         *_single("journal_bytes", "Bytes in the journal", intake.journal.pending_bytes),

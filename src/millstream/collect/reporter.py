@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from millstream.audit import Report
+from millstream.audit import JournalState, Report
 from millstream.collect.intake import Intake
 from millstream.collect.interface import Reader
+from millstream.collect.journal import Journal
 from millstream.errors import LogError
 from millstream.log.producer import Delivery, Producer
 from millstream.measure import Clock
@@ -40,13 +41,28 @@ class Reporter:
         self._topic = topic
         self._clock = clock
         self._started_at = _now()
+        self._ended = False
         self._confirmed = clock()  # we come from asking Kafka what it has of ours
 
     async def run(self) -> None:
         """Report until cancelled."""
+        journal = self._intake.journal
+        _logger.info(
+            "collector %s has %d streams and %d sources; %d entries wait in its journal",
+            journal.identity,
+            len(self._intake.lanes),
+            len(self._sources),
+            journal.pending_entries,
+            extra={"collector": journal.identity, "start": journal.start},
+        )
         while True:
             self.report()
             await asyncio.sleep(_EVERY_SECONDS)
+
+    def end(self) -> None:
+        """Write the last report of this start: nothing is counted any more."""
+        self._ended = True
+        self.report()
 
     def report(self) -> None:
         """Write one report; it is on its way when this returns."""
@@ -57,10 +73,17 @@ class Reporter:
             started_at=self._started_at,
             streams={name: lane.counts() for name, lane in self._intake.lanes.items()},
             sources=[source.state for source in self._sources],
+            journal=_state_of(self._intake.journal),
+            ended=self._ended,
         )
         for name, counts in report.streams.items():
             if missing := counts.missing():
-                _logger.error("the counts of stream %s do not add up: off by %d", name, missing)
+                _logger.error(
+                    "the counts of stream %s do not add up: off by %d",
+                    name,
+                    missing,
+                    extra={"stream": name, "missing": missing},
+                )
         try:
             future = self._producer.send(
                 self._topic,
@@ -100,6 +123,16 @@ class Reporter:
     def _settled(self, future: asyncio.Future[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:
             self._confirmed = self._clock()
+
+
+def _state_of(journal: Journal) -> JournalState:
+    return JournalState(
+        entries=journal.pending_entries,
+        bytes=journal.pending_bytes,
+        stored_bytes=journal.stored_bytes,
+        max_bytes=journal.max_bytes,
+        broken=journal.broken,
+    )
 
 
 def _now() -> int:

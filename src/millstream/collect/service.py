@@ -328,7 +328,7 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
         _logger.error("%d messages of sources did not get onto the disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)
     await part.producer.close(0.0)
-    part.reporter.report()
+    part.reporter.end()
     await part.reports.close(1.0)
 
 

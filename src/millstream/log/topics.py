@@ -110,6 +110,11 @@ def topic_ids(log: LogSettings, names: Iterable[str]) -> dict[str, str]:
     return _ids(admin(log), list(names))
 
 
+def known_topics(log: LogSettings) -> set[str]:
+    """The names of all topics that can be used; LogError if Kafka does not answer."""
+    return _known(admin(log))
+
+
 def recreate_topic(app: App, log: LogSettings, view_name: str) -> str:
     """Make a view's topic anew, empty and with another id, which is returned."""
     client, topic = admin(log), _view(app.name, app.views[view_name], log)

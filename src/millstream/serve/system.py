@@ -11,7 +11,7 @@ import msgspec
 
 import millstream
 from millstream.app import App
-from millstream.audit import Latency, Report, StreamCounts, ViewCounts
+from millstream.audit import JournalState, Latency, Report, StreamCounts, ViewCounts
 from millstream.log.record import Record
 from millstream.log.topics import stream_topic
 from millstream.model import Stream
@@ -20,7 +20,9 @@ from millstream.serve.live import Live
 
 _DEAD_MS = 5_000
 _FORGOTTEN_MS = 60_000
-_COUNTED = ("accepted", "logged", "rejected", "failed", "shed", "duplicates", "pending")
+_SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
+_COUNTED = ("accepted", *_SETTLED, "pending", "recovered")
+_STEPS = ("latency_ms", "journaled_ms", "sent_ms")
 
 
 class System:
@@ -140,7 +142,7 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
             held = streams.setdefault(name, StreamCounts())
             for field in ("rate", *_COUNTED):
                 setattr(held, field, getattr(held, field) + getattr(counts, field))
-            for field in ("latency_ms", "journaled_ms", "sent_ms"):
+            for field in _STEPS:
                 setattr(held, field, _merge((getattr(held, field), getattr(counts, field))))
     total = {
         field: sum(getattr(counts, field) for counts in streams.values())
@@ -151,10 +153,25 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
         "instances": len(reports),
         **total,
         "rate": round(total["rate"], 2),
-        "latency_ms": _merge(counts.latency_ms for counts in streams.values()),
+        **{step: _merge(getattr(each, step) for each in streams.values()) for step in _STEPS},
+        "unaccounted": sum(abs(counts.missing()) for counts in streams.values()),
+        "journal": _journal([report.journal for report in reports if report.journal is not None]),
         "streams": streams,
         "sources": [source for report in reports for source in report.sources],
     }
+
+
+def _journal(journals: Sequence[JournalState]) -> JournalState | None:
+    """Several collectors' journals as one; `broken` tells the first reason that one has."""
+    if not journals:
+        return None
+    return JournalState(
+        **{
+            field: sum(getattr(journal, field) for journal in journals)
+            for field in ("entries", "bytes", "stored_bytes", "max_bytes")
+        },
+        broken=next((journal.broken for journal in journals if journal.broken), ""),
+    )
 
 
 def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:

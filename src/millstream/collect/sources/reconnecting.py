@@ -62,6 +62,13 @@ class ReconnectingReader(ABC, Generic[S]):
     def connected(self) -> None:
         """The peer has answered."""
         self._connections += 1
+        if self._failures:
+            _logger.info(
+                "%s for stream %s answers again",
+                self._state.url,
+                self.stream,
+                extra={"stream": self.stream, "source": self._state.kind},
+            )
         self._state.state = "connected"
         self._state.reconnects = self._connections - 1
 
@@ -121,6 +128,7 @@ class ReconnectingReader(ABC, Generic[S]):
                     self.stream,
                     self._state.error,
                     pause,
+                    extra={"stream": self.stream, "source": self._state.kind},
                 )
                 await asyncio.sleep(pause)
         finally:

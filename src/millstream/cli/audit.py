@@ -1,0 +1,113 @@
+"""`audit`: does every accepted event have its place?"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.options import home_option, json_option, log_of, set_option
+from millstream.cli.outcome import FAILED
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from millstream.cli.balance import Auditor, Balance
+
+_EVERY = 2.0
+
+
+@click.command()
+@home_option
+@set_option
+@click.option("--app", default="", help="The pipeline, if the log has several.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--records", is_flag=True, help="Read every record too, and look for doubles.")
+@json_option
+def audit(
+    home: Path,
+    assignments: tuple[str, ...],
+    app: str,
+    watch: bool,
+    records: bool,
+    as_json: bool,
+) -> int:
+    """Check that every accepted event is accounted for, and that the log has what it should.
+
+    Per stream: accepted = logged + rejected + failed + shed + duplicates + pending, over all
+    collectors and all their starts that the audit topic still tells of (a day); and what was
+    counted as logged and rejected against what was ever written to the topics. The exit code is 1
+    if it does not add up; what is off is named.
+
+    With --records each record that the topics hold is read, and an event that is there twice is
+    found.
+
+    \b
+    millstream audit
+    millstream audit --watch
+    millstream audit --records
+    millstream audit --json | jq .problems
+    """
+    from millstream.cli.balance import Auditor, app_of
+
+    log = log_of(home, assignments)
+    auditor = Auditor(log, app or app_of(log))
+    if watch and records:
+        raise click.UsageError("--records reads everything: not again and again with --watch")
+    balance = auditor.balance()
+    if records:
+        auditor.find_doubles(balance)
+    if watch:
+        return follow(auditor, balance, as_json)
+    if as_json:
+        click.echo(json.dumps(balance.content(), indent=2))
+    else:
+        from millstream.supervise.tables import console
+
+        console().print(picture(balance))
+    return FAILED if balance.problems else 0
+
+
+def follow(auditor: Auditor, balance: Balance, as_json: bool) -> int:
+    from rich.live import Live
+
+    from millstream.supervise.tables import console
+
+    if as_json:
+        while True:
+            click.echo(json.dumps(balance.content()))
+            time.sleep(_EVERY)
+            balance = auditor.balance()
+    with Live(picture(balance), console=console(), auto_refresh=False) as live:
+        while True:
+            time.sleep(_EVERY)
+            balance = auditor.balance()
+            live.update(picture(balance), refresh=True)
+
+
+def picture(balance: Balance) -> RenderableType:
+    """The table, then what is off, then what is worth knowing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from millstream.supervise.tables import grid
+
+    columns = (">accepted", ">= logged", ">+ rejected", ">+ failed", ">+ shed", ">+ duplicates")
+    table = grid("stream", *columns, ">+ pending", ">+ unseen", ">off", ">in the log", ">held")
+    for name, row in balance.rows.items():
+        counts = (row.accepted, row.logged, row.rejected, row.failed, row.shed, row.duplicates)
+        written = balance.written.get(name)
+        table.add_row(
+            Text(name, "bold"),
+            *(f"{count:,}" for count in (*counts, row.pending, row.unseen)),
+            Text(f"{row.off:,}", "bold red" if row.off else "green"),
+            "–" if written is None else f"{written.at_most:,}",
+            "–" if written is None else f"{written.held:,}",
+        )
+    lines = [Text(f"✗ {problem}", "red") for problem in balance.problems]
+    notes = [Text(note, "dim") for note in balance.notes]
+    verdict = [] if balance.problems else [Text("✓ it adds up", "green")]
+    return Group(table, "", *lines, *verdict, *notes)
