@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.cli.options import (
-    access_of,
-    access_options,
-    home_option,
-    json_option,
-    url_of,
-)
+from millstream.cli.options import access_of, access_options, home_option, json_option, url_of
 from millstream.cli.outcome import FAILED
 from millstream.errors import MillstreamError
 

@@ -133,11 +133,8 @@ def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[s
     deadline = time.monotonic() + seconds
     while True:
         try:
-            answer = httpx.get(
-                f"{url}/v1/receipts/{quote(receipt, safe='')}",
-                timeout=30.0,
-                **options,
-            )
+            place = f"{url}/v1/receipts/{quote(receipt, safe='')}"
+            answer = httpx.get(place, timeout=30.0, **options)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NotReachable(
                 f"the collector {url} did not answer: {error or type(error).__name__}",
