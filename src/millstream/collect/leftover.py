@@ -81,5 +81,5 @@ async def _send(journal: Journal, intake: Intake, reporter: Reporter) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await intake.forwarder.drain(0.0)
-    reporter.report()
+    reporter.end()
     await journal.close()
