@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from datetime import timedelta
 
 import pytest
@@ -51,6 +52,31 @@ def test_what_needs_the_whole_app_is_told_when_it_is_checked(app: App) -> None:
     app.view("late", sql="SELECT x FROM evnts")
     with pytest.raises(PipelineError, match="did you mean 'events'"):
         app.check()
+
+
+@pytest.mark.parametrize(
+    ("shed", "told"),
+    [
+        ("levl = 'debug'", "there is no column 'levl'; did you mean: level"),
+        ("level > 3", "number"),
+        ("level", "is a text, not a condition"),
+        ("level = ", "cannot read the condition"),
+        ("rand() < 0.5", "a filter cannot contain"),
+    ],
+)
+def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, told: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        app.stream(
+            "logs",
+            schema="level STRING",
+            delivery="at_least_once",
+            shed=shed,
+        )
+    assert told in str(refused.value)
+    assert "POST" not in str(refused.value)
+    assert refused.value.file == __file__
+    assert linecache.getline(__file__, refused.value.line).strip() == "shed=shed,"
+    assert app.stream("logs", schema="level STRING", delivery="at_least_once", shed="random")
 
 
 def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:

@@ -15,6 +15,7 @@ Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
 OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
+SHED_AT_RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Log:
             BOOK,
             collector="us",
             is_pending=pending,
+            settled=lambda sequence: asyncio.get_running_loop().create_future(),
             why_failed=failed,
             recent=recent or Recent(),
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 from millstream.source import WebSocketSource
 
-from .conftest import Collector, Peer, click, collect, problem, shop, until
+from .conftest import Collector, Peer, click, collect, headers, problem, shop, until
+from .counting import balance, counted
 
 
 @pytest.fixture
@@ -146,6 +149,90 @@ async def test_a_source_loses_and_doubles_nothing_when_kafka_is_killed(
     # The collector has ended: what it had read is in the log.
     keys = [int(record.key or b"") for record in await collector.logged("clicks")]
     assert sorted(keys) == list(range(total))
+
+
+async def test_without_kafka_what_matters_least_is_shed_and_a_source_is_held_back(
+    own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path, peer: Peer
+) -> None:
+    app = shop(app_name, WebSocketSource(peer.url))
+    schema = "id LONG, level STRING, text STRING"
+    shed = "level = 'debug'"
+    app.stream("logs", schema=schema, delivery="at_least_once", shed=shed, shed_at=0.3)
+    app.stream("pulses", schema="id LONG", delivery="at_most_once", shed="random")
+    sent, total, go = 0, 200, asyncio.Event()
+
+    async def serve(connection: ServerConnection) -> None:
+        nonlocal sent
+        await go.wait()
+        for number in range(total):
+            await connection.send(click(number, name="x" * 1000))
+            sent += 1
+        await connection.wait_closed()
+
+    def entry(number: int, level: str) -> bytes:
+        return json.dumps({"id": number, "level": level, "text": "x" * 400}).encode()
+
+    async def post(numbers: range, level: str) -> tuple[int, int]:
+        body = b"\n".join(entry(number, level) for number in numbers)
+        response = await collector.http.post("/v1/streams/logs?ack=local", content=body)
+        assert response.status_code == 202, response.text
+        answer = response.json()
+        assert answer["accepted"] + answer.get("shed", 0) == len(numbers)
+        assert await balance(collector, "logs") == 0
+        return answer["accepted"], answer.get("shed", 0)
+
+    peer.serve = serve
+    journal = {"max_bytes": 96 << 10, "segment_bytes": 8 << 10}
+    settings = {"journal": journal, "max_pending_events": 100, "stop_timeout": 1.0}
+    async with collect(app, own_log, tmp_path / "home", **settings) as collector:
+        assert (await collector.post("logs", entry(0, "debug"))).json()["accepted"] == 1
+        await asyncio.to_thread(own_broker.kill)
+        statuses = Counter(
+            [(await collector.post("pulses", b'{"id": 1}')).status_code for _ in range(250)]
+        )
+        assert set(statuses) == {204, 503}
+        assert await counted(collector, "shed_total", "pulses") > 0
+        assert await balance(collector, "pulses") == 0
+
+        number, accepted, dropped = 1, 1, 0
+        while dropped < 15:
+            count = 3 if number % 2 else 1
+            more, less = await post(range(number, number + count), "debug")
+            number, accepted, dropped = number + count, accepted + more, dropped + less
+        assert await post(range(number, number + 5), "error") == (5, 0)
+        assert await counted(collector, "shed_total", "logs") == dropped
+
+        go.set()
+        await until(lambda: _is_full(collector))
+        refused = await collector.post("clicks", click(1, name="x" * 90_000))
+        assert "the journal is full" in str(problem(refused, 503)["detail"])
+        assert int(refused.headers["retry-after"]) >= 1
+        assert await counted(collector, "refused_total") > 0
+
+        await asyncio.to_thread(own_broker.start)
+        await until(lambda: _has_logged(collector, "clicks", total), seconds=60)
+        await until(lambda: _has_logged(collector, "logs", accepted + 5), seconds=60)
+        for stream in ("clicks", "logs", "pulses"):
+            assert await balance(collector, stream) == 0
+    clicks = [int(record.key or b"") for record in await collector.logged("clicks")]
+    assert clicks == list(range(total))
+    rates = [
+        (json.loads(record.value or b"")["level"], headers(record).get("ce_sampledrate"))
+        for record in await collector.logged("logs")
+    ]
+    assert rates[0] == ("debug", None)  # there was no pressure
+    assert all(rate is None for level, rate in rates if level == "error")
+    sampled = [float(rate) for level, rate in rates if level == "debug" and rate is not None]
+    assert sampled
+    assert all(0.05 <= rate < 1 for rate in sampled)
+
+
+async def _is_full(collector: Collector) -> bool:
+    return (await collector.http.get("/health/ready")).status_code == 503
+
+
+async def _has_logged(collector: Collector, stream: str, count: int) -> bool:
+    return await counted(collector, "logged_total", stream) == count
 
 
 async def _grows(numbers: list[int]) -> None:

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from millstream.audit import Column
 from millstream.errors import QueryError
-from millstream.serve.expression import Compiler
+from millstream.expression.compiler import Compiler
 from millstream.serve.filter import compile_select, compile_where, order_rows
 from millstream.store.types import duckdb_type, parse_type
 

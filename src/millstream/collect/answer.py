@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from millstream.collect.asgi import Problem
+from millstream.collect.dedup import First
 from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack
+from millstream.log.producer import Delivery
 from millstream.receipt import Receipt, Receipts
 
 _LATER = (
@@ -19,12 +22,16 @@ Content = dict[str, Any]
 class Answers:
     """Writes the answers, with a receipt for each event."""
 
-    def __init__(self, receipts: Receipts) -> None:
+    def __init__(self, receipts: Receipts, place: Callable[[First], Delivery | None]) -> None:
+        """`place` tells where in the log an earlier event is, if that is known."""
         self._receipts = receipts
+        self._place = place
 
-    def of(self, entry: Entry, ack: Ack) -> tuple[int, Content]:
+    def of(self, entry: Entry, ack: Ack, are_firsts_logged: bool = True) -> tuple[int, Content]:
         """Status and content; Problem 422 if no event is valid."""
         content = self._content(entry)
+        if entry.note:
+            content["detail"] = entry.note
         if entry.rejections and len(entry.rejections) == entry.size:
             raise _all_rejected(entry, content)
         if entry.failures:
@@ -33,21 +40,20 @@ class Answers:
                 for index, error in sorted(entry.failures.items())
             ]
             return 202, content
-        if ack == "log" and entry.open:
-            content["detail"] = _LATER
+        if ack == "log" and (entry.open or not are_firsts_logged):
+            content["detail"] = f"{entry.note}; {_LATER}" if entry.note else _LATER
             return 202, content
         return (200 if ack == "log" else 202), content
 
     def _content(self, entry: Entry) -> Content:
-        rejections, failures = entry.rejections, entry.failures
-        if not rejections and not failures:
+        rejections, failures, shed = entry.rejections, entry.failures, entry.arrival.shed
+        if not rejections and not failures and not shed and not entry.firsts:
             receipts = [self._receipt(entry, index) for index in range(entry.size)]
             return {"accepted": entry.size, "receipts": receipts, "rejected": []}
-        receipts = [
-            self._receipt(entry, index)
-            for index in range(entry.size)
-            if index not in rejections and index not in failures
-        ]
+        without = {*rejections, *failures, *shed}
+        # A key that was used for another body is answered as that was.
+        places = sorted(entry.firsts) if entry.note else range(entry.size)
+        receipts = [self._receipt(entry, index) for index in places if index not in without]
         rejected = [
             {
                 "index": index,
@@ -57,9 +63,19 @@ class Answers:
             }
             for index, invalid in sorted(rejections.items())
         ]
-        return {"accepted": len(receipts), "receipts": receipts, "rejected": rejected}
+        content: Content = {"accepted": len(receipts), "receipts": receipts, "rejected": rejected}
+        if entry.firsts:
+            content["duplicates"] = [
+                index for index in sorted(entry.firsts) if index not in without
+            ]
+        if shed:
+            content["shed"] = len(shed)
+        return content
 
     def _receipt(self, entry: Entry, index: int) -> str:
+        first = entry.firsts.get(index) if entry.firsts else None
+        if first is not None:
+            return self._first_receipt(entry, index, first)
         delivery = entry.deliveries[index]
         return self._receipts.write(
             Receipt(
@@ -70,6 +86,21 @@ class Answers:
                 entry.arrival.received_at,
                 None if delivery is None else delivery.partition,
                 None if delivery is None else delivery.offset,
+                index in entry.rejections,
+            )
+        )
+
+    def _first_receipt(self, entry: Entry, index: int, first: First) -> str:
+        place = self._place(first)
+        return self._receipts.write(
+            Receipt(
+                first.collector,
+                first.sequence,
+                first.index,
+                entry.lane.name,
+                first.received_at,
+                None if place is None else place.partition,
+                None if place is None else place.offset,
                 index in entry.rejections,
             )
         )

@@ -20,7 +20,12 @@ class Arrival(msgspec.Struct, array_like=True, frozen=True):
     attributes: dict[str, str] = {}  # CloudEvents attributes of a body that is one event
     correlation: str = ""
     idempotency_key: str = ""
-    sampled_rate: float = 1.0  # the share of events like these that is kept
+    sampled_rate: float = 1.0  # the share of events like these that is kept; not of the spared
+    sender: str = ""  # who was authenticated, if that matters
+    # Decided once, before it was on disk; the events' places in the body.
+    duplicates: tuple[int, ...] = ()  # handed in before: not sent again
+    shed: tuple[int, ...] = ()  # dropped under pressure
+    spared: tuple[int, ...] = ()  # could not have been shed: they matter
 
 
 class Glimpse(msgspec.Struct, array_like=True, frozen=True):

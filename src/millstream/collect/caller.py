@@ -41,6 +41,12 @@ def note_caller(scope: Scope, caller: Caller) -> None:
     scope[_CALLER] = caller
 
 
+def sender_in(scope: Scope) -> str:
+    """Who was authenticated; empty if nobody had to be."""
+    caller: Caller | None = scope.get(_CALLER)
+    return "" if caller is None or caller.kind == "address" else f"{caller.kind} {caller.name}"
+
+
 def check_writes(scope: Scope, stream: str) -> None:
     """Problem 403 if this request's caller may not write to the stream."""
     caller: Caller | None = scope.get(_CALLER)

@@ -1,7 +1,8 @@
 """Recognises what was handed in before, by this collector or another, before a restart or after.
 
-Ids are in memory at once when an event is taken in, and soon after in the stream's topic of ids,
-from which every collector reads them: at its start those of the whole window, then as they come.
+Ids are in memory at once when an event is taken in. When it is on disk they are written to the
+stream's topic of ids, from which every collector reads them: at its start those of the whole
+window, then as they come.
 """
 
 from __future__ import annotations
@@ -79,17 +80,35 @@ class Dedup:
         """
         return self._ids.get(stream, digest)
 
+    def reserve(self, stream: str, digest: bytes, first: First) -> None:
+        """Remember the id, here only, while its event is on its way to the disk."""
+        self._ids.add(stream, digest, first)
+        self._tell()
+
+    def confirm(self, stream: str, digest: bytes, first: First) -> None:
+        """Tell the other collectors of an id that is reserved: its event is on disk."""
+        self._writers[stream].add(digest, first)
+
+    def has_room(self, stream: str) -> bool:
+        """Whether more may be claimed now; if not, Kafka does not keep up."""
+        return stream not in self._writers or self._writers[stream].has_room
+
+    async def room(self, stream: str) -> None:
+        """Wait until more may be claimed."""
+        if stream in self._writers:
+            await self._writers[stream].room()
+
     def claim(self, stream: str, digest: bytes, first: First) -> None:
-        """Remember the id from now on. Not before its event is safe: see `release`."""
+        """Reserve and confirm; if another event has the id, that one keeps it."""
         writer = self._writers.get(stream)
         if writer is not None and self._ids.add(stream, digest, first) is None:
             writer.add(digest, first)
             self._tell()
 
     def release(self, stream: str, digest: bytes, first: First) -> None:
-        """Forget a claim whose event was not taken in after all.
+        """Forget an id whose event did not get onto the disk.
 
-        Other collectors may have read it: they forget it after the window only.
+        If it was claimed, other collectors may have read it: they forget it after the window only.
         """
         self._ids.remove(stream, digest, first)
 
@@ -132,6 +151,7 @@ class Dedup:
             batch=_RECORDS_PER_TURN,
         )
         await caught_up.wait()
+        self.doubled = 0  # those were counted when it happened
 
     def _take(self, records: list[Record]) -> None:
         for record in records:

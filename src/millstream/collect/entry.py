@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from millstream import event
 from millstream.collect.arrival import Arrival
+from millstream.collect.ids import First
 from millstream.collect.lane import Lane
 from millstream.collect.unpacked import Unpacked
 from millstream.errors import InvalidEvent
@@ -16,6 +19,9 @@ from millstream.log.producer import Delivery
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
 _KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
+_NONE: frozenset[int] = frozenset()
+_NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
+_NO_PLACES: Mapping[int, int] = MappingProxyType({})
 _OWN_ATTRIBUTES = frozenset({"specversion", "datacontenttype"})
 
 Headers = list[tuple[str, str | bytes]]
@@ -31,6 +37,14 @@ class Record(NamedTuple):
     headers: Headers
 
 
+class Claim(NamedTuple):
+    """A sender's id, and the events of an entry that it is for."""
+
+    digest: bytes
+    at: int
+    events: int = 1
+
+
 class Entry:
     """One arrival on its way to the log. Lists are by the events' place in it."""
 
@@ -39,14 +53,20 @@ class Entry:
         "at",
         "attributes",
         "base",
+        "claimed",
+        "claims",
         "collector",
         "counted",
         "deliveries",
         "done",
         "failures",
+        "firsts",
+        "inside",
+        "is_sampled",
         "kept",
         "keys",
         "lane",
+        "note",
         "open",
         "received",
         "rejections",
@@ -74,12 +94,27 @@ class Entry:
         self.keys: list[str | None] = []
         self.rejections: dict[int, InvalidEvent] = {}  # those go to the rejected topic
         self.kept: dict[int, InvalidEvent] = {}  # invalid too, but the stream keeps them
-        self.skip: frozenset[int] = frozenset()  # events that need not be sent
+        self.is_sampled = arrival.sampled_rate < 1
+        self.skip = _NONE  # events that need not be sent
+        if arrival.duplicates or arrival.shed:
+            self.skip = frozenset((*arrival.duplicates, *arrival.shed))
         self.at = 0  # the next one to hand to Kafka
         self.open = 0  # events that are not settled
         self.deliveries: list[Delivery | None] = []
         self.failures: dict[int, str] = {}
         self.base: Headers = []
+        self.claimed: asyncio.Future[None] | None = None  # before it is done, nothing may be sent
+        self.claims: Sequence[Claim] = ()  # its events' ids, if they are remembered
+        self.firsts: Mapping[int, First] = _NO_FIRSTS  # of what each duplicate is one
+        self.inside: Mapping[int, int] = (
+            _NO_PLACES  # duplicates of events of the same body, and of which
+        )
+        self.note = ""  # what else its sender is to be told
+
+    @property
+    def remaining(self) -> int:
+        """How many events are neither duplicates nor shed."""
+        return self.size - len(self.arrival.duplicates) - len(self.arrival.shed)
 
     def fill(self, unpacked: Unpacked) -> None:
         """Take what was unpacked; `check` looks at each event."""
@@ -88,14 +123,17 @@ class Entry:
         self.deliveries = [None] * self.size
         self.keys, self.kept = [], {}
         self.rejections = unpacked.faults
+        if self.skip:
+            self.rejections = {i: f for i, f in unpacked.faults.items() if i not in self.skip}
         self.base = self._base_headers()
 
     def check(self, first: int, end: int) -> None:
-        """Validate the events from one place to before another."""
+        """Validate the events from one place to before another, but those that are left out."""
         lane, keys, rejections = self.lane, self.keys, self.rejections
+        known = {*rejections, *self.skip} if self.skip else rejections
         for index in range(first, end):
             key = None
-            if index not in rejections:
+            if index not in known:
                 try:
                     key = _checked_key(lane, self.values[index])
                 except InvalidEvent as invalid:
@@ -124,6 +162,8 @@ class Entry:
         headers = [*self.base, (event.SEQUENCE, str(self.sequence))]
         if index:
             headers.append((event.INDEX, str(index)))
+        if self.is_sampled and index not in self.arrival.spared:
+            headers.append((event.SAMPLED, f"{self.arrival.sampled_rate:.4g}"))
         topic = lane.topic
         if index in self.rejections:
             topic, invalid = lane.rejected_topic, self.rejections[index]
@@ -150,8 +190,6 @@ class Entry:
             headers.append((event.TRACEPARENT, arrival.traceparent))
         if arrival.correlation:
             headers.append((event.CORRELATION, arrival.correlation))
-        if arrival.sampled_rate < 1:
-            headers.append((event.SAMPLED, f"{arrival.sampled_rate:.4g}"))
         return headers
 
     def _add_attributes(self, headers: Headers, given: dict[str, str], number: str) -> None:

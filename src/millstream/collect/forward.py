@@ -68,7 +68,7 @@ class Forwarder:
         self.sent = 0  # no entry up to this one has to be handed over any more
         self.pending_events = 0  # the window: handed to Kafka, not acknowledged
         self.pending_bytes = 0
-        self.drained = Rate(clock)  # bytes of arrivals that left the journal
+        self.drained = Rate(clock)  # bytes that left the journal
         self._journal = journal
         self._producer = producer
         self._failed = failed
@@ -81,7 +81,9 @@ class Forwarder:
         self._ready: dict[int, Entry] = {}  # in memory, waiting for their turn
         self._ready_bytes = 0
         self._waited_for: dict[int, Entry] = {}  # on disk only, but a sender waits for them
-        self._current: Entry | None = None  # half of it has been handed over
+        self._current: Entry | None = None  # the next one; some of it may have been handed over
+        self._claimed: asyncio.Future[None] | None = None  # what the next one waits for
+        self._watched: dict[int, asyncio.Future[None]] = {}  # entries that repeats wait for
         self._is_open = False
         self._needs_disk = asyncio.Event()
         self._room = asyncio.Event()
@@ -123,6 +125,17 @@ class Forwarder:
         """Whether an entry of the journal has events that are not settled."""
         return sequence > self.sent or sequence in self._under_way
 
+    def settled(self, sequence: int) -> asyncio.Future[None]:
+        """Done when a pending entry is settled, or nobody is to wait. Shared: don't cancel it."""
+        if sequence not in self._watched:
+            self._watched[sequence] = asyncio.get_running_loop().create_future()
+        return self._watched[sequence]
+
+    def stop_watching(self) -> None:
+        """Let nobody wait for an entry to be settled any more."""
+        while self._watched:
+            self._watched.popitem()[1].set_result(None)
+
     async def room(self) -> None:
         """Wait until less than half of what may be under way to Kafka is."""
         await self._room.wait()
@@ -136,6 +149,15 @@ class Forwarder:
             or self.pending_bytes >= settings.max_pending_bytes
         )
 
+    @property
+    def level(self) -> float:
+        """From 0, nothing is under way to Kafka, to 1, as much as may be."""
+        settings = self._settings
+        return max(
+            self.pending_events / settings.max_pending_events,
+            self.pending_bytes / settings.max_pending_bytes,
+        )
+
     def expect(self, sequence: int) -> None:
         """An entry was appended, and will be offered from memory, or withdrawn."""
         self._coming.add(sequence)
@@ -145,19 +167,23 @@ class Forwarder:
         self._coming.discard(sequence)
         self._pump()
 
-    def offer(self, entry: Entry) -> None:
-        """A journaled entry whose events are checked; it is sent when its turn comes."""
+    def offer(self, entry: Entry, *, in_memory: bool = True) -> None:
+        """A journaled entry whose events are checked; it is sent when its turn comes.
+
+        If not `in_memory`, it is read back and restored before.
+        """
         sequence = entry.sequence
         self._coming.discard(sequence)
         if sequence <= self.sent:  # it was quicker by way of the disk
             return
         is_next = sequence == self.sent + 1 and self._current is None and self._is_open
-        if is_next and not self.is_full and not self._needs_disk.is_set():
+        may_go = in_memory and entry.claimed is None and not self._needs_disk.is_set()
+        if is_next and may_go and not self.is_full:
             self._take_turn(entry)
             if self._ready or self._coming or sequence < self._journal.last_durable:
                 self._pump()
             return
-        if self._ready_bytes + len(entry.arrival.body) <= self._settings.max_body:
+        if in_memory and self._ready_bytes + len(entry.arrival.body) <= self._settings.max_body:
             self._ready[sequence] = entry
             self._ready_bytes += len(entry.arrival.body)
         else:
@@ -184,9 +210,22 @@ class Forwarder:
             entry = self._current or self._next()
             if entry is None:
                 return
+            if not self._is_claimed(entry):
+                self._current = entry
+                return
             self._take_turn(entry)
             if self._current is not None:
                 return
+
+    def _is_claimed(self, entry: Entry) -> bool:
+        """Whether its ids are where other collectors see them; if not, it goes on from there."""
+        claimed = entry.claimed
+        if claimed is None or claimed.done():
+            return True
+        if claimed is not self._claimed:
+            self._claimed = claimed
+            claimed.add_done_callback(lambda _: self._pump())
+        return False
 
     def _next(self) -> Entry | None:
         if self._needs_disk.is_set():
@@ -211,7 +250,7 @@ class Forwarder:
         if is_journaled and entry.at == 0:
             self._under_way.add(entry.sequence)
             if self._arrived:
-                entry.skip = self._arrived.pop(entry.sequence, _NONE)
+                entry.skip |= self._arrived.pop(entry.sequence, _NONE)
         producer, index = self._producer, entry.at
         while index < entry.size:
             if index in entry.skip:
@@ -312,7 +351,7 @@ class Forwarder:
             self._finish(entry)
 
     def _finish(self, entry: Entry) -> None:
-        lane, size, failed = entry.lane, entry.size, len(entry.failures)
+        lane, size, failed = entry.lane, entry.remaining, len(entry.failures)
         rejected = sum(index not in entry.failures for index in entry.rejections)
         logged = size - failed - rejected
         lane.pending -= size
@@ -326,9 +365,12 @@ class Forwarder:
         entry.release()
         if entry.collector == self._journal.identity:
             self._under_way.discard(entry.sequence)
+            before = self._journal.pending_bytes
             self._journal.settle(entry.sequence)
+            self.drained.add(before - self._journal.pending_bytes)
             self._recent.logged(entry.sequence, time.time_ns() // 1_000_000, entry.deliveries)
-            self.drained.add(len(entry.arrival.body))
+            if entry.sequence in self._watched:
+                self._watched.pop(entry.sequence).set_result(None)
         self._moved.set()
         if entry.waits_for_log:
             entry.resolve()

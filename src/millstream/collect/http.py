@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,9 @@ from millstream.collect.asgi import (
     read_body,
 )
 from millstream.collect.body import check_readable
-from millstream.collect.caller import check_writes
+from millstream.collect.caller import check_writes, sender_in
 from millstream.collect.cors import check_origin
+from millstream.collect.dedup import First
 from millstream.collect.describe import describe_streams
 from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack, Intake, Overloaded
@@ -57,6 +58,7 @@ class CollectApp:
         answers: Answers,
         pressure: Pressure,
         look_up: Callable[[str, Callable[[str], None]], Awaitable[dict[str, Any]]],
+        are_logged: Callable[[str, Collection[First]], Awaitable[bool]],
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
     ) -> None:
@@ -65,6 +67,7 @@ class CollectApp:
         self._answers = answers
         self._pressure = pressure
         self._look_up = look_up
+        self._are_logged = are_logged  # waits for it, as long as a request may wait for Kafka
         self._health = health  # why nothing can be taken in, empty if it can; and more
         self._sources = sources
         self._fixed = {
@@ -128,19 +131,19 @@ class CollectApp:
         )
         if not body or body.isspace():
             raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
-        arrival = self._arrival(lane, request, body)
-        if ack == "none":
-            entry = self._pass(lane, arrival)
-        else:
-            entry = await self._take(lane, arrival, ack)
+        arrival = self._arrival(lane, request, body, sender_in(scope))
+        entry = self._pass(lane, arrival) if ack == "none" else await self._take(lane, arrival, ack)
         charge(scope, entry.size)
         if ack == "none":
             await answer_empty(send)
-        else:
-            status, content = self._answers.of(entry, ack)
-            await answer_json(send, content, status)
+            return
+        is_logged = True
+        if entry.firsts and ack == "log":
+            is_logged = await self._are_logged(lane.name, entry.firsts.values())
+        status, content = self._answers.of(entry, ack, is_logged)
+        await answer_json(send, content, status)
 
-    def _arrival(self, lane: Lane, request: Request, body: bytes) -> Arrival:
+    def _arrival(self, lane: Lane, request: Request, body: bytes, sender: str) -> Arrival:
         return Arrival(
             lane.name,
             self._intake.now(),
@@ -152,18 +155,22 @@ class CollectApp:
             request.attributes,
             request.correlation,
             request.idempotency_key,
+            sender=sender if request.idempotency_key else "",
         )
 
     async def _take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
         try:
-            entry = self._intake.take(lane, arrival, ack)
+            if self._intake.looks_first(lane, arrival):
+                entry = await self._intake.take_looking(lane, arrival, ack)
+            else:
+                entry = self._intake.take(lane, arrival, ack)
             assert entry.done is not None
             await entry.done
+            return entry
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
         except (JournalFull, JournalBroken) as error:
             raise self._not_taken(str(error)) from None
-        return entry
 
     def _pass(self, lane: Lane, arrival: Arrival) -> Entry:
         try:

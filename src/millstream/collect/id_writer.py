@@ -15,9 +15,9 @@ _HEAD = struct.Struct(">B8sB")  # form, the writing process, length of the colle
 _ID = struct.Struct(">16sQIIQ")  # id, sequence, index, count, received_at
 _FORM = 1
 _IDS_IN_RECORD = 10_000  # 400 kB
-_LINGER_SECONDS = 0.005  # ids that come together share a record
 _AT_ONCE = 4  # records of a stream on their way; what comes meanwhile shares the next
 _RETRY_SECONDS = 0.5
+_MOST_UNWRITTEN = 250_000  # ids, some 10 MB
 
 _logger = logging.getLogger(__name__)
 
@@ -33,15 +33,27 @@ class IdWriter:
         self._batch: _Batch | None = None  # what is collected now
         self._last = done(loop)  # of the batch before
         self._under_way: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._closed = False
+        self._unwritten = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be added: Kafka keeps up."""
+        return self._unwritten < _MOST_UNWRITTEN
+
+    async def room(self) -> None:
+        """Wait until more may be added."""
+        while not self.has_room:
+            await asyncio.wait([self.written()])
 
     def add(self, digest: bytes, first: First) -> None:
         """Write it soon."""
         if self._batch is None:
             self._batch = _Batch(self._loop.create_future(), self._writer)
         self._batch.add(digest, first)
-        self._soon(_LINGER_SECONDS)
+        self._unwritten += 1
+        self._soon()
 
     def written(self) -> asyncio.Future[None]:
         """Done when everything that was added so far is in the topic."""
@@ -55,9 +67,10 @@ class IdWriter:
         for task in self._under_way:
             task.cancel()
 
-    def _soon(self, seconds: float) -> None:
+    def _soon(self) -> None:
+        # In the loop's next turn: ids of events that were synced to disk together share a record.
         if self._timer is None and len(self._under_way) < _AT_ONCE and not self._closed:
-            self._timer = self._loop.call_later(seconds, self._send_batch)
+            self._timer = self._loop.call_soon(self._send_batch)
 
     def _send_batch(self) -> None:
         self._timer = None
@@ -73,6 +86,7 @@ class IdWriter:
     async def _write(self, batch: _Batch, before: asyncio.Future[None]) -> None:
         for record in batch.records():
             await self._write_record(record)
+        self._unwritten -= batch.size
         await asyncio.wait([before])
         if not batch.written.done():  # or whoever waited was cancelled, and it with them
             batch.written.set_result(None)
@@ -80,7 +94,7 @@ class IdWriter:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if self._batch is not None:
-            self._soon(0)
+            self._soon()
 
     async def _write_record(self, value: bytes) -> Delivery:
         while True:
@@ -96,12 +110,14 @@ class _Batch:
 
     def __init__(self, written: asyncio.Future[None], writer: bytes) -> None:
         self.written = written
+        self.size = 0
         self._writer = writer
         self._packed: dict[str, bytearray] = {}  # by collector
 
     def add(self, digest: bytes, first: First) -> None:
         packed = self._packed.setdefault(first.collector, bytearray())
         packed += _ID.pack(digest, first.sequence, first.index, first.count, first.received_at)
+        self.size += 1
 
     def records(self) -> Iterator[bytes]:
         for collector, packed in self._packed.items():

@@ -138,7 +138,7 @@ class Ids:
         for stream, buckets in self._buckets.items():
             while buckets and self._is_over(stream, buckets[0]):
                 self._held -= len(buckets.popleft().ids)
-        if self._held >= self.most:
+        while self._held >= self.most:  # the oldest may be empty: what it held was taken back
             oldest = min((b for b in self._buckets.values() if b), key=lambda b: b[0].newest)
             gone = len(oldest.popleft().ids)
             self._held -= gone

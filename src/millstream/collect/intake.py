@@ -3,28 +3,38 @@
 Every arrival becomes one entry of the journal; its events go to one of two topics, the stream's
 or its rejected one. An event's number is its entry's sequence and its place in the entry, so that
 unpacking the same entry again, after a crash, gives the same numbers.
+
+Where some events may be left out (a retry of what is there, or too much under pressure), they are
+looked at first, and what was decided is on disk with them: it is never decided again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
+import msgspec
+
 from millstream.app import App
 from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode
+from millstream.collect.dedup import Dedup, First
 from millstream.collect.entry import Entry
 from millstream.collect.failed import FailedStore
 from millstream.collect.forward import Forwarder
+from millstream.collect.id_writer import done
 from millstream.collect.journal import Journal
 from millstream.collect.lane import Lane
+from millstream.collect.pressure import Pressure
 from millstream.collect.recent import Recent
+from millstream.collect.repeats import Repeats, carries_ids
 from millstream.collect.settings import CollectSettings
+from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, LogError
-from millstream.log.producer import Producer
+from millstream.errors import InvalidEvent, JournalError, JournalFull, LogError
+from millstream.log.producer import Delivery, Producer
 from millstream.log.topics import stream_topic
 from millstream.measure import Clock
 
@@ -33,6 +43,8 @@ Ack = Literal["log", "local", "none"]
 _EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
 _SMALL = 64 << 10  # bytes of a body that is unpacked at once
 _SWEEP_SECONDS = 0.1
+_READ_BYTES = 16 << 20
+_NONE: frozenset[int] = frozenset()
 
 
 class Overloaded(LogError):
@@ -49,6 +61,7 @@ class Intake:
         journal: Journal,
         producer: Producer,
         failed: FailedStore,
+        dedup: Dedup,
         clock: Clock = time.monotonic,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -66,6 +79,9 @@ class Intake:
         self.forwarder = Forwarder(
             journal, producer, failed, settings, self._restore, self.recent, clock
         )
+        self.pressure = Pressure(journal, self.forwarder.drained)
+        self.dedup = dedup
+        self._repeats = Repeats(dedup, journal.identity)
         self._app = app
         self._settings = settings
         self._failed = failed
@@ -77,6 +93,9 @@ class Intake:
         self._left_over = journal.last_durable  # entries up to here are from an earlier start
         self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
         self._unpacking: set[asyncio.Task[None]] = set()
+        self._writing: dict[int, asyncio.Future[None]] = {}  # entries with ids, not on disk yet
+        self._unclaimed: set[int] = set()  # entries whose ids Kafka had no room for
+        self._taken: dict[int, frozenset[int]] = {}  # by another collector, before this start
 
     def now(self) -> int:
         """When an arrival came, in milliseconds since the epoch.
@@ -90,26 +109,72 @@ class Intake:
     def take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
         """Take an arrival in; await `entry.done` for what `ack` says.
 
-        JournalFull or JournalBroken, with nothing taken. `entry.done` fails with BodyRefused if
-        nothing in the body can be taken in, with JournalBroken if it did not get onto the disk.
+        Only if it need not be looked at first, see `looks_first`. JournalFull or JournalBroken,
+        with nothing taken. `entry.done` fails with BodyRefused if nothing in the body can be taken
+        in, with JournalBroken if it did not get onto the disk.
         """
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
-        entry.done = self._loop.create_future()
-        entry.waits_for_log = ack == "log"
         durable = self._append(entry, None)
+        self._expect_answer(entry, ack)
         durable.add_done_callback(partial(self._journaled, entry))
-        if entry.waits_for_log:
-            self._waiting[entry] = None
-            entry.done.add_done_callback(lambda _: self._waiting.pop(entry, None))
+        return entry
+
+    def looks_first(self, lane: Lane, arrival: Arrival) -> bool:
+        """Whether some of its events may be left out, so that it is looked at before all else."""
+        if lane.shedder is not None:
+            return lane.shedder.share_kept(self.pressure.level) < 1
+        return lane.remembers_ids and carries_ids(arrival)
+
+    async def take_looking(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
+        """As `take`, without what is a duplicate or is shed; BodyRefused comes at once.
+
+        If nothing is left, nothing goes to the journal: what it repeats is on disk already.
+        """
+        entry = self._unpack_looking(lane, arrival)
+        await self._check_in_turns(entry)
+        entry = self._leave_out(entry)
+        if entry.remaining:
+            durable = self._append_checked(entry, None)
+            self._expect_answer(entry, ack)
+            durable.add_done_callback(partial(self._journaled_checked, entry))
+            return entry
+        await self._firsts_on_disk(entry)
+        self._count_left_out(entry)
+        self._expect_answer(entry, ack)
+        entry.resolve()
         return entry
 
     def take_from_source(
         self, lane: Lane, arrival: Arrival, bookmark: tuple[str, bytes] | None
     ) -> asyncio.Future[None]:
         """Take a source's message in; the future is the journal's. Errors as of `take`."""
+        if self.looks_first(lane, arrival):
+            return self._take_from_source_looking(lane, arrival, bookmark)
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
         durable = self._append(entry, bookmark)
         durable.add_done_callback(partial(self._journaled, entry))
+        return durable
+
+    def _take_from_source_looking(
+        self, lane: Lane, arrival: Arrival, bookmark: tuple[str, bytes] | None
+    ) -> asyncio.Future[None]:
+        entry = self._unpack_looking(lane, arrival)
+        entry.check(0, entry.size)
+        entry = self._leave_out(entry)
+        if not entry.remaining:
+            # What it repeats may be on its way to the disk: this comes behind, so it is not there
+            # before. All that is new is how far the source was read.
+            if bookmark is None and not self._writing_firsts(entry):
+                self._count_left_out(entry)
+                return done(self._loop)
+            nothing = Arrival(lane.name, arrival.received_at, b"", source=arrival.source)
+            passed = Entry(lane, nothing, self.collector, 0, self._clock())
+            durable = self._append(passed, bookmark)
+            durable.add_done_callback(partial(self._journaled, passed))
+            self._count_left_out(entry)
+            return durable
+        durable = self._append_checked(entry, bookmark)
+        durable.add_done_callback(partial(self._journaled_checked, entry))
         return durable
 
     def take_past(self, lane: Lane, arrival: Arrival) -> Entry:
@@ -122,6 +187,8 @@ class Intake:
         unpacked = lane.unpack(
             arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
         )
+        if lane.shedder is not None:
+            arrival = _shed(lane.shedder, arrival, unpacked, self.forwarder.level)
         self._past_sequence += 1
         entry = Entry(lane, arrival, self.past_collector, self._past_sequence, self._clock())
         entry.fill(unpacked)
@@ -130,6 +197,33 @@ class Intake:
         if entry.size:
             self.forwarder.send_past(entry)
         return entry
+
+    async def recognise(self, arrived: Mapping[int, frozenset[int]]) -> None:
+        """Before the door opens: know the ids of what an earlier start left in the journal.
+
+        `arrived` are the events, by entry, that are in the log. What another collector has taken in
+        since, from a sender that got no answer, is not sent again.
+        """
+        if not any(lane.remembers_ids for lane in self.lanes.values()):
+            return
+        after = 0
+        while entries := await self.journal.read(after, _READ_BYTES):
+            for sequence, payload in entries:
+                entry = self._recognisable(sequence, payload)
+                if entry is not None:
+                    self._fill(entry)
+                    await self._check_in_turns(entry)
+                    taken = await self._repeats.recover(entry, arrived.get(sequence, _NONE))
+                    if taken:
+                        self._taken[sequence] = taken
+            after = entries[-1][0]
+
+    def place(self, first: First) -> Delivery | None:
+        """Where in the log an event of ours is, if it is there and was so lately."""
+        steps = self.recent[first.sequence] if first.collector == self.collector else None
+        if steps is None or first.index >= len(steps.deliveries):
+            return None
+        return steps.deliveries[first.index]
 
     async def watch(self) -> None:
         """Let no sender wait longer for the log than the settings say; runs as long as the tier."""
@@ -141,6 +235,7 @@ class Intake:
     def let_all_go(self) -> None:
         """Let nobody wait for the log any more: the collector stops, what it has is on disk."""
         self._let_go(list(self._waiting))
+        self.forwarder.stop_watching()
 
     def _let_go(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -149,23 +244,92 @@ class Intake:
                 self.forwarder.forget(entry)
                 entry.resolve()
 
+    def _expect_answer(self, entry: Entry, ack: Ack) -> None:
+        entry.done = self._loop.create_future()
+        entry.waits_for_log = ack == "log"
+        if entry.waits_for_log:
+            self._waiting[entry] = None
+            entry.done.add_done_callback(lambda _: self._waiting.pop(entry, None))
+
+    def _unpack_looking(self, lane: Lane, arrival: Arrival) -> Entry:
+        """An entry that is not in the journal yet, without what is shed."""
+        entry = Entry(lane, arrival, self.collector, 0, self._clock())
+        unpacked = self._unpacked(entry)
+        if lane.shedder is not None:
+            arrival = _shed(lane.shedder, arrival, unpacked, self.pressure.level)
+            entry = Entry(lane, arrival, self.collector, 0, entry.received)
+        entry.fill(unpacked)
+        return entry
+
+    def _leave_out(self, entry: Entry) -> Entry:
+        """The entry without what was handed in before."""
+        if not entry.lane.remembers_ids:
+            return entry
+        whole = self._repeats.find(entry)
+        return entry if whole is None else _repeat_of(whole, entry)
+
+    async def _firsts_on_disk(self, entry: Entry) -> None:
+        """Wait until what the entry repeats is on disk; the error if it does not get there."""
+        if writing := self._writing_firsts(entry):
+            await asyncio.wait(writing)  # which cancels none of them, as awaiting one would
+            for durable in writing:
+                durable.result()
+
+    def _writing_firsts(self, entry: Entry) -> set[asyncio.Future[None]]:
+        return {
+            self._writing[first.sequence]
+            for first in entry.firsts.values()
+            if first.collector == self.collector and first.sequence in self._writing
+        }
+
+    def _count_left_out(self, entry: Entry) -> None:
+        entry.open = 0
+        self._count(entry)
+
+    def _append_checked(
+        self, entry: Entry, bookmark: tuple[str, bytes] | None
+    ) -> asyncio.Future[None]:
+        durable = self._append(entry, bookmark)
+        if entry.lane.remembers_ids:
+            self._writing[entry.sequence] = durable
+            self._repeats.reserve(entry)
+        return durable
+
     def _append(self, entry: Entry, bookmark: tuple[str, bytes] | None) -> asyncio.Future[None]:
         try:
             entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
-        except LogError:
+        except JournalError as error:
             entry.lane.refused += 1
+            if isinstance(error, JournalFull):
+                self.pressure.refused_at = self.journal.stored_bytes
             raise
+        self.pressure.refused_at = 0
         self.forwarder.expect(entry.sequence)
         return durable
 
-    def _journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+    def _is_on_disk(self, entry: Entry, durable: asyncio.Future[None]) -> bool:
         error = None if durable.cancelled() else durable.exception()
         if durable.cancelled() or error is not None:
             entry.lane.refused += 1
             self.forwarder.withdraw(entry.sequence)
             entry.resolve(error if isinstance(error, Exception) else None)
-            return
+            return False
         self.recent.journaled(entry.sequence, self._wall() // 1_000_000)
+        return True
+
+    def _journaled_checked(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+        self._writing.pop(entry.sequence, None)
+        if not self._is_on_disk(entry, durable):
+            self._repeats.release(entry)
+        elif not entry.claims or self._repeats.claim(entry):
+            self._offer(entry)
+        else:
+            self._unclaimed.add(entry.sequence)
+            self._offer(entry, in_memory=False)
+
+    def _journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+        if not self._is_on_disk(entry, durable):
+            return
         if len(entry.arrival.body) <= _SMALL and not entry.arrival.encoding:
             self._fill(entry)
             entry.check(0, entry.size)
@@ -185,32 +349,52 @@ class Intake:
             entry.check(first, min(first + _EVENTS_PER_TURN, entry.size))
             await asyncio.sleep(0)
 
-    def _offer(self, entry: Entry) -> None:
+    def _offer(self, entry: Entry, *, in_memory: bool = True) -> None:
         self._count(entry)
         if entry.size:
             entry.lane.journaled_ms.record((self._clock() - entry.received) * 1000, entry.size)
         if entry.done is not None and not entry.waits_for_log:
             entry.resolve()
-        self.forwarder.offer(entry)
+        self.forwarder.offer(entry, in_memory=in_memory)
 
     def _count(self, entry: Entry) -> None:
         entry.counted = True
         entry.lane.accepted += entry.size
-        entry.lane.pending += entry.size
+        if entry.arrival.duplicates or entry.arrival.shed:
+            entry.lane.duplicates += len(entry.arrival.duplicates)
+            entry.lane.shed += len(entry.arrival.shed)
+        entry.lane.pending += entry.remaining
 
     def _fill(self, entry: Entry) -> None:
+        try:
+            unpacked = self._unpacked(entry)
+        except BodyRefused as refused:
+            unpacked = Unpacked([])
+            entry.resolve(refused)
+        entry.fill(unpacked)
+
+    def _unpacked(self, entry: Entry) -> Unpacked:
         arrival = entry.arrival
         try:
-            unpacked = entry.lane.unpack(
+            return entry.lane.unpack(
                 arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
             )
         except BodyRefused as refused:
-            if arrival.source:  # nobody to tell: it is kept where the invalid ones are
-                unpacked = Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
-            else:
-                unpacked = Unpacked([])
-                entry.resolve(refused)
-        entry.fill(unpacked)
+            if not arrival.source:
+                raise
+            # Nobody to tell: it is kept where the invalid ones are.
+            return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
+
+    def _recognisable(self, sequence: int, payload: bytes) -> Entry | None:
+        """The entry, if its events' ids are remembered."""
+        try:
+            arrival = decode(payload)
+        except UnreadableArrival:
+            return None
+        lane = self.lanes.get(arrival.stream)
+        if lane is None or not lane.remembers_ids or not carries_ids(arrival):
+            return None
+        return Entry(lane, arrival, self.collector, sequence, 0.0)
 
     async def _restore(self, sequence: int, payload: bytes, held: Entry | None) -> Entry | None:
         """An entry from disk, ready to be sent; None if there is nothing to send for it."""
@@ -225,9 +409,17 @@ class Intake:
             why = f"the pipeline has no stream {arrival.stream!r} any more"
             await self._give_up(topic, arrival.body, why)
             return None
+        if taken := self._taken.pop(sequence, None):
+            places = tuple(sorted({*arrival.duplicates, *taken}))
+            arrival = msgspec.structs.replace(arrival, duplicates=places)
         entry = held or Entry(lane, arrival, self.collector, sequence, 0.0)
         self._fill(entry)
         await self._check_in_turns(entry)
+        if sequence in self._unclaimed:
+            await self._repeats.claim_again(entry)
+            self._unclaimed.discard(sequence)
+        elif lane.remembers_ids and carries_ids(arrival):
+            self._repeats.wait(entry)
         if sequence <= self._left_over:
             self._count(entry)
             lane.recovered += entry.size
@@ -237,3 +429,36 @@ class Intake:
     async def _give_up(self, topic: str, value: bytes, reason: str) -> None:
         now = self.now()
         await asyncio.to_thread(self._failed.put, topic, None, value, [], now, reason)
+
+
+def _shed(shedder: Shedder, arrival: Arrival, unpacked: Unpacked, level: float) -> Arrival:
+    """The arrival, with what of it is dropped at that pressure."""
+    share = shedder.share_kept(level)
+    if share == 1:
+        return arrival
+    shed, spared = shedder.choose(unpacked.values, share)
+    return msgspec.structs.replace(arrival, sampled_rate=share, shed=shed, spared=spared)
+
+
+def _repeat_of(whole: First, entry: Entry) -> Entry:
+    """The entry of a request that was handed in before, as a whole: the first one's answer counts.
+
+    By their ids, some of its events can be repeats of others still.
+    """
+    repeats = {
+        index: msgspec.structs.replace(whole, index=whole.index + index, count=1)
+        for index in range(whole.count)
+    }
+    if whole.count != entry.size or len(entry.rejections) == entry.size:
+        entry.note = (
+            f"the Idempotency-Key came before with another body, of {whole.count} events: that "
+            "one counts, and nothing of this one was taken in"
+        )
+        entry.firsts, entry.rejections = repeats, {}
+    else:
+        entry.firsts = {**repeats, **entry.firsts}
+    entry.claims, entry.inside = (), {}
+    places = tuple(range(entry.size))
+    entry.arrival = msgspec.structs.replace(entry.arrival, duplicates=places)
+    entry.skip = frozenset(places)
+    return entry

@@ -8,6 +8,7 @@ from millstream import event
 from millstream.app import App, Stream
 from millstream.audit import StreamCounts
 from millstream.collect.body import Unpacker
+from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import Limits
 from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
@@ -30,6 +31,8 @@ class Lane:
         self.unpack = Unpacker(stream.schema, limits).unpack
         self.check = Validator(stream).check
         self.keeps_invalid = stream.on_invalid == "keep"
+        self.remembers_ids = stream.remembers_ids
+        self.shedder = Shedder(stream) if stream.shed else None
         self.headers: list[tuple[str, str | bytes]] = [
             (event.SPECVERSION, "1.0"),
             (event.CONTENT_TYPE, "application/json"),

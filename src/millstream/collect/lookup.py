@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
 from millstream import event
 from millstream.app import App
 from millstream.collect.asgi import Problem
+from millstream.collect.dedup import First
 from millstream.collect.recent import Recent
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
@@ -39,17 +40,19 @@ class Lookup:
         *,
         collector: str,
         is_pending: Callable[[int], bool],
+        settled: Callable[[int], asyncio.Future[None]],
         why_failed: Callable[[Receipt], str | None],
         recent: Recent,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`collector` is our journal's identity, `is_pending` whether it holds that entry still.
 
-        `why_failed` looks into the failed store, in a thread; None if the event is not there.
+        `settled` is done when it does not any more. `why_failed` looks into the failed store, in a
+        thread; None if the event is not there.
         """
         self._app, self._log, self._receipts = app, log, receipts
         self._collector, self._is_pending, self._why_failed = collector, is_pending, why_failed
-        self._recent, self._clock = recent, clock
+        self._settled, self._recent, self._clock = settled, recent, clock
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._searches: OrderedDict[Receipt, Search] = OrderedDict()
 
@@ -73,6 +76,34 @@ class Lookup:
             raise Problem(
                 503, f"the event is safe, but {error}", headers=[(b"retry-after", b"2")]
             ) from error
+
+    async def are_logged(self, stream: str, firsts: Collection[First], seconds: float) -> bool:
+        """Whether the log has these events; waits for ours, for so long, and looks for others'."""
+        ours = {first.sequence for first in firsts if first.collector == self._collector}
+        if waiting := {self._settled(sequence) for sequence in ours if self._is_pending(sequence)}:
+            await asyncio.wait(waiting, timeout=seconds)
+            if any(self._is_pending(sequence) for sequence in ours):
+                return False
+        theirs = [first for first in firsts if first.collector != self._collector]
+        if not theirs:
+            return True
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(self._search_all, stream, theirs)
+        except LogError:
+            return False
+
+    def _search_all(self, stream: str, firsts: Collection[First]) -> bool:
+        wanted = {(first.collector, first.sequence, first.index) for first in firsts}
+        topics = [name(self._app.name, stream) for name in (stream_topic, rejected_topic)]
+
+        def look(record: Record) -> Look:
+            if (identity := event.identity(record.headers)) is not None:
+                wanted.discard(identity)
+            return Look.ON if wanted else Look.FOUND
+
+        Search(self._log, topics, min(first.received_at for first in firsts)).run(look, _SECONDS)
+        return not wanted
 
     def _is_ours(self, receipt: Receipt) -> bool:
         return receipt.collector == self._collector

@@ -42,6 +42,9 @@ def render(intake: Intake, sources: Iterable[SourceState]) -> str:
         *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
         *_single("journal_max_bytes", "Bytes that the journal may hold", intake.journal.max_bytes),
         *_single("journal_broken", "Whether the journal fails", int(bool(intake.journal.broken))),
+        *_single("ids", "Senders' ids that are remembered", intake.dedup.held),
+        *_counter("ids_forgotten", "Ids forgotten for want of room", intake.dedup.forgotten),
+        *_counter("ids_doubled", "Ids that two collectors took in at once", intake.dedup.doubled),
         *_sources(states),
         "# EOF",
     ]
@@ -66,6 +69,10 @@ def _family(name: str, kind: str, text: str, lanes: list[Lane], attribute: str) 
 
 def _single(name: str, text: str, value: int) -> list[str]:
     return [*_head(name, "gauge", text), f"millstream_collect_{name} {value}"]
+
+
+def _counter(name: str, text: str, value: int) -> list[str]:
+    return [*_head(name, "counter", text), f"millstream_collect_{name}_total {value}"]
 
 
 def _latency(lanes: list[Lane]) -> list[str]:

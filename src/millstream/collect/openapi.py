@@ -48,6 +48,16 @@ _ANSWER = {
             "items": _FAILURE,
             "description": "What Kafka refused for good; it is kept in the failed store.",
         },
+        "duplicates": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Places of accepted events that had been handed in before; their "
+            "receipts are the first ones'.",
+        },
+        "shed": {
+            "type": "integer",
+            "description": "Events that were dropped under pressure; they have no receipt.",
+        },
         "detail": {"type": "string", "description": "Why some have no place in the log yet."},
     },
 }

@@ -24,7 +24,9 @@ _logger = logging.getLogger(__name__)
 
 async def resume(intake: Intake, log: LogSettings) -> None:
     """Let the journal's pending entries go on to the log, without what of them is there."""
-    intake.forwarder.open(await find_arrived(intake.journal, intake.lanes, log))
+    arrived = await find_arrived(intake.journal, intake.lanes, log)
+    await intake.recognise(arrived)
+    intake.forwarder.open(arrived)
 
 
 async def find_arrived(

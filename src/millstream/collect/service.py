@@ -17,6 +17,7 @@ import uvloop
 
 from millstream.app import App
 from millstream.collect.answer import Answers
+from millstream.collect.dedup import Dedup
 from millstream.collect.exposure import check_exposure
 from millstream.collect.failed import FailedStore
 from millstream.collect.forked import sign_lines
@@ -28,7 +29,6 @@ from millstream.collect.journal import Journal
 from millstream.collect.leftover import left_over, send, take_over
 from millstream.collect.lookup import Lookup
 from millstream.collect.post import Alone, Found, Manned, Orders, Post
-from millstream.collect.pressure import Pressure
 from millstream.collect.recover import resume
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
@@ -263,9 +263,10 @@ async def _assemble(
         buffered_bytes=max(128 << 20, 2 * collect.max_pending_bytes),
     )
     reports = Producer(settings.log, patience=_REPORT_SECONDS)
+    dedup = await Dedup.open(app, settings.log, producer, collect.dedup_ids)
 
     def intake_of(journal: Journal) -> Intake:
-        return Intake(app, collect, journal, producer, failed)
+        return Intake(app, collect, journal, producer, failed, dedup)
 
     def reporter_of(intake: Intake, readers: Sequence[Reader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))
@@ -279,6 +280,7 @@ async def _assemble(
         receipts,
         collector=journal.identity,
         is_pending=intake.forwarder.is_pending,
+        settled=intake.forwarder.settled,
         why_failed=partial(_why_failed, failed),
         recent=intake.recent,
     )
@@ -286,9 +288,10 @@ async def _assemble(
         app,
         collect,
         intake,
-        answers=Answers(receipts),
-        pressure=Pressure(journal, intake.forwarder.drained),
+        answers=Answers(receipts, intake.place),
+        pressure=intake.pressure,
         look_up=lookup,
+        are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
         health=partial(_health, reporter, leftovers),
         sources=lambda: [source.state for source in readers],
     )
@@ -327,6 +330,7 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
     if lost:
         _logger.error("%d messages of sources did not get onto the disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)
+    await part.intake.dedup.close(0.0)
     await part.producer.close(0.0)
     part.reporter.end()
     await part.reports.close(1.0)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.declare.options import check_name, check_options, choice, duration
-from millstream.errors import PipelineError
-from millstream.model import Delivery, OnInvalid, Stream
+from millstream.errors import PipelineError, QueryError
+from millstream.expression.condition import compile_condition, event_columns
+from millstream.model import SHED_AT_RANDOM, Delivery, OnInvalid, Stream
 from millstream.names import suggest
 from millstream.place import Statement, mistake
 from millstream.schema import Field, Primitive, Schema, parse_schema
@@ -62,14 +63,16 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         source=_source(statement, what, options.get("source")),
         dedup=duration(statement, what, "dedup", options.get("dedup", "1 hour")),
         on_invalid=choice(statement, what, "on_invalid", options, "reject", OnInvalid),
-        shed=_shed(statement, what, options),
+        shed=_shed(statement, what, schema, options),
         shed_at=_shed_at(statement, what, options.get("shed_at", 0.8)),
         place=statement.place,
         description=options.get("description") or "",
     )
 
 
-def _shed(statement: Statement, what: str, options: Mapping[str, Any]) -> str | None:
+def _shed(
+    statement: Statement, what: str, schema: Schema, options: Mapping[str, Any]
+) -> str | None:
     shed = options.get("shed")
     if shed is None:
         return None
@@ -87,7 +90,21 @@ def _shed(statement: Statement, what: str, options: Mapping[str, Any]) -> str | 
             remedy="leave out shed=, or declare delivery='at_least_once'",
             option="shed",
         )
+    if shed != SHED_AT_RANDOM:
+        _check_condition(statement, what, schema, shed)
     return shed
+
+
+def _check_condition(statement: Statement, what: str, schema: Schema, shed: str) -> None:
+    try:
+        compile_condition(shed, event_columns(schema), canonical=False, what="the condition")
+    except QueryError as error:
+        raise mistake(
+            statement,
+            f"{what} has shed={shed[:100]!r}: {error.message}",
+            remedy=error.remedy or "write 'random', or an SQL condition for what matters least",
+            option="shed",
+        ) from None
 
 
 def _shed_at(statement: Statement, what: str, value: object) -> float:

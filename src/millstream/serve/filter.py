@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cmp_to_key, lru_cache
 from typing import Any
 
@@ -12,33 +13,24 @@ from sqlglot.errors import SqlglotError
 
 from millstream.audit import Column
 from millstream.errors import QueryError
-from millstream.serve import functions
-from millstream.serve.expression import Compiler
-from millstream.store.types import parse_type
+from millstream.expression import functions
+from millstream.expression.compiler import Unsupported
+from millstream.expression.condition import (
+    MAX_LENGTH,
+    Predicate,
+    compile_condition,
+    compile_tree,
+    parse,
+)
 
-Predicate = Callable[[Mapping[str, Any]], bool]
+Evaluate = Callable[[Mapping[str, Any]], Any]
 Pick = Callable[[Mapping[str, Any]], dict[str, Any]]
-MAX_LENGTH = 8_000
 
 
-@lru_cache(1024)
 def compile_where(text: str, columns: tuple[Column, ...], canonical: bool = True) -> Predicate:
     """Whether a row satisfies `text`, as SQL's WHERE says: NULL is no. QueryError if not SQL."""
-    tree = _parse(text, "where")
-    evaluate, kind = _compile(tree, columns, canonical)
-    if kind not in ("boolean", "null"):
-        raise QueryError(
-            f"the filter {text[:100]!r} is a {kind}, not a condition",
-            remedy="write a comparison, as in n > 3",
-        )
-
-    def matches(row: Mapping[str, Any]) -> bool:
-        try:
-            return evaluate(row) is True
-        except TypeError:  # a row that is not of the described types satisfies nothing
-            return False
-
-    return matches
+    with _pointing_to_queries():
+        return compile_condition(text, columns, canonical)
 
 
 @lru_cache(1024)
@@ -46,7 +38,7 @@ def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Pick:
     """The named columns of a row, in that order; a field of a struct keeps its dotted name."""
     picks = {}
     for path in paths:
-        tree = _parse(path, "select")
+        tree = parse(path, "select")
         if not isinstance(tree, exp.Column | exp.Dot):
             raise QueryError(
                 f"cannot select {path[:100]!r}", remedy="select takes column names; see /v1/query"
@@ -97,33 +89,20 @@ def split_select(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _compile(
-    tree: exp.Expression, columns: Sequence[Column], canonical: bool = True
-) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
-    known = {column.name: parse_type(column.type) for column in columns}
-    try:
-        return Compiler(known, canonical=canonical).compile(tree)
-    except RecursionError:
-        raise QueryError("the expression is nested too deeply") from None
+def _compile(tree: exp.Expression, columns: tuple[Column, ...]) -> tuple[Evaluate, str]:
+    with _pointing_to_queries():
+        return compile_tree(tree, columns)
 
 
-def _parse(text: str, what: str) -> exp.Expression:
-    if len(text) > MAX_LENGTH:
-        raise QueryError(f"{what} has {len(text)} characters; at most {MAX_LENGTH} are read")
-    dialect = "spark" if "`" in text else "duckdb"
+@contextmanager
+def _pointing_to_queries() -> Iterator[None]:
+    """Add to a refusal that a query of its own can do more."""
     try:
-        tree = sqlglot.parse_one(text, dialect=dialect, into=exp.Condition)
-    except (SqlglotError, RecursionError) as error:
-        reason = (
-            str(error).splitlines()[0] if isinstance(error, SqlglotError) else "nested too deeply"
-        )
+        yield
+    except Unsupported as error:
         raise QueryError(
-            f"cannot read {what} {text[:100]!r}: {reason}",
-            remedy="write an SQL expression, as in city = 'Berlin' AND n > 3",
+            error.message, remedy=f"{error.remedy}; for more, POST /v1/query"
         ) from None
-    if not isinstance(tree, exp.Expression):
-        raise QueryError(f"{what} is empty")
-    return tree
 
 
 def _parse_order(text: str) -> list[exp.Ordered]:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from millstream.serve.filter import Pick, Predicate
+from millstream.expression.condition import Predicate
+from millstream.serve.filter import Pick
 from millstream.store.ring import Change
 from millstream.store.table import LINEAGE
 

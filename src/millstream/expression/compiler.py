@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from millstream.errors import QueryError
-from millstream.serve import functions
+from millstream.expression import functions
 from millstream.store.types import Kind, element, fields, is_float, kind
 
 Fields = Mapping[str, exp.DataType]
@@ -64,6 +64,10 @@ ALLOWED = (
     "+ - * / %, ||, abs, coalesce, contains, ends_with, length, list_contains, "
     "lower, starts_with, trim, upper"
 )
+
+
+class Unsupported(QueryError):
+    """SQL, but of a kind that is not compiled; `ALLOWED` is what is."""
 
 
 class Part(NamedTuple):
@@ -359,10 +363,10 @@ def _check_whole(tree: exp.Expression) -> None:
         raise _refusal(tree)
 
 
-def _refusal(tree: exp.Expression) -> QueryError:
-    return QueryError(
+def _refusal(tree: exp.Expression) -> Unsupported:
+    return Unsupported(
         f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
-        remedy=f"it may contain: {ALLOWED}; for more, POST /v1/query",
+        remedy=f"it may contain: {ALLOWED}",
     )
 
 

@@ -1,0 +1,48 @@
+"""When to come back: as soon as there will be room, at the rate at which the journal drains."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.pressure import Pressure
+from millstream.measure import Rate
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    journal = await Journal.open(tmp_path, JournalSettings(max_bytes=100_000, segment_bytes=10_000))
+    yield journal
+    await journal.close()
+
+
+async def test_a_sender_is_asked_to_come_back_when_there_will_be_room(journal: Journal) -> None:
+    clock = Clock()
+    drained = Rate(clock)
+    pressure = Pressure(journal, drained)
+    assert (pressure.level, pressure.retry_after()) == (0.0, 1)
+    for _ in range(96):
+        await journal.append(b"x" * 1000)[1]
+    assert 0.9 < pressure.level <= 1.0
+    assert pressure.retry_after() == 5  # nothing drains: Kafka is away
+    excess = journal.pending_bytes - 90_000
+    for per_second, wait in ((1_000_000, 1), (excess // 10, 10), (1, 60)):
+        for _ in range(10):
+            clock.now += 1
+            drained.add(per_second)
+        assert 0.8 * wait <= pressure.retry_after() <= min(60, wait + 1)
+    for sequence in range(1, 31):
+        journal.settle(sequence)
+    assert pressure.retry_after() == 1
