@@ -77,7 +77,7 @@ class Journal:
             State(
                 identity,
                 found.last,
-                previous.number if previous else 0,
+                identity.newest,
                 previous.number if previous else 0,
                 previous.size if previous else 0,
                 dict(found.bookmarks),
@@ -322,9 +322,16 @@ def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found
         found = recover(folder, disk)
         if known is None:
             known = Identity(found.identity, found.start) if found.identity else Identity.new()
+        newest = found.segments[-1].number if found.segments else 0
+        if newest < known.newest or not found.segments:
+            # Somebody has deleted it. What it gave out must not be given out again: Kafka may have
+            # it, and recovery would take the new for the old.
+            found.last = max(found.last, known.reserved)
         if not found.segments:
-            found.last = found.settled = known.reserved
-        identity = msgspec.structs.replace(known, start=max(known.start, found.start) + 1)
+            found.settled = found.last
+        identity = msgspec.structs.replace(
+            known, start=max(known.start, found.start) + 1, newest=max(newest, known.newest)
+        )
         file.write(identity)
         disk.sync_folder(folder)
     except BaseException:

@@ -23,6 +23,7 @@ from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile
 from millstream.collect.journal.record import HEADER, MARK, Begin, Kind, bookmark_piece, encode
 from millstream.collect.journal.segment import Segment
+from millstream.collect.journal.spare import FULL, Spare
 
 _GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
 _logger = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class Writer:
         self._round = 0
         self._next_try = 0.0
         self._removing: list[Segment] = []
+        self._spare = Spare(folder, disk)
         self.thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     def _run(self) -> None:
@@ -124,6 +126,7 @@ class Writer:
 
     def _write_until_stopped(self) -> None:
         stopping = False
+        self._spare.keep()
         self._attempt()
         while not stopping:
             entries, stopping = self._take()
@@ -150,7 +153,7 @@ class Writer:
                 if isinstance(item, Waiting):
                     if item.round == self._round:
                         entries.append(item)
-                        size += len(item.payload)
+                        size += HEADER + len(item.payload)
                 elif isinstance(item, Remove):
                     self._removing.append(item.segment)
                 else:
@@ -252,6 +255,14 @@ class Writer:
 
     def _begin(self) -> None:
         """A new segment that takes entries; OSError if the disk refuses, and nothing is changed."""
+        try:
+            self._make_segment()
+        except OSError as error:
+            if error.errno not in FULL or not self._spare.give_up():
+                raise
+            self._make_segment()
+
+    def _make_segment(self) -> None:
         state = self._state
         state.number += 1
         segment = Segment.at(self._folder, state.number, state.last + 1, secrets.token_bytes(MARK))
@@ -273,11 +284,14 @@ class Writer:
             self._disk.sync(descriptor)
             self._disk.sync_folder(self._folder)
             most = (self._segment_bytes + _GROUP_BYTES) // HEADER + 1
-            state.identity = msgspec.structs.replace(state.identity, reserved=state.last + most)
-            self._identity_file.write(state.identity)
+            identity = msgspec.structs.replace(
+                state.identity, reserved=state.last + most, newest=segment.number
+            )
+            self._identity_file.write(identity)
         except OSError:
             self._discard(segment, descriptor)
             raise
+        state.identity = identity
         segment.size = self._size = len(data)
         self._segment, self._descriptor = segment, descriptor
         self._settled_written = settled
@@ -303,3 +317,4 @@ class Writer:
                 return
             self._removing.pop(0)
             self._call(self._listener.removed, segment)
+            self._spare.keep()
