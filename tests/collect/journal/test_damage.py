@@ -17,13 +17,17 @@ PAYLOADS = [b"the first", b"", b"the third, after an empty one", b"the last"]
 
 
 @pytest.fixture
-async def written(tmp_path: Path) -> Path:
+def written(tmp_path: Path) -> Path:
     """The only segment of a journal that holds the payloads."""
-    journal = await Journal.open(tmp_path / "written", JournalSettings())
-    await asyncio.gather(*(journal.append(payload)[1] for payload in PAYLOADS))
-    await journal.close()
+    asyncio.run(write(tmp_path / "written"))
     (segment,) = (tmp_path / "written").glob("*.segment")
     return segment
+
+
+async def write(folder: Path) -> None:
+    journal = await Journal.open(folder, JournalSettings())
+    await asyncio.gather(*(journal.append(payload)[1] for payload in PAYLOADS))
+    await journal.close()
 
 
 def ends(data: bytes) -> list[int]:
@@ -62,7 +66,7 @@ def recovered(name: str, data: bytes, folder: Path) -> tuple[Found, list[bytes]]
     ]
 
 
-async def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
+def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
     written: Path, tmp_path: Path
 ) -> None:
     data = written.read_bytes()
@@ -75,7 +79,7 @@ async def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
         assert found.cut_bytes == size - found.segments[0].size
 
 
-async def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
+def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
     written: Path, tmp_path: Path
 ) -> None:
     data = written.read_bytes()
