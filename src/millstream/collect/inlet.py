@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from millstream.collect.arrival import Arrival
 from millstream.collect.intake import Intake, Overloaded
 from millstream.collect.lane import Lane
-from millstream.errors import LogError
+from millstream.errors import JournalError
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOST_WAITING = 8 << 20  # bytes that may wait for the disk before the source is not read on
@@ -121,7 +121,7 @@ class StreamInlet:
                 message.arrival,
                 None if bookmark is None else (self._name, bookmark),
             )
-        except LogError:
+        except JournalError:
             return False
         message.is_written = True
         durable.add_done_callback(lambda durable: self._written(message, durable))

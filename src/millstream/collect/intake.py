@@ -23,7 +23,7 @@ from millstream.collect.lane import Lane
 from millstream.collect.recent import Recent
 from millstream.collect.settings import CollectSettings
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, LogError
+from millstream.errors import InvalidEvent, JournalError, LogError
 from millstream.log.producer import Producer
 from millstream.log.topics import stream_topic
 from millstream.measure import Clock
@@ -152,7 +152,7 @@ class Intake:
     def _append(self, entry: Entry, bookmark: tuple[str, bytes] | None) -> asyncio.Future[None]:
         try:
             entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
-        except LogError:
+        except JournalError:
             entry.lane.refused += 1
             raise
         self.forwarder.expect(entry.sequence)

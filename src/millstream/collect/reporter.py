@@ -104,7 +104,7 @@ class Reporter:
         journal, reason = self._intake.journal, ""
         if journal.broken:
             reason = f"the journal takes nothing: {journal.broken}"
-        elif journal.stored_bytes >= journal.max_bytes:
+        elif journal.is_full:
             reason = "the journal is full"
         details = {
             "journal": {

@@ -66,6 +66,7 @@ class Journal:
         self._round = 0
         self._outstanding: deque[tuple[asyncio.Future[None], int]] = deque()
         self._waiting_bytes = 0
+        self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
         self._tried = asyncio.Event()
         self._closed = False
         previous = found.segments[-1] if found.segments else None
@@ -119,6 +120,11 @@ class Journal:
         """What the files take, settled entries that share one with others included."""
         return self._used
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the last entry that somebody wished to append would not fit now either."""
+        return self._did_not_fit > 0 and not self._fits(self._did_not_fit)
+
     def append(
         self, payload: bytes, bookmark: tuple[str, bytes] | None = None
     ) -> tuple[int, asyncio.Future[None]]:
@@ -134,6 +140,7 @@ class Journal:
         if bookmark is not None:
             size += len(bookmark_piece(*bookmark))
         self._check_room(size)
+        self._did_not_fit = 0
         sequence = self._next
         self._next += 1
         future: asyncio.Future[None] = self._loop.create_future()
@@ -254,8 +261,9 @@ class Journal:
         self._waiting_bytes = 0
 
     def _check_room(self, size: int) -> None:
-        used = self._used + self._waiting_bytes
-        if used + size > self.max_bytes:
+        if not self._fits(size):
+            self._did_not_fit = size
+            used = self._used + self._waiting_bytes
             raise JournalFull(
                 f"the journal is full: {used:,} of {self.max_bytes:,} bytes are taken, "
                 f"{self.pending_entries:,} entries wait for Kafka, and this one has {size:,} bytes",
@@ -267,6 +275,9 @@ class Journal:
                 f"the disk is slow: {self._waiting_bytes:,} of {most:,} bytes wait for it",
                 remedy="try again in a moment, or raise journal.max_waiting_bytes",
             )
+
+    def _fits(self, size: int) -> bool:
+        return self._used + self._waiting_bytes + size <= self.max_bytes
 
     def _segment_of(self, sequence: int) -> Segment | None:
         place = bisect.bisect_right(self._firsts, sequence) - 1
