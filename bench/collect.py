@@ -156,7 +156,7 @@ def table(measured: Iterable[Measured], bare: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="for each figure")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each figure")
     parser.add_argument("--quick", action="store_true", help="2 s each, and fewer loads")
     parser.add_argument("--write", action="store_true", help=f"put it into {DOCUMENT.name}")
     options = parser.parse_args()
@@ -168,10 +168,8 @@ def main() -> None:
     text = f"A bare producer with acks=all: {bare:,.0f} events/s.\n\n{table(measured, bare)}"
     print(f"\n{text}")
     if options.write:
-        document = DOCUMENT.read_text(encoding="utf-8")
-        start, stop = document.index(BEGIN) + len(BEGIN), document.index(END)
-        part = f"\n{report.machine()} Each figure over {seconds:g} s.\n\n{text}\n"
-        DOCUMENT.write_text(document[:start] + part + document[stop:], encoding="utf-8")
+        how = f"Each figure over {seconds:g} s."
+        report.replace(DOCUMENT, BEGIN, END, f"{report.machine()} {how}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from tests.collect.small_disks import small_disk
 from tests.collect.waiting import until
 
 from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.journal.record import HEADER
 from millstream.errors import JournalBroken
 
 QUICK = JournalSettings(retry_seconds=0.01)
@@ -67,6 +68,27 @@ async def test_a_failed_sync_is_never_tried_again_on_the_same_file(tmp_path: Pat
     await journal.close()
     again = await Journal.open(tmp_path, QUICK)
     assert [payload for _, payload in await again.read(0, 1000)] == [b"before", b"after"]
+    await again.close()
+
+
+async def test_what_was_refused_stays_away_although_the_next_segments_beginning_is_damaged(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    journal = await Journal.open(tmp_path, QUICK, disk)
+    await journal.append(b"before")[1]
+    disk.fail("truncate")
+    disk.fail("sync", once=True)
+    await broken_by(journal)
+    await until(lambda: not journal.broken)
+    await journal.append(b"after")[1]
+    await journal.close()
+    name, data = list(segments(tmp_path).items())[-1]
+    end = data.index(b"after") - HEADER
+    await asyncio.to_thread((tmp_path / name).write_bytes, bytes(end) + data[end:])
+    again = await Journal.open(tmp_path, QUICK)
+    assert [payload for _, payload in await again.read(0, 1000)] == [b"before", b"after"]
+    assert len(again.recovery.damaged) == 2
     await again.close()
 
 
