@@ -8,7 +8,7 @@ RATE ?= 20
 .PHONY: help demo test check setup setup-test dashboard bench bench-collect soak lock clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on http://127.0.0.1:8500
 	$(BIN)/millstream run examples/meetup/pipeline.py \

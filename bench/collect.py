@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable
@@ -154,6 +155,30 @@ def table(measured: Iterable[Measured], bare: float) -> str:
     return report.table([*head, "of a server without work", "of a bare producer"], body)
 
 
+def aims(measured: Iterable[Measured], bare: float) -> str:
+    """What was aimed at, and how far we got."""
+    rows = {(row.what, row.senders, row.batch): row for row in measured}
+    lines = []
+    if ("ack=local", 64, 1) in rows:
+        single, idle = rows["ack=local", 64, 1], rows["no work", 64, 1]
+        lines += [
+            _aim("single events, ack=local, 64 senders", single.rate / idle.rate, "no work"),
+            f"- p99 of these: {single.p99:.1f} ms, of less than 10 aimed at:"
+            f" {'met' if single.p99 < 10 else 'missed'}.",
+        ]
+    batches = [row.rate for row in rows.values() if row.what == "ack=local" and row.batch > 1]
+    if batches:
+        lines.append(_aim("batches of 1,000, ack=local", max(batches) / bare, "a bare producer"))
+    return "\n".join(lines)
+
+
+def _aim(what: str, ratio: float, of: str) -> str:
+    return (
+        f"- {what}: {ratio:.2f} of {of}, of half or more aimed at:"
+        f" {'met' if ratio >= 0.5 else 'missed'}."
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="for each figure")
@@ -164,8 +189,13 @@ def main() -> None:
     seconds = options.seconds
     if options.quick:
         loads, seconds = [(64, 1), (8, 1_000)], 2.0
+    if (busy := os.getloadavg()[0]) > (os.cpu_count() or 1) / 2:
+        print(f"! load average {busy:.1f}: this machine is busy; only the ratios say something")
     measured, bare = asyncio.run(run(loads, seconds))
-    text = f"A bare producer with acks=all: {bare:,.0f} events/s.\n\n{table(measured, bare)}"
+    text = (
+        f"A bare producer with acks=all: {bare:,.0f} events/s.\n\n{table(measured, bare)}\n\n"
+        f"{aims(measured, bare)}"
+    )
     print(f"\n{text}")
     if options.write:
         how = f"Each figure over {seconds:g} s."

@@ -236,10 +236,17 @@ class Model:
         self.bookmarks = dict(journal.bookmarks)
 
     async def finish(self) -> None:
-        """When all is settled, nothing is left but the segment that is being written."""
-        self.settle([0] * len(self.pending))
-        assert (self.journal.pending_entries, self.journal.pending_bytes) == (0, 0)
-        await until(lambda: len(segments(self.folder)) == 1)
+        """When all is settled, nothing is left but the segment that is written, and all is free."""
+        for _ in range(2):
+            self.settle([0] * len(self.pending))
+            assert (self.journal.pending_entries, self.journal.pending_bytes) == (0, 0)
+            await until(lambda: len(segments(self.folder)) == 1)
+            await until(self._takes_a_large_one)
+
+    async def _takes_a_large_one(self) -> bool:
+        before = len(self.pending)
+        await self.append([(SETTINGS.max_bytes - 8192, None)])
+        return len(self.pending) > before
 
 
 def turn_over(folder: Path, bits: list[tuple[float, int]]) -> Damage:

@@ -19,7 +19,7 @@ from millstream.collect.journal.record import HEADER, bookmark_piece
 from millstream.collect.journal.recovery import Found, recover
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
-from millstream.collect.journal.writer import Group, Remove, State, Stop, Waiting, Writer
+from millstream.collect.journal.writer import Group, Remove, Roll, State, Stop, Waiting, Writer
 from millstream.errors import JournalBroken, JournalFull
 
 _logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Journal:
         self._outstanding: deque[tuple[asyncio.Future[None], int]] = deque()
         self._waiting_bytes = 0
         self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
+        self._is_rolling = False
         self._tried = asyncio.Event()
         self._closed = False
         previous = found.segments[-1] if found.segments else None
@@ -203,6 +204,7 @@ class Journal:
         self._segments.append(segment)
         self._firsts.append(segment.first)
         self._used += segment.size
+        self._is_rolling = False
         if self.broken and not self._closed:
             if self._tried.is_set():
                 _logger.warning("journal: takes entries again, in %s", segment.path.name)
@@ -235,6 +237,7 @@ class Journal:
                 "journal: %s; %s; nothing is taken in until it works again", reason, remedy
             )
         self.broken, self._remedy = reason, remedy
+        self._is_rolling = False
         self._round += 1
         self._next = self.last_durable + 1
         self._fail_outstanding()
@@ -263,6 +266,7 @@ class Journal:
     def _check_room(self, size: int) -> None:
         if not self._fits(size):
             self._did_not_fit = size
+            self._make_room()
             used = self._used + self._waiting_bytes
             raise JournalFull(
                 f"the journal is full: {used:,} of {self.max_bytes:,} bytes are taken, "
@@ -278,6 +282,13 @@ class Journal:
 
     def _fits(self, size: int) -> bool:
         return self._used + self._waiting_bytes + size <= self.max_bytes
+
+    def _make_room(self) -> None:
+        """The segment that is written can hold all that there is: nothing else would end it."""
+        last = self._segments[-1]
+        if last.settled and not last.unsettled and not self._is_rolling:
+            self._is_rolling = True
+            self._writer.queue.put(Roll())
 
     def _segment_of(self, sequence: int) -> Segment | None:
         place = bisect.bisect_right(self._firsts, sequence) - 1

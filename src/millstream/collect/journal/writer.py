@@ -44,6 +44,10 @@ class Remove(NamedTuple):
     segment: Segment
 
 
+class Roll(NamedTuple):
+    """Begin another segment, so that the current one can go."""
+
+
 class Stop(NamedTuple):
     """Nothing follows."""
 
@@ -95,7 +99,7 @@ class Writer:
         call: Callable[..., object],
         listener: Listener,
     ) -> None:
-        self.queue: queue.SimpleQueue[Waiting | Remove | Stop] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Waiting | Remove | Roll | Stop] = queue.SimpleQueue()
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._retry_seconds = retry_seconds
@@ -111,6 +115,7 @@ class Writer:
         self._size = 0
         self._round = 0
         self._next_try = 0.0
+        self._is_to_roll = False
         self._removing: list[Segment] = []
         self._spare = Spare(folder, disk)
         self.thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -132,6 +137,9 @@ class Writer:
             entries, stopping = self._take()
             if self._segment is not None and entries:
                 self._commit(entries)
+            if self._is_to_roll and self._segment is not None:
+                self._roll()
+            self._is_to_roll = False
             if self._segment is None and not stopping and time.monotonic() >= self._next_try:
                 self._attempt()
             self._remove()
@@ -156,6 +164,9 @@ class Writer:
                         size += HEADER + len(item.payload)
                 elif isinstance(item, Remove):
                     self._removing.append(item.segment)
+                elif isinstance(item, Roll):
+                    self._is_to_roll = True
+                    break
                 else:
                     return entries, True
                 if size >= _GROUP_BYTES:
