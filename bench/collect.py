@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from bench import report
 from millstream.log.broker import Broker
 
@@ -87,9 +89,21 @@ async def run(loads: list[tuple[int, int]], seconds: float) -> tuple[list[Measur
         for senders, batch in loads:
             measured.append(await measure("no work", other, senders, batch, seconds))
             for mode, path in MODES.items():
+                await at_rest(url)
                 address = f"{url}/v1/streams/{path}"
                 measured.append(await measure(f"ack={mode}", address, senders, batch, seconds))
         return measured, bare
+
+
+async def at_rest(url: str) -> None:
+    """Until nothing of the load before is left, that would be measured with the next one."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
+        for _ in range(300):
+            metrics = (await http.get("/metrics")).text.splitlines()
+            left = [line for line in metrics if line.startswith("millstream_collect_pending{")]
+            if all(line.endswith(" 0") for line in left):
+                return
+            await asyncio.sleep(0.1)
 
 
 @contextlib.asynccontextmanager
@@ -189,7 +203,8 @@ def main() -> None:
     seconds = options.seconds
     if options.quick:
         loads, seconds = [(64, 1), (8, 1_000)], 2.0
-    if (busy := os.getloadavg()[0]) > (os.cpu_count() or 1) / 2:
+    busy = os.getloadavg()[0]
+    if busy > (os.cpu_count() or 1) / 2:
         print(f"! load average {busy:.1f}: this machine is busy; only the ratios say something")
     measured, bare = asyncio.run(run(loads, seconds))
     text = (
@@ -198,7 +213,7 @@ def main() -> None:
     )
     print(f"\n{text}")
     if options.write:
-        how = f"Each figure over {seconds:g} s."
+        how = f"Each figure over {seconds:g} s; load average before the run {busy:.1f}."
         report.replace(DOCUMENT, BEGIN, END, f"{report.machine()} {how}\n\n{text}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -149,11 +150,15 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--write", action="store_true", help=f"put it into {DOCUMENT.name}")
     options = parser.parse_args()
+    busy = os.getloadavg()[0]
     measured = uvloop.run(run(options.entries))
     text = f"Seconds for a million pending entries:\n\n{table(measured)}"
     print(f"\n{text}")
     if options.write:
-        how = f"With {options.entries:,} entries of one event of some 550 bytes."
+        how = (
+            f"With {options.entries:,} entries of one event of some 550 bytes; load average before"
+            f" the run {busy:.1f}."
+        )
         report.replace(DOCUMENT, BEGIN, END, f"{report.machine()} {how}\n\n{text}")
 
 
