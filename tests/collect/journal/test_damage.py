@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.collect.journal.disks import segments
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.journal.disk import Disk
@@ -77,6 +78,22 @@ def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
         assert found.damaged == []
         assert found.segments[0].size == (tmp_path / "cut" / written.name).stat().st_size
         assert found.cut_bytes == size - found.segments[0].size
+
+
+async def test_one_of_the_two_beginnings_is_enough(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path, JournalSettings())
+    sequence, durable = journal.append(b"settled", bookmark=("mqtt", b"7"))
+    await durable
+    journal.settle(sequence)
+    await journal.close()
+    await (await Journal.open(tmp_path, JournalSettings())).close()  # the first segment is gone
+    ((name, data),) = segments(tmp_path).items()
+    half = data.index(data[:4], 4)
+    for begin in (0, half):
+        damaged = data[:begin] + bytes(half) + data[begin + half :]
+        await asyncio.to_thread((tmp_path / name).write_bytes, damaged)
+        found = await asyncio.to_thread(recover, tmp_path, Disk())
+        assert (found.bookmarks, found.settled) == ({"mqtt": b"7"}, sequence)
 
 
 def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
