@@ -46,6 +46,12 @@ class Sender:
 
     async def send(self, port: int, stop: asyncio.Event) -> None:
         """Until told to stop."""
+        try:
+            await self._send(port, stop)
+        finally:
+            self._close()
+
+    async def _send(self, port: int, stop: asyncio.Event) -> None:
         n, more = 0, "x" * self.size
         while not stop.is_set():
             numbers = range(n, n + self.batch)
@@ -68,7 +74,6 @@ class Sender:
                 assert status == 503, content
                 self.waits.append(int(headers["retry-after"]))
                 await asyncio.sleep(0.01)
-        self._close()
 
     async def _post(self, port: int, body: bytes) -> tuple[int, dict[str, str], bytes]:
         try:

@@ -110,7 +110,6 @@ async def test_when_kafkas_disk_is_full_the_journal_takes_all_it_can_and_loses_n
             async with running(app_name, log, tmp_path / "home", 5000) as run:
                 with pytest.raises(MachineError, match=r"Kafka in .* ended"):
                     await asyncio.to_thread(broker.wait)
-                await run.more(100)
                 await refused(run, "the journal is full")
                 disk.grow(256 << 20)
                 broker.stop()
