@@ -5,10 +5,10 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup setup-test dashboard bench soak lock clean
+.PHONY: help demo test check setup setup-test dashboard bench bench-collect soak lock clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on http://127.0.0.1:8500
 	$(BIN)/millstream run examples/meetup/pipeline.py \
@@ -34,8 +34,12 @@ setup-test:
 
 dashboard: setup ## build the dashboard where its sources changed
 
-bench: setup ## measure latency; writes docs/performance.md
+bench: setup bench-collect ## measure latency and the collector; writes docs/performance.md
 	$(BIN)/python -m bench.latency
+
+bench-collect: setup ## measure only what the collector takes in, and how soon it recovers
+	$(BIN)/python -m bench.collect --write
+	$(BIN)/python -m bench.recovery --write
 
 MINUTES ?= 10
 soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and then count

@@ -81,10 +81,15 @@ def machine() -> str:
 
 def write(document: Path, measured: Sequence[Figures], how: str) -> None:
     """Replace the measured part of the document."""
+    picture = f"![latencies]({document.stem}.svg)"
+    replace(document, BEGIN, END, f"{machine()} {how}\n\n{picture}\n\n{tables(measured)}")
+
+
+def replace(document: Path, begin: str, end: str, part: str) -> None:
+    """Replace what stands between two marks in the document."""
     text = document.read_text(encoding="utf-8")
-    start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
-    part = f"\n{machine()} {how}\n\n![latencies]({document.stem}.svg)\n\n{tables(measured)}\n"
-    document.write_text(text[:start] + part + text[stop:], encoding="utf-8")
+    start, stop = text.index(begin) + len(begin), text.index(end)
+    document.write_text(f"{text[:start]}\n{part}\n{text[stop:]}", encoding="utf-8")
 
 
 def _ratio(figures: Figures, measured: Iterable[Figures]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any, TextIO
 from millstream.errors import HomeInUse
 
 _ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes it a moment
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,8 @@ class Home:
                     )
                 time.sleep(0.02)
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with contextlib.suppress(OSError):  # the disk is full: it is held all the same
+                os.write(file.fileno(), b"%d" % os.getpid())
             yield
 
     @contextlib.contextmanager
@@ -125,9 +128,20 @@ class Home:
             fcntl.flock(guard, fcntl.LOCK_EX)
             entries = self.running()
             yield entries
-            fresh = self.run_file.with_suffix(".new")
-            fresh.write_text(json.dumps(entries, indent=2))
+            self._write(json.dumps(entries, indent=2))
+
+    def _write(self, text: str) -> None:
+        fresh = self.run_file.with_suffix(".new")
+        try:
+            fresh.write_text(text)
             fresh.replace(self.run_file)
+        except OSError as error:  # a full disk: what we are here for must go on all the same
+            _logger.warning("cannot write %s anew: %s", self.run_file, error)
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+                with open(self.run_file, "r+", encoding="utf-8") as file:
+                    file.write(text)
+                    file.truncate()
 
 
 def _lock(file: TextIO) -> bool:

@@ -1,50 +1,150 @@
-"""What a collector counts of its events, and whether that adds up; what a killed one leaves."""
+"""Senders that count up and never send a number twice, and the count of what became of it."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from millstream.collect.arrival import Arrival, encode
-from millstream.collect.journal import Journal, JournalSettings
-from millstream.home import Home
-
-from .conftest import Collector
-
-
-async def counts(collector: Collector) -> dict[str, int]:
-    """All that its metrics count, by name and, in parentheses, stream."""
-    found = {}
-    for line in (await collector.http.get("/metrics")).text.splitlines():
-        if match := re.fullmatch(r'millstream_collect_(\w+)(?:\{stream="(\w+)"\})? (\d+)', line):
-            name, stream, value = match.groups()
-            found[f"{name}({stream})" if stream else name] = int(value)
-    return found
+from millstream.app import App
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
+from millstream.log.topics import stream_topic
 
 
-async def counted(collector: Collector, name: str, stream: str = "clicks") -> int:
-    """One of a stream's counts; of the whole collector's if `stream` is empty."""
-    return (await counts(collector))[f"{name}({stream})" if stream else name]
+def pipeline(name: str) -> App:
+    """One stream, keyed by who sent it."""
+    app = App(name)
+    app.stream("counts", schema="sender STRING NOT NULL, n LONG NOT NULL", key="sender")
+    return app
 
 
-async def balance(collector: Collector, stream: str = "clicks") -> int:
-    """How many of a stream's accepted events are accounted for nowhere."""
-    told = await counts(collector)
-    ends = ("logged", "rejected", "failed", "shed", "duplicates")
-    parts = [told[f"{name}_total({stream})"] for name in ends]
-    return told[f"accepted_total({stream})"] - sum(parts) - told[f"pending({stream})"]
+class NobodyThere(Exception):
+    """Nothing was sent."""
 
 
-async def leave_in_journal(home: Path, *arrivals: Arrival) -> None:
-    """What a collector leaves that is killed when these are on disk, and nothing else is done."""
-    journal = await Journal.open(Home(home).journal / "0", JournalSettings())
-    try:
-        for arrival in arrivals:
-            await journal.append(encode(arrival))[1]
-    finally:
-        await journal.close()
+class NoAnswer(Exception):
+    """It may have been taken in or not."""
 
 
-async def is_at_rest(collector: Collector) -> bool:
-    health = (await collector.http.get("/health/ready")).json()
-    return bool(health["journal"]["pending_entries"] == 0)
+@dataclass
+class Sender:
+    """One request after the other, on a connection of its own."""
+
+    name: str
+    ack: str
+    batch: int
+    size: int = 0  # bytes that each event has more than it needs
+    sure: list[int] = field(default_factory=list)  # answered with 200 or 202
+    unclear: list[int] = field(default_factory=list)  # nobody answered
+    statuses: Counter[int] = field(default_factory=Counter)
+    waits: list[int] = field(default_factory=list)  # the seconds that a 503 asked to wait
+    _reader: asyncio.StreamReader | None = None
+    _writer: asyncio.StreamWriter | None = None
+
+    async def send(self, port: int, stop: asyncio.Event) -> None:
+        """Until told to stop."""
+        try:
+            await self._send(port, stop)
+        finally:
+            self._close()
+
+    async def _send(self, port: int, stop: asyncio.Event) -> None:
+        n, more = 0, "x" * self.size
+        while not stop.is_set():
+            numbers = range(n, n + self.batch)
+            lines = (f'{{"sender":"{self.name}","n":{each},"more":"{more}"}}' for each in numbers)
+            n += self.batch
+            try:
+                status, headers, content = await self._post(port, "\n".join(lines).encode())
+            except NobodyThere:
+                n -= self.batch
+                await asyncio.sleep(0.01)
+                continue
+            except NoAnswer:
+                self.unclear += numbers
+                continue
+            self.statuses[status] += 1
+            if status in (200, 202):
+                assert json.loads(content)["accepted"] == self.batch
+                self.sure += numbers
+            else:
+                assert status == 503, content
+                self.waits.append(int(headers["retry-after"]))
+                await asyncio.sleep(0.01)
+
+    async def _post(self, port: int, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        try:
+            if self._writer is None or self._reader is None:
+                self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            raise NobodyThere from None
+        request = (
+            f"POST /v1/streams/counts?ack={self.ack} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"content-type: application/x-ndjson\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        try:
+            async with asyncio.timeout(60):
+                self._writer.write(request.encode() + body)
+                head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
+                headers = dict(line.split(": ", 1) for line in head[1:-1])
+                content = await self._reader.readexactly(int(headers["content-length"]))
+        except (OSError, EOFError):
+            self._close()
+            raise NoAnswer from None
+        if headers.get("connection") == "close":
+            self._close()
+        return int(head[0].split()[1]), headers, content
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._reader = self._writer = None
+
+
+@dataclass(frozen=True)
+class Count:
+    """All senders of a run."""
+
+    senders: list[Sender]
+
+    @property
+    def sure(self) -> int:
+        """Events that were answered."""
+        return sum(len(sender.sure) for sender in self.senders)
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """Requests by the status of their answer."""
+        return sum((each.statuses for each in self.senders), Counter())
+
+    def __str__(self) -> str:
+        unclear = sum(len(each.unclear) for each in self.senders)
+        return (
+            f"{self.sure} events answered, {unclear} unclear, "
+            f"requests by status {dict(self.statuses)}"
+        )
+
+    def verdict(self, log: LogSettings, app: str) -> list[str]:
+        """Every promise that was broken; reads the whole topic."""
+        topic = stream_topic(app, "counts")
+        first, end = bounds(log, topic)[0]
+        logged: dict[str, list[int]] = {sender.name: [] for sender in self.senders}
+        for record in read_range(log, topic, 0, first, end):
+            event = json.loads(record.value or b"")
+            logged[event["sender"]].append(event["n"])
+        return [wrong for each in self.senders for wrong in _broken(each, logged[each.name])]
+
+
+def _broken(sender: Sender, there: list[int]) -> Iterable[str]:
+    times = Counter(there)
+    if lost := [n for n in sender.sure if not times[n]]:
+        yield f"{sender.name}: answered but not in the log: {lost[:5]}"
+    if doubled := [n for n, count in times.items() if count > 1]:
+        yield f"{sender.name}: in the log more than once: {doubled[:5]}"
+    if unknown := set(there) - set(sender.sure) - set(sender.unclear):
+        yield f"{sender.name}: refused but in the log: {sorted(unknown)[:5]}"
+    if not doubled and there != sorted(there):
+        yield f"{sender.name}: out of order"

@@ -8,97 +8,112 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
 import socket
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+from tests.collect.counting import Count, Sender
+from tests.collect.forking import Forking, Process
 
-from millstream.app import App
-from millstream.collect.service import run
-from millstream.home import Home
 from millstream.log.broker import Broker
-from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
-from millstream.settings import Settings
-
-_STARTING = multiprocessing.get_context("forkserver")
-# What is imported already need not be imported at each start: more crashes in the same time.
-_STARTING.set_forkserver_preload(["millstream.collect.service"])
 
 Disturb = Callable[[random.Random], Any]
+_PATIENCE = 90.0  # seconds in which something must be answered again, whatever has happened
 
 
-def pipeline(name: str) -> App:
-    """One stream, keyed by who sent it."""
-    app = App(name)
-    app.stream("counts", schema="sender STRING NOT NULL, n LONG NOT NULL", key="sender")
-    return app
+class Run:
+    """A collector in a process of its own, which is started again when it ends, and its senders."""
 
+    def __init__(
+        self,
+        forking: Forking,
+        app: str,
+        log: LogSettings,
+        home: Path,
+        senders: list[Sender],
+        **settings: dict[str, Any],
+    ) -> None:
+        self.count = Count(senders)
+        self.deaths = 0  # of the collector, by itself
+        self.port = _free_port()
+        self._app, self._log = app, log
+        collect = {"ack_timeout": 5, **settings.pop("collect", {}), "port": self.port}
+        chosen = {"log": {"bootstrap": log.bootstrap}, "collect": collect, **settings}
+        self._start: Callable[[], Process] = lambda: forking.start(app, home, chosen)
+        self._collector = self._start()
 
-def collect(name: str, home: str, settings: str) -> None:
-    """The process that gets killed."""
-    os.setpgid(0, 0)
-    run(pipeline(name), Settings.model_validate_json(settings), Home(Path(home)))
+    def kill(self) -> None:
+        """At once, and start another one."""
+        self._collector.kill()
+        self._collector = self._start()
 
+    async def send(self, stop: asyncio.Event) -> None:
+        """Let all senders send until told to stop."""
+        async with asyncio.TaskGroup() as sending:
+            for sender in self.count.senders:
+                sending.create_task(sender.send(self.port, stop))
 
-@dataclass
-class Sender:
-    """Counts up, one request after the other, and never sends a number twice."""
+    async def more(self, count: int) -> None:
+        """Until so many more events are answered."""
+        goal = self.count.sure + count
+        await self.until(lambda: self.count.sure >= goal, "the collector takes nothing any more")
 
-    name: str
-    ack: str
-    url: str
-    batch: int
-    sure: list[int] = field(default_factory=list)  # answered with 200 or 202
-    unclear: list[int] = field(default_factory=list)  # nobody answered
-    statuses: Counter[int] = field(default_factory=Counter)
+    async def until(
+        self, condition: Callable[[], object | Awaitable[object]], otherwise: str
+    ) -> None:
+        """Until this is so; a collector that ends meanwhile is started anew, as by a supervisor."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            holds = condition()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
+            if not self._collector.is_alive:
+                self.deaths += 1
+                self._collector = self._start()
+            assert time.monotonic() < deadline, otherwise
+            await asyncio.sleep(0.002)
 
-    async def send(self, http: httpx.AsyncClient, stop: asyncio.Event) -> None:
-        """Until told to stop."""
-        n = 0
-        while not stop.is_set():
-            numbers = range(n, n + self.batch)
-            n += self.batch
-            body = b"\n".join(
-                json.dumps({"sender": self.name, "n": number}).encode() for number in numbers
-            )
-            try:
-                response = await http.post(
-                    f"{self.url}/v1/streams/counts?ack={self.ack}", content=body
-                )
-            except httpx.ConnectError:
-                n -= self.batch  # nobody was there: nothing was sent
-                await asyncio.sleep(0.01)
-                continue
-            except httpx.HTTPError:
-                self.unclear += numbers
-                continue
-            self.statuses[response.status_code] += 1
-            if response.status_code in (200, 202):
-                assert response.json()["accepted"] == self.batch
-                self.sure += numbers
-            else:
-                assert response.status_code == 503, response.text
-                await asyncio.sleep(0.01)
+    async def at_rest(self) -> None:
+        """Until Kafka has everything that is in the journal."""
+
+        async def nothing_pending() -> bool:
+            _, content = await self.health()
+            return bool(content) and content["journal"]["pending_entries"] == 0
+
+        await self.until(nothing_pending, "something does not leave the journal")
+
+    async def health(self) -> tuple[int, dict[str, Any]]:
+        """Status and content of /health/ready; 0 if nobody answers."""
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return 0, {}
+        try:
+            writer.write(b"GET /health/ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        except OSError:
+            return 0, {}
+        finally:
+            writer.close()
+        return (int(head.split()[1]), json.loads(body)) if body else (0, {})
+
+    def verdict(self) -> list[str]:
+        """Every promise that was broken; reads the whole topic."""
+        return self.count.verdict(self._log, self._app)
 
 
 @dataclass
 class Crashes:
-    """One run, and what came of it."""
+    """A run in which the collector is killed, and what came of it."""
 
     name: str
     log: LogSettings
@@ -106,128 +121,56 @@ class Crashes:
     seed: int
     workers: int = 1
     kills: int = 0
-    senders: list[Sender] = field(default_factory=list)
+    told: str = ""
 
-    async def go_on(self, seconds: float, disturb: Disturb | None = None) -> None:
-        """Send, and kill at random moments, for so long; then let it come to rest."""
+    async def go_on(self, seconds: float, least: int, disturb: Disturb | None = None) -> list[str]:
+        """Send, and kill at random moments, for so long and so often; the promises not kept."""
         chance = random.Random(self.seed)
-        port = _free_port()
-        url = f"http://127.0.0.1:{port}"
-        self.senders = [
-            Sender(f"{ack}{number}", ack, url, batch)
-            for ack in ("log", "local")
-            for number, batch in enumerate((1, 1, 7))
-        ]
-        stop = asyncio.Event()
-        limits = httpx.Limits(max_keepalive_connections=20)
-        async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as http:
-            with self._running(port) as start:
-                sending = [asyncio.create_task(each.send(http, stop)) for each in self.senders]
+        with Forking() as forking:
+            run = Run(
+                forking,
+                self.name,
+                self.log,
+                self.home,
+                _senders(),
+                collect={"workers": self.workers},
+                journal={"segment_bytes": 256 << 10},
+            )
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(run.send(stop))
                 end = time.monotonic() + seconds
-                collector = start()
-                while time.monotonic() < end:
-                    if chance.random() < 0.5:
-                        await self._more(chance.randrange(1, 200), sending)
-                    else:  # in the middle of its start, and of its recovery
-                        await asyncio.sleep(chance.random() * 0.8)
+                while time.monotonic() < end or self.kills < least:
+                    await _random_moment(chance, run)
                     if disturb is not None:
                         await asyncio.to_thread(disturb, chance)
-                    await asyncio.sleep(chance.random() * 0.02)
-                    _kill(collector)
+                    run.kill()
                     self.kills += 1
-                    collector = start()
-                await self._more(50, sending)
+                await run.more(100)
                 stop.set()
-                await asyncio.gather(*sending)
-                await _at_rest(http, url)
+            await run.at_rest()
+        self.told = f"{self.kills} kills, {run.deaths} other deaths, {run.count}"
+        return await asyncio.to_thread(run.verdict)
 
-    async def _more(self, count: int, sending: list[asyncio.Task[None]]) -> None:
-        goal, deadline = self._sure() + count, time.monotonic() + 90
-        while self._sure() < goal:
-            for task in sending:
-                if task.done():
-                    task.result()
-            assert time.monotonic() < deadline, "the collector takes nothing any more"
-            await asyncio.sleep(0.002)
-
-    def _sure(self) -> int:
-        return sum(len(sender.sure) for sender in self.senders)
-
-    @contextlib.contextmanager
-    def _running(self, port: int) -> Iterator[Callable[[], BaseProcess]]:
-        settings = {
-            "log": {"bootstrap": self.log.bootstrap},
-            "collect": {"port": port, "ack_timeout": 5, "workers": self.workers},
-            "journal": {"segment_bytes": 256 << 10},
-        }
-        processes: list[BaseProcess] = []
-
-        def start() -> BaseProcess:
-            process = _STARTING.Process(
-                target=collect, args=(self.name, str(self.home), json.dumps(settings))
-            )
-            process.start()
-            processes.append(process)
-            return process
-
-        try:
-            yield start
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    _kill(process)
-                process.close()
-
-    def verdict(self) -> list[str]:
-        """Every promise that was broken; reads the whole topic."""
-        topic = stream_topic(self.name, "counts")
-        first, end = bounds(self.log, topic)[0]
-        logged: dict[str, list[int]] = {sender.name: [] for sender in self.senders}
-        for record in read_range(self.log, topic, 0, first, end):
-            event = json.loads(record.value or b"")
-            logged[event["sender"]].append(event["n"])
-        wrong: list[str] = []
-        for sender in self.senders:
-            there = logged[sender.name]
-            times = Counter(there)
-            lost = [n for n in sender.sure if not times[n]]
-            doubled = [n for n, count in times.items() if count > 1]
-            unknown = set(there) - set(sender.sure) - set(sender.unclear)
-            if lost:
-                wrong.append(f"{sender.name}: answered but not in the log: {lost[:5]}")
-            if doubled:
-                wrong.append(f"{sender.name}: in the log more than once: {doubled[:5]}")
-            if unknown:
-                wrong.append(f"{sender.name}: refused but in the log: {sorted(unknown)[:5]}")
-            if there != sorted(there) and not doubled:
-                wrong.append(f"{sender.name}: out of order")
-        return wrong
-
-    def report(self) -> str:
-        """What happened."""
-        statuses: Counter[int] = sum((each.statuses for each in self.senders), Counter())
-        unclear = sum(len(each.unclear) for each in self.senders)
-        return (
-            f"{self.kills} kills, {self._sure()} events answered, {unclear} unclear, "
-            f"requests by status {dict(statuses)}"
-        )
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.told}"
 
 
-def _kill(process: BaseProcess) -> None:
-    assert process.pid is not None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    process.join(30)
+async def _random_moment(chance: random.Random, run: Run) -> None:
+    """In the middle of its start, of its recovery, or of its work."""
+    if chance.random() < 0.5:
+        await asyncio.sleep(chance.random() * 0.4)
+    else:
+        await run.more(chance.randrange(1, 500))
+        await asyncio.sleep(chance.random() * 0.01)
 
 
-async def _at_rest(http: httpx.AsyncClient, url: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        health = (await http.get(f"{url}/health/ready")).json()
-        if health["journal"]["pending_entries"] == 0:
-            return
-        assert time.monotonic() < deadline, f"the journal does not get empty: {health}"
-        await asyncio.sleep(0.05)
+def _senders() -> list[Sender]:
+    return [
+        Sender(f"{ack}{number}", ack, batch)
+        for ack in ("log", "local")
+        for number, batch in enumerate((1, 1, 7))
+    ]
 
 
 def _free_port() -> int:
@@ -236,17 +179,18 @@ def _free_port() -> int:
         return port
 
 
-def disturb_broker(broker: Broker) -> Disturb:
-    """Now and then kills Kafka, or stops it for a moment."""
+def disturb_broker(broker: Broker, kill: float, pause: float) -> Disturb:
+    """Now and then, with these chances, kills Kafka, or stops it for a moment; first it kills."""
+    kinds = iter([0.0])
 
     def disturb(chance: random.Random) -> None:
-        kind = chance.random()
-        if kind < 0.15:
+        kind = next(kinds, chance.random())
+        if kind < kill:
             broker.kill()
             broker.start()
-        elif kind < 0.5:
+        elif kind < kill + pause:
             os.kill(broker.pid, signal.SIGSTOP)
-            time.sleep(chance.random())
+            time.sleep(chance.random() * 0.5)
             os.kill(broker.pid, signal.SIGCONT)
 
     return disturb
@@ -263,9 +207,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "kafka") as broker:
         log = LogSettings(bootstrap=broker.bootstrap)
         crashes = Crashes("soak", log, Path(folder) / "home", asked.seed, asked.workers)
-        asyncio.run(crashes.go_on(asked.minutes * 60, disturb_broker(broker)))
-        wrong = crashes.verdict()
-    print(crashes.report())
+        disturb = disturb_broker(broker, kill=0.01, pause=0.05)
+        wrong = asyncio.run(crashes.go_on(asked.minutes * 60, 1, disturb))
+    print(crashes)
     raise SystemExit("\n".join(wrong) if wrong else 0)
 
 

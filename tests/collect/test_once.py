@@ -21,7 +21,7 @@ from millstream.log.topics import ensure_topics
 from millstream.source import KafkaTopicSource
 
 from .conftest import Collector, click, collect, headers, shop, until
-from .counting import balance, counted, is_at_rest, leave_in_journal
+from .tally import balance, counted, is_at_rest, leave_in_journal
 
 _NOW = time.time_ns() // 1_000_000
 BATCH = {"content-type": "application/cloudevents-batch+json"}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import multiprocessing
-import os
 import random
-import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import httpx
@@ -24,11 +19,9 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
 
 from .conftest import read_topic, until
-from .crashing import collect
+from .forking import Forking, Process
 
 SECONDS = 4.0
-_STARTING = multiprocessing.get_context("forkserver")
-_STARTING.set_forkserver_preload(["millstream.collect.service"])
 
 
 @dataclass
@@ -83,10 +76,9 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
 ) -> None:
     seed = random.randrange(10**6)
     chance, kills, stop = random.Random(seed), 0, asyncio.Event()
-    with (
-        _collector(app_name, log_settings, tmp_path / "one") as (start, one),
-        _collector(app_name, log_settings, tmp_path / "two") as (start_two, two),
-    ):
+    with Forking() as forking:
+        start, one = _collector(forking, app_name, log_settings, tmp_path / "one")
+        start_two, two = _collector(forking, app_name, log_settings, tmp_path / "two")
         senders = [
             Sender(f"{ack}{number}", ack, (one, two), in_batches)
             for ack in ("log", "local")
@@ -101,7 +93,7 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
             while time.monotonic() < end or kills < 3:
                 await until(lambda: _is_up(http, one), seconds=60)
                 await asyncio.sleep(chance.random() * 0.3)
-                _kill(victim)
+                await asyncio.to_thread(victim.kill)
                 kills += 1
                 victim = start()
             stop.set()
@@ -123,10 +115,10 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
     assert again > 0, told
 
 
-@contextlib.contextmanager
 def _collector(
-    name: str, log: LogSettings, home: Path
-) -> Iterator[tuple[Callable[[], BaseProcess], str]]:
+    forking: Forking, name: str, log: LogSettings, home: Path
+) -> tuple[Callable[[], Process], str]:
+    """How to start one, and where it will be."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {
@@ -134,27 +126,7 @@ def _collector(
         "collect": {"port": port, "ack_timeout": 5},
         "journal": {"segment_bytes": 256 << 10},
     }
-    processes: list[BaseProcess] = []
-
-    def start() -> BaseProcess:
-        arguments = (name, str(home), json.dumps(settings))
-        process = _STARTING.Process(target=collect, args=arguments)
-        process.start()
-        processes.append(process)
-        return process
-
-    try:
-        yield start, f"http://127.0.0.1:{port}"
-    finally:
-        for process in processes:
-            _kill(process)
-            process.close()
-
-
-def _kill(process: BaseProcess) -> None:
-    if process.is_alive() and process.pid is not None:
-        os.kill(process.pid, signal.SIGKILL)
-    process.join(30)
+    return lambda: forking.start(name, home, settings), f"http://127.0.0.1:{port}"
 
 
 async def _is_up(http: httpx.AsyncClient, url: str) -> bool:

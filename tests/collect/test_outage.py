@@ -16,7 +16,7 @@ from millstream.log.settings import LogSettings
 from millstream.source import WebSocketSource
 
 from .conftest import Collector, Peer, click, collect, headers, problem, shop, until
-from .counting import balance, counted
+from .tally import balance, counted
 
 
 @pytest.fixture

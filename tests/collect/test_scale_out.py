@@ -16,7 +16,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
 
 from .conftest import read_topic, until
-from .crashing import pipeline
+from .counting import pipeline
 from .moving import Moving
 from .processes import Collector, collector, free_port
 

@@ -15,7 +15,7 @@ from millstream.collect.shedding import MOST, Shedder
 from millstream.log.settings import LogSettings
 
 from .conftest import collect, headers, until
-from .counting import balance, is_at_rest, leave_in_journal
+from .tally import balance, is_at_rest, leave_in_journal
 
 SCHEMA = "id LONG, level STRING, at TIMESTAMP"
 

@@ -31,7 +31,7 @@ from millstream.log.topics import audit_topic, stream_topic
 from millstream.source import KafkaTopicSource
 
 from .conftest import click, collect, headers, read_topic, shop, until
-from .crashing import pipeline
+from .counting import pipeline
 from .processes import Collector, collector
 
 _THREE = f"app{uuid.uuid4().hex[:10]}"

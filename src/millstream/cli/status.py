@@ -35,7 +35,7 @@ def status(home: Path, as_json: bool) -> int:
             remedy="start it with `millstream run PIPELINE`, or name another --home",
         )
     system = read_system(running)
-    problems = problems_of(running, system)
+    problems = [*problems_of(running, system), *collect_problems(running)]
     if as_json:
         answer = {"running": running, "system": system, "problems": problems}
         click.echo(json.dumps(answer, indent=2))
@@ -54,6 +54,14 @@ def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
         return fetch_system(running["serve"]["url"], seconds=5)
     except MillstreamError:
         return None
+
+
+def collect_problems(running: dict[str, Any]) -> list[str]:
+    """Why the collector takes nothing in, if it says so."""
+    from millstream.supervise.figures import why_not_ready
+
+    why = why_not_ready(running["collect"]["url"]) if "collect" in running else ""
+    return [f"collect takes nothing in: {why}"] if why else []
 
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:

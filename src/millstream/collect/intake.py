@@ -33,7 +33,7 @@ from millstream.collect.repeats import Repeats, carries_ids
 from millstream.collect.settings import CollectSettings
 from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, JournalError, JournalFull, LogError
+from millstream.errors import InvalidEvent, JournalError, LogError
 from millstream.log.producer import Delivery, Producer
 from millstream.log.topics import stream_topic
 from millstream.measure import Clock
@@ -298,12 +298,9 @@ class Intake:
     def _append(self, entry: Entry, bookmark: tuple[str, bytes] | None) -> asyncio.Future[None]:
         try:
             entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
-        except JournalError as error:
+        except JournalError:
             entry.lane.refused += 1
-            if isinstance(error, JournalFull):
-                self.pressure.refused_at = self.journal.stored_bytes
             raise
-        self.pressure.refused_at = 0
         self.forwarder.expect(entry.sequence)
         return durable
 

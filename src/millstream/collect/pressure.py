@@ -18,12 +18,6 @@ class Pressure:
     def __init__(self, journal: Journal, drained: Rate) -> None:
         self._journal = journal
         self._drained = drained
-        self.refused_at = 0  # what the journal took when it had no room last; 0: it had some since
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the last arrival found no room, and none was made since."""
-        return 0 < self.refused_at <= self._journal.stored_bytes
 
     @property
     def level(self) -> float:

@@ -104,7 +104,7 @@ class Reporter:
         journal, reason = self._intake.journal, ""
         if journal.broken:
             reason = f"the journal takes nothing: {journal.broken}"
-        elif self._intake.pressure.is_full:
+        elif journal.is_full:
             reason = "the journal is full"
         details = {
             "journal": {

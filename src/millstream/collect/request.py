@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -48,7 +49,19 @@ def ack_of(stream: Stream, query: bytes) -> Ack:
     default, least = _LEVELS[stream.delivery]
     if not query:
         return default
-    asked = default
+    asked = _asked(query) or default
+    if asked == "none" and least != "none":
+        raise Problem(
+            409,
+            f"stream {stream.name} promises delivery {stream.delivery}, which ack=none cannot "
+            "keep: nothing would be on disk; use ack=local or ack=log",
+        )
+    return asked
+
+
+@lru_cache(64)
+def _asked(query: bytes) -> Ack | None:
+    asked = None
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name != "ack":
             raise Problem(400, f"there is no parameter {name[:100]!r}; known: ack")
@@ -57,12 +70,6 @@ def ack_of(stream: Stream, query: bytes) -> Ack:
                 400, f"ack={value[:100]} is unknown; use ack=log, local or none, or leave it out"
             )
         asked = _ACKS[value]
-    if asked == "none" and least != "none":
-        raise Problem(
-            409,
-            f"stream {stream.name} promises delivery {stream.delivery}, which ack=none cannot "
-            "keep: nothing would be on disk; use ack=local or ack=log",
-        )
     return asked
 
 

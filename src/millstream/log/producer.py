@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
@@ -113,15 +113,14 @@ class Producer:
         settled: Settled,
     ) -> None:
         """As `send`, for many records: `settled` is called in the loop, without a future's cost."""
-        more: dict[str, Any] = {} if timestamp is None else {"timestamp": timestamp}
         try:
             self._kafka.produce(
                 topic,
                 value,
                 key,
-                headers=list(headers) or None,
-                on_delivery=partial(self._delivered, settled),
-                **more,
+                on_delivery=partial(self._delivered, settled, topic),
+                timestamp=timestamp or 0,  # 0: now
+                headers=headers if isinstance(headers, list) else list(headers),
             )
         except BufferError:
             raise LogError(
@@ -156,8 +155,9 @@ class Producer:
             self._kafka.poll(0.1)
             self._hand_over()
 
-    def _delivered(self, settled: Settled, error: KafkaError | None, message: Message) -> None:
-        topic = message.topic() or ""
+    def _delivered(
+        self, settled: Settled, topic: str, error: KafkaError | None, message: Message
+    ) -> None:
         if error is None:
             place = Delivery(topic, message.partition() or 0, message.offset() or 0)
             self._settled.append((settled, place))

@@ -158,5 +158,6 @@ def _consumer(log: LogSettings) -> Consumer:
             auto_offset_reset="earliest",  # retention may be faster than the search
             enable_partition_eof=True,
             queued_max_messages_kbytes=4 << 10,
+            fetch_queue_backoff_ms=5,  # by default a full queue makes it pause for a second
         )
     )

@@ -7,7 +7,7 @@ import json
 import threading
 import urllib.request
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 from millstream.errors import MillstreamError
 
@@ -27,6 +27,21 @@ def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
             f"cannot read {address}: {getattr(error, 'reason', error)}",
             remedy="see whether the serve tier runs: millstream status",
         ) from error
+
+
+def why_not_ready(url: str, seconds: float = 2.0) -> str:
+    """The reason that `GET /health/ready` of a tier gives; empty if it is ready, or is silent."""
+    try:
+        with _DIRECT.open(f"{url}/health/ready", timeout=seconds):
+            return ""
+    except HTTPError as answer:
+        with answer, contextlib.suppress(ValueError):
+            content = json.load(answer)
+            if isinstance(content, dict):
+                return str(content.get("detail", ""))
+    except (OSError, ValueError):
+        pass
+    return ""
 
 
 class Figures:

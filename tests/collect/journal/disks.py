@@ -1,10 +1,14 @@
-"""Disks that fail on demand; none here does by itself."""
+"""Disks that fail, or forget what was not synced, on demand; none here does by itself."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 from millstream.collect.journal.disk import Disk
 
@@ -59,3 +63,96 @@ class FailingDisk(Disk):
     def remove(self, path: Path) -> None:
         self._perhaps("remove")
         super().remove(path)
+
+
+class LosingDisk(FailingDisk):
+    """One whose machine may lose power: it knows what was not synced by then, of segments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._synced: dict[str, int] = {}  # bytes of each file that are safe; not named: all
+        self._new: set[str] = set()  # names that may be gone
+        self._removed: dict[str, bytes] = {}  # files that may be back
+        self._cut: dict[str, bytes] = {}  # files that may be as long as they were
+        self._strike: Callable[[], None] | None = None
+        self._operations = 0
+
+    def arm(self, operations: int, strike: Callable[[], None]) -> None:
+        """Call this, once, in the thread that writes, when so many more operations were done."""
+        self._operations, self._strike = operations, strike
+
+    def lose_power(self, folder: Path, image: Path, chance: Random) -> None:
+        """A copy of the folder as it may be when the machine is up again."""
+        image.mkdir()
+        shutil.copy(folder / "identity", image)
+        if (folder / "damaged").is_dir():
+            shutil.copytree(folder / "damaged", image / "damaged")
+        back = {name: data for name, data in self._removed.items() if chance.random() < 0.5}
+        for name, data in (segments(folder) | back).items():
+            if name in self._new and chance.random() < 0.5:
+                continue
+            if name in self._cut and chance.random() < 0.5:
+                data = self._cut[name]
+            (image / name).write_bytes(_torn(data, self._synced.get(name, len(data)), chance))
+
+    def _perhaps(self, operation: str) -> None:
+        if self._strike is not None:
+            self._operations -= 1
+            if self._operations < 0:
+                strike, self._strike = self._strike, None
+                strike()
+        super()._perhaps(operation)
+
+    def create(self, path: Path) -> int:
+        descriptor = super().create(path)
+        self._new.add(path.name)
+        self._synced[path.name] = 0
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        name = _name(descriptor)
+        self._synced[name] = os.fstat(descriptor).st_size
+        self._cut.pop(name, None)
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self._new.clear()
+        self._removed.clear()
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        before = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+        super().truncate(descriptor, size)
+        self._cut[_name(descriptor)] = before
+
+    def remove(self, path: Path) -> None:
+        data = path.read_bytes() if path.suffix == ".segment" else None
+        super().remove(path)
+        if data is not None:
+            self._removed[path.name] = data
+
+
+def segments(folder: Path) -> dict[str, bytes]:
+    """The files at a moment at which some are perhaps being removed, the oldest first.
+
+    Read from the newest one on: so none is there without those that came after it.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.segment"), reverse=True):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.read_bytes()
+    return dict(sorted(found.items()))
+
+
+def _torn(data: bytes, synced: int, chance: Random) -> bytes:
+    """Of what was not synced, a part; and a page in the middle of it may be missing."""
+    kept = bytearray(data[: chance.randint(synced, max(synced, len(data)))])
+    if len(kept) > synced and chance.random() < 0.3:
+        begin = chance.randrange(synced, len(kept))
+        end = chance.randint(begin, len(kept))
+        kept[begin:end] = bytes(end - begin)
+    return bytes(kept)
+
+
+def _name(descriptor: int) -> str:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name

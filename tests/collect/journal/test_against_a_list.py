@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -13,30 +12,38 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.collect.journal.disks import FailingDisk
+from tests.collect.journal.disks import LosingDisk, segments
 from tests.collect.waiting import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.journal.record import HEADER, bookmark_piece
-from millstream.errors import JournalBroken
+from millstream.errors import JournalBroken, JournalFull
 
-SETTINGS = JournalSettings(segment_bytes=4096, max_bytes=1 << 20, retry_seconds=0.01)
+SETTINGS = JournalSettings(segment_bytes=4096, max_bytes=48 << 10, retry_seconds=0.01)
 SOURCES = ("mqtt", "files")
 # What a disk does is made up here anyway.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+TOLD_TOO_EARLY = 0.002  # seconds that the loop has to tell senders what is not true yet
 
-append = st.tuples(
-    st.just("append"),
-    st.lists(st.tuples(st.integers(0, 2000), st.sampled_from((None, *SOURCES))), max_size=8),
+wanted = st.lists(
+    st.tuples(st.integers(0, 2000), st.sampled_from((None, None, *SOURCES))), max_size=8
 )
+append = st.tuples(st.just("append"), wanted)
 settle = st.tuples(st.just("settle"), st.lists(st.integers(0, 40), max_size=12))
 read = st.tuples(st.just("read"), st.integers(-1, 40), st.integers(0, 4000))
 restart = st.tuples(st.just("restart"))
-fail = st.tuples(st.just("fail"), st.sampled_from(("write", "sync")), st.integers(1, 5))
+fail = st.tuples(
+    st.just("fail"),
+    st.sampled_from(("write", "sync")),
+    st.booleans(),  # the file cannot be shortened either
+    st.integers(1, 5),
+)
+rot = st.tuples(st.just("rot"), st.integers(0, 40), st.floats(0, 1, exclude_max=True))
 crash = st.tuples(
     st.just("crash"),
-    st.integers(0, 5),  # entries in flight
-    st.floats(0, 1),  # how much of what was not durable got to the disk
+    wanted,  # in flight
+    st.integers(0, 12),  # operations of the disk before it happens
+    st.integers(0, 1 << 30),  # what the disk had done of what it was not told to have done
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=3),
 )
 
@@ -75,6 +82,7 @@ class Damage:
 
 
 NONE = Damage({}, {})
+Taken = list[tuple[Entry, "asyncio.Future[None]"]]
 
 
 @dataclass
@@ -83,23 +91,33 @@ class Model:
 
     folder: Path
     journal: Journal
-    disk: FailingDisk
+    disk: LosingDisk
     pending: list[Entry] = field(default_factory=list)
     settled: list[Entry] = field(default_factory=list)
     refused: set[bytes] = field(default_factory=set)  # these must never come back
     bookmarks: dict[str, bytes] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     made: int = 0
+    is_rotten: bool = False  # somewhere: the next start will say so
 
-    def take(self, size: int, source: str | None) -> tuple[Entry, asyncio.Future[None]]:
-        self.made += 1
-        payload = b"<%d>" % self.made + Random(self.made).randbytes(size)
-        bookmark = None if source is None else (source, b"%d" % self.made)
-        sequence, durable = self.journal.append(payload, bookmark)
-        return Entry(sequence, payload, bookmark), durable
+    def take(self, wanted: list[tuple[int, str | None]]) -> Taken:
+        """As many of these as there is room for."""
+        taken: Taken = []
+        for size, source in wanted:
+            self.made += 1
+            payload = b"<%d>" % self.made + Random(self.made).randbytes(size)
+            bookmark = None if source is None else (source, b"%d" % self.made)
+            try:
+                sequence, durable = self.journal.append(payload, bookmark)
+            except JournalFull:
+                waiting = sum(len(entry.payload) + 2 * HEADER for entry, _ in taken)
+                assert self.journal.stored_bytes + waiting + size > SETTINGS.max_bytes - 1000
+                break
+            taken.append((Entry(sequence, payload, bookmark), durable))
+        return taken
 
     async def append(self, wanted: list[tuple[int, str | None]]) -> None:
-        taken = [self.take(size, source) for size, source in wanted]
+        taken = self.take(wanted)
         await asyncio.gather(*(durable for _, durable in taken))
         for entry, _ in taken:
             assert entry.sequence not in self.used
@@ -108,6 +126,7 @@ class Model:
             if entry.bookmark is not None:
                 self.bookmarks[entry.bookmark[0]] = entry.bookmark[1]
         assert self.journal.bookmarks == self.bookmarks
+        assert sum(map(len, segments(self.folder).values())) <= SETTINGS.max_bytes + 8192
 
     def settle(self, places: list[int]) -> None:
         for place in places:
@@ -124,44 +143,72 @@ class Model:
         assert bool(got) == bool(expected)
         assert len(got) <= 1 or sum(len(payload) for _, payload in got) <= most_bytes
 
-    async def fail(self, operation: str, count: int) -> None:
+    async def fail(self, operation: str, stays_long: bool, count: int) -> None:
         """Senders get an error; what is on disk of their entries nobody knows."""
-        self.disk.fail("truncate")
+        if stays_long:
+            self.disk.fail("truncate")
         self.disk.fail(operation, once=True)
-        taken = [self.take(100, None) for _ in range(count)]
+        taken = self.take([(100, None)] * count)
         outcomes = await asyncio.gather(*(f for _, f in taken), return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} == {JournalBroken}
+        assert all(isinstance(outcome, JournalBroken) for outcome in outcomes)
         self.refused |= {entry.payload for entry, _ in taken}
         await until(lambda: not self.journal.broken)
         self.disk.heal()
 
+    async def rot(self, place: int, share: float) -> None:
+        """A bit turns over while the journal is open: the entry is set aside, and the only one."""
+        if place >= len(self.pending):
+            return
+        entry = self.pending.pop(place)
+        for name, data in segments(self.folder).items():
+            if entry.payload in data:
+                begin, end = entry.place_in(data)
+                rotten = bytearray(data[begin:end])
+                rotten[int(share * len(rotten))] ^= 1
+                with (self.folder / name).open("r+b") as file:
+                    file.seek(begin)
+                    file.write(rotten)
+        self.is_rotten = True
+        await self.read(-1, 1 << 30)
+        assert self.journal.pending_entries == len(self.pending)
+        assert bytes(rotten) in [path.read_bytes() for path in self.folder.glob("damaged/*")]
+
     async def restart(self) -> None:
         await self.journal.close()
         self.journal = await Journal.open(self.folder, SETTINGS, self.disk)
-        assert self.journal.recovery.cut_bytes == 0
-        await self.compare([], NONE)
+        recovery = self.journal.recovery
+        assert self.is_rotten or (recovery.cut_bytes, recovery.damaged) == (0, [])
+        await self.compare([], [], NONE)
 
-    async def crash(self, in_flight: int, share: float, flips: list[tuple[float, int]]) -> None:
-        durable = {name: len(data) for name, data in segments(self.folder).items()}
-        taken = [self.take(200, None) for _ in range(in_flight)]
-        await asyncio.gather(*(future for _, future in taken))
+    async def crash(
+        self,
+        wanted: list[tuple[int, str | None]],
+        operations: int,
+        seed: int,
+        flips: list[tuple[float, int]],
+    ) -> None:
+        """The power goes in the middle of some operation, and what was not synced is anybody's."""
         image = self.folder.with_name(self.folder.name + "+")
-        (self.folder / "damaged").mkdir(exist_ok=True)
-        shutil.copytree(self.folder / "damaged", image / "damaged")
-        for name, data in segments(self.folder).items():
-            (image / name).write_bytes(data)
-        shutil.copy(self.folder / "identity", image)
-        await self.journal.close()
-        newest = max(image.glob("*.segment"))
-        size, least = newest.stat().st_size, durable.get(newest.name, 0)
-        with newest.open("r+b") as file:
-            file.truncate(least + round(share * (size - least)))
-        damage = turn_over(image, flips)
-        self.folder = image
-        self.journal = await Journal.open(image, SETTINGS, self.disk)
-        await self.compare([entry for entry, _ in taken], damage)
+        promised: list[Entry] = []
+        taken: Taken = []
 
-    async def compare(self, in_flight: list[Entry], damage: Damage) -> None:
+        def strike() -> None:
+            time.sleep(TOLD_TOO_EARLY)
+            promised.extend(entry for entry, future in taken if future.done())
+            self.disk.lose_power(self.folder, image, Random(seed))
+
+        self.disk.arm(operations, strike)
+        taken += self.take(wanted)
+        await asyncio.gather(*(future for _, future in taken))
+        await self.journal.close()
+        if not image.exists():  # it had less to do
+            strike()
+        damage = turn_over(image, flips)
+        self.folder, self.disk = image, LosingDisk()
+        self.journal = await Journal.open(image, SETTINGS, self.disk)
+        await self.compare([entry for entry, _ in taken], promised, damage)
+
+    async def compare(self, in_flight: list[Entry], promised: list[Entry], damage: Damage) -> None:
         """What was recovered with what was promised; from then on that is what is pending."""
         journal = self.journal
         got = await journal.read(0, 1 << 30)
@@ -174,31 +221,32 @@ class Model:
             assert payload == known[sequence].payload
             assert payload not in self.refused
         kept = [path.read_bytes() for path in self.folder.glob("damaged/*")]
-        for entry in self.pending:
+        for entry in (*self.pending, *promised):
             if entry.sequence not in back:
                 assert damage.of(entry), "lost, although it was whole"
                 assert any(damage.of(entry) in data for data in kept), "lost, and not set aside"
-        if not damage:
-            arrived = [entry for entry in in_flight if entry.sequence in back]
-            assert arrived == in_flight[: len(arrived)]
-            assert journal.recovery.damaged == []
-            assert journal.bookmarks == self.bookmarks
+        marks = {
+            e.bookmark[0]: e.bookmark[1] for e in in_flight if e.bookmark and e.sequence in back
+        }
+        if not damage and not self.is_rotten:
+            assert journal.bookmarks == self.bookmarks | marks
         self.used |= set(back)
         self.pending = [known[sequence] for sequence in back]
         self.settled = [entry for entry in self.settled if entry.sequence not in back]
         self.bookmarks = dict(journal.bookmarks)
 
+    async def finish(self) -> None:
+        """When all is settled, nothing is left but the segment that is written, and all is free."""
+        for _ in range(2):
+            self.settle([0] * len(self.pending))
+            assert (self.journal.pending_entries, self.journal.pending_bytes) == (0, 0)
+            await until(lambda: len(segments(self.folder)) == 1)
+            await until(self._takes_a_large_one)
 
-def segments(folder: Path) -> dict[str, bytes]:
-    """The files at a moment at which some are perhaps being removed, the oldest first.
-
-    Read from the newest one on: so none is there without those that came after it.
-    """
-    found = {}
-    for path in sorted(folder.glob("*.segment"), reverse=True):
-        with contextlib.suppress(FileNotFoundError):
-            found[path.name] = path.read_bytes()
-    return dict(sorted(found.items()))
+    async def _takes_a_large_one(self) -> bool:
+        before = len(self.pending)
+        await self.append([(SETTINGS.max_bytes - 8192, None)])
+        return len(self.pending) > before
 
 
 def turn_over(folder: Path, bits: list[tuple[float, int]]) -> Damage:
@@ -219,11 +267,11 @@ def turn_over(folder: Path, bits: list[tuple[float, int]]) -> Damage:
 
 async def run(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        disk = FailingDisk()
+        disk = LosingDisk()
         first = Path(folder) / "journal"
         model = Model(first, await Journal.open(first, SETTINGS, disk), disk)
         try:
-            for name, *arguments in [*steps, ("restart",)]:
+            for name, *arguments in [*steps, ("restart",), ("finish",)]:
                 answer = getattr(model, name)(*arguments)
                 if answer is not None:
                     await answer
@@ -232,6 +280,8 @@ async def run(steps: list[tuple[Any, ...]]) -> None:
 
 
 @settings(max_examples=150)
-@given(st.lists(st.one_of(append, append, settle, read, restart, fail, crash), max_size=12))
+@given(
+    st.lists(st.one_of(append, append, settle, read, restart, fail, rot, crash, crash), max_size=12)
+)
 def test_every_durable_entry_comes_back_once_or_is_set_aside(steps: list[tuple[Any, ...]]) -> None:
     asyncio.run(run(steps))

@@ -169,6 +169,20 @@ async def test_sequences_do_not_go_back_when_all_segments_are_deleted(tmp_path: 
     await again.close()
 
 
+async def test_nor_when_the_newest_segment_is_deleted(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path, SMALL)
+    for _ in range(30):
+        (last,) = await fill(journal, 1, size=200)
+    await journal.close()
+    *older, newest = segments(tmp_path)
+    newest.unlink()
+    again = await Journal.open(tmp_path, SMALL)
+    (sequence,) = await fill(again, 1)
+    assert sequence > last
+    assert segments(tmp_path)[: len(older)] == older
+    await again.close()
+
+
 async def test_a_lost_identity_is_found_again_in_the_segments(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     await journal.close()

@@ -8,6 +8,7 @@ reading.py    entries read back from their segments
 recovery.py   what is there on opening: torn ends cut, damaged records set aside
 scan.py       reading a segment past whatever is damaged
 folder.py     the folder's lock and identity
+spare.py      room that is kept back for a full disk
 disk.py       the calls to the operating system
 """
 

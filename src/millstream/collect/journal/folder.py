@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -32,8 +33,8 @@ class Lock:
                 remedy=f"stop that collector (kill {holder}), or give another --home",
             ) from None
         self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        with contextlib.suppress(OSError):  # the disk is full: it is held all the same
+            os.write(self._file.fileno(), b"%d" % os.getpid())
 
     def release(self) -> None:
         self._file.close()
@@ -45,6 +46,7 @@ class Identity(msgspec.Struct, frozen=True):
     identity: str
     start: int = 0  # counts the opens of this folder
     reserved: int = 0  # no sequence beyond this one has been given out
+    newest: int = 0  # the number of the segment that was begun last
 
     @classmethod
     def new(cls) -> Identity:

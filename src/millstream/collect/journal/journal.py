@@ -19,7 +19,7 @@ from millstream.collect.journal.record import HEADER, bookmark_piece
 from millstream.collect.journal.recovery import Found, recover
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
-from millstream.collect.journal.writer import Group, Remove, State, Stop, Waiting, Writer
+from millstream.collect.journal.writer import Group, Remove, Roll, State, Stop, Waiting, Writer
 from millstream.errors import JournalBroken, JournalFull
 
 _logger = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class Journal:
         self._round = 0
         self._outstanding: deque[tuple[asyncio.Future[None], int]] = deque()
         self._waiting_bytes = 0
+        self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
+        self._is_rolling = False
         self._tried = asyncio.Event()
         self._closed = False
         previous = found.segments[-1] if found.segments else None
@@ -77,7 +79,7 @@ class Journal:
             State(
                 identity,
                 found.last,
-                previous.number if previous else 0,
+                identity.newest,
                 previous.number if previous else 0,
                 previous.size if previous else 0,
                 dict(found.bookmarks),
@@ -119,6 +121,11 @@ class Journal:
         """What the files take, settled entries that share one with others included."""
         return self._used
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the last entry that somebody wished to append would not fit now either."""
+        return self._did_not_fit > 0 and not self._fits(self._did_not_fit)
+
     def append(
         self, payload: bytes, bookmark: tuple[str, bytes] | None = None
     ) -> tuple[int, asyncio.Future[None]]:
@@ -134,6 +141,7 @@ class Journal:
         if bookmark is not None:
             size += len(bookmark_piece(*bookmark))
         self._check_room(size)
+        self._did_not_fit = 0
         sequence = self._next
         self._next += 1
         future: asyncio.Future[None] = self._loop.create_future()
@@ -196,6 +204,7 @@ class Journal:
         self._segments.append(segment)
         self._firsts.append(segment.first)
         self._used += segment.size
+        self._is_rolling = False
         if self.broken and not self._closed:
             if self._tried.is_set():
                 _logger.warning("journal: takes entries again, in %s", segment.path.name)
@@ -228,6 +237,7 @@ class Journal:
                 "journal: %s; %s; nothing is taken in until it works again", reason, remedy
             )
         self.broken, self._remedy = reason, remedy
+        self._is_rolling = False
         self._round += 1
         self._next = self.last_durable + 1
         self._fail_outstanding()
@@ -254,8 +264,10 @@ class Journal:
         self._waiting_bytes = 0
 
     def _check_room(self, size: int) -> None:
-        used = self._used + self._waiting_bytes
-        if used + size > self.max_bytes:
+        if not self._fits(size):
+            self._did_not_fit = size
+            self._make_room()
+            used = self._used + self._waiting_bytes
             raise JournalFull(
                 f"the journal is full: {used:,} of {self.max_bytes:,} bytes are taken, "
                 f"{self.pending_entries:,} entries wait for Kafka, and this one has {size:,} bytes",
@@ -267,6 +279,16 @@ class Journal:
                 f"the disk is slow: {self._waiting_bytes:,} of {most:,} bytes wait for it",
                 remedy="try again in a moment, or raise journal.max_waiting_bytes",
             )
+
+    def _fits(self, size: int) -> bool:
+        return self._used + self._waiting_bytes + size <= self.max_bytes
+
+    def _make_room(self) -> None:
+        """The segment that is written can hold all that there is: nothing else would end it."""
+        last = self._segments[-1]
+        if last.settled and not last.unsettled and not self._is_rolling:
+            self._is_rolling = True
+            self._writer.queue.put(Roll())
 
     def _segment_of(self, sequence: int) -> Segment | None:
         place = bisect.bisect_right(self._firsts, sequence) - 1
@@ -322,9 +344,16 @@ def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found
         found = recover(folder, disk)
         if known is None:
             known = Identity(found.identity, found.start) if found.identity else Identity.new()
+        newest = found.segments[-1].number if found.segments else 0
+        if newest < known.newest or not found.segments:
+            # Somebody has deleted it. What it gave out must not be given out again: Kafka may have
+            # it, and recovery would take the new for the old.
+            found.last = max(found.last, known.reserved)
         if not found.segments:
-            found.last = found.settled = known.reserved
-        identity = msgspec.structs.replace(known, start=max(known.start, found.start) + 1)
+            found.settled = found.last
+        identity = msgspec.structs.replace(
+            known, start=max(known.start, found.start) + 1, newest=max(newest, known.newest)
+        )
         file.write(identity)
         disk.sync_folder(folder)
     except BaseException:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from millstream.collect.journal.disk import Disk
+from millstream.collect.journal.disk import Disk, why
 from millstream.collect.journal.record import (
     HEADER,
     Begin,
@@ -129,6 +129,15 @@ class _Reading:
                     self._cut(file, each)
                 else:
                     self._set_aside(file, each)
+            if last:
+                self._sync(file)
+
+    def _sync(self, file: BinaryIO) -> None:
+        """What a killed process wrote may be in the machine's memory only; we build on it."""
+        try:
+            self._disk.sync(file.fileno())
+        except OSError as error:
+            _logger.warning("journal: %s cannot be synced: %s", self._segment.path, why(error))
 
     def _take(self, record: Record) -> None:
         found, segment = self._found, self._segment

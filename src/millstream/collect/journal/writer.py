@@ -23,6 +23,7 @@ from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile
 from millstream.collect.journal.record import HEADER, MARK, Begin, Kind, bookmark_piece, encode
 from millstream.collect.journal.segment import Segment
+from millstream.collect.journal.spare import FULL, Spare
 
 _GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
 _logger = logging.getLogger(__name__)
@@ -41,6 +42,10 @@ class Remove(NamedTuple):
     """A segment that is no longer needed."""
 
     segment: Segment
+
+
+class Roll(NamedTuple):
+    """Begin another segment, so that the current one can go."""
 
 
 class Stop(NamedTuple):
@@ -94,7 +99,7 @@ class Writer:
         call: Callable[..., object],
         listener: Listener,
     ) -> None:
-        self.queue: queue.SimpleQueue[Waiting | Remove | Stop] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Waiting | Remove | Roll | Stop] = queue.SimpleQueue()
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._retry_seconds = retry_seconds
@@ -110,7 +115,9 @@ class Writer:
         self._size = 0
         self._round = 0
         self._next_try = 0.0
+        self._is_to_roll = False
         self._removing: list[Segment] = []
+        self._spare = Spare(folder, disk)
         self.thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     def _run(self) -> None:
@@ -124,11 +131,15 @@ class Writer:
 
     def _write_until_stopped(self) -> None:
         stopping = False
+        self._spare.keep()
         self._attempt()
         while not stopping:
             entries, stopping = self._take()
             if self._segment is not None and entries:
                 self._commit(entries)
+            if self._is_to_roll and self._segment is not None:
+                self._roll()
+            self._is_to_roll = False
             if self._segment is None and not stopping and time.monotonic() >= self._next_try:
                 self._attempt()
             self._remove()
@@ -150,9 +161,12 @@ class Writer:
                 if isinstance(item, Waiting):
                     if item.round == self._round:
                         entries.append(item)
-                        size += len(item.payload)
+                        size += HEADER + len(item.payload)
                 elif isinstance(item, Remove):
                     self._removing.append(item.segment)
+                elif isinstance(item, Roll):
+                    self._is_to_roll = True
+                    break
                 else:
                     return entries, True
                 if size >= _GROUP_BYTES:
@@ -252,6 +266,14 @@ class Writer:
 
     def _begin(self) -> None:
         """A new segment that takes entries; OSError if the disk refuses, and nothing is changed."""
+        try:
+            self._make_segment()
+        except OSError as error:
+            if error.errno not in FULL or not self._spare.give_up():
+                raise
+            self._make_segment()
+
+    def _make_segment(self) -> None:
         state = self._state
         state.number += 1
         segment = Segment.at(self._folder, state.number, state.last + 1, secrets.token_bytes(MARK))
@@ -273,11 +295,14 @@ class Writer:
             self._disk.sync(descriptor)
             self._disk.sync_folder(self._folder)
             most = (self._segment_bytes + _GROUP_BYTES) // HEADER + 1
-            state.identity = msgspec.structs.replace(state.identity, reserved=state.last + most)
-            self._identity_file.write(state.identity)
+            identity = msgspec.structs.replace(
+                state.identity, reserved=state.last + most, newest=segment.number
+            )
+            self._identity_file.write(identity)
         except OSError:
             self._discard(segment, descriptor)
             raise
+        state.identity = identity
         segment.size = self._size = len(data)
         self._segment, self._descriptor = segment, descriptor
         self._settled_written = settled
@@ -303,3 +328,4 @@ class Writer:
                 return
             self._removing.pop(0)
             self._call(self._listener.removed, segment)
+            self._spare.keep()

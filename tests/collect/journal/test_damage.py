@@ -1,0 +1,116 @@
+"""A small journal, cut off at every byte, and with a bit turned over in every byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.collect.journal.disks import segments
+
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.journal.disk import Disk
+from millstream.collect.journal.record import HEADER
+from millstream.collect.journal.recovery import Found, recover
+
+PAYLOADS = [b"the first", b"", b"the third, after an empty one", b"the last"]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """The only segment of a journal that holds the payloads."""
+    asyncio.run(write(tmp_path / "written"))
+    (segment,) = (tmp_path / "written").glob("*.segment")
+    return segment
+
+
+async def write(folder: Path) -> None:
+    journal = await Journal.open(folder, JournalSettings())
+    await asyncio.gather(*(journal.append(payload)[1] for payload in PAYLOADS))
+    await journal.close()
+
+
+def ends(data: bytes) -> list[int]:
+    """Where each entry ends."""
+    end = len(data)
+    found = []
+    for payload in reversed(PAYLOADS):
+        found.append(end)
+        end -= HEADER + len(payload)
+    return found[::-1]
+
+
+def variants(written: Path) -> Iterator[tuple[int, bytes]]:
+    """The segment with a bit of one byte turned over, for every byte, and where."""
+    data = written.read_bytes()
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        yield at, bytes(changed)
+
+
+def recovered(name: str, data: bytes, folder: Path) -> tuple[Found, list[bytes]]:
+    """What is found in a folder with this segment alone, and its entries."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_bytes(data)
+    found = recover(folder, Disk())
+    (segment,) = found.segments
+    content = path.read_bytes()
+    return found, [
+        content[offset + HEADER : offset + HEADER + length]
+        for offset, length, settled in zip(
+            segment.offsets, segment.lengths, segment.settled, strict=True
+        )
+        if not settled
+    ]
+
+
+def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
+    written: Path, tmp_path: Path
+) -> None:
+    data = written.read_bytes()
+    for size in range(len(data) + 1):
+        found, entries = recovered(written.name, data[:size], tmp_path / "cut")
+        whole = sum(end <= size for end in ends(data))
+        assert entries == PAYLOADS[:whole]
+        assert found.damaged == []
+        assert found.segments[0].size == (tmp_path / "cut" / written.name).stat().st_size
+        assert found.cut_bytes == size - found.segments[0].size
+
+
+async def test_one_of_the_two_beginnings_is_enough(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path, JournalSettings())
+    sequence, durable = journal.append(b"settled", bookmark=("mqtt", b"7"))
+    await durable
+    journal.settle(sequence)
+    await journal.close()
+    await (await Journal.open(tmp_path, JournalSettings())).close()  # the first segment is gone
+    ((name, data),) = segments(tmp_path).items()
+    half = data.index(data[:4], 4)
+    for begin in (0, half):
+        damaged = data[:begin] + bytes(half) + data[begin + half :]
+        await asyncio.to_thread((tmp_path / name).write_bytes, damaged)
+        found = await asyncio.to_thread(recover, tmp_path, Disk())
+        assert (found.bookmarks, found.settled) == ({"mqtt": b"7"}, sequence)
+
+
+def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
+    written: Path, tmp_path: Path
+) -> None:
+    data = written.read_bytes()
+    begins = [
+        end - HEADER - len(payload) for end, payload in zip(ends(data), PAYLOADS, strict=True)
+    ]
+    for at, changed in variants(written):
+        found, entries = recovered(written.name, changed, tmp_path / "turned")
+        assert found.last >= len(PAYLOADS), "a number that Kafka may know is given out again"
+        hit = sum(begin <= at for begin in begins) - 1  # -1: what the segment begins with
+        assert entries == [payload for n, payload in enumerate(PAYLOADS) if n != hit]
+        kept = {path.read_bytes() for path in (tmp_path / "turned" / "damaged").iterdir()}
+        if hit >= 0:
+            assert changed[begins[hit] : ends(data)[hit]] in kept
+        assert found.cut_bytes + sum(path.stat().st_size for path in found.damaged) > 0
+        for path in (tmp_path / "turned" / "damaged").iterdir():
+            path.unlink()

@@ -1,0 +1,116 @@
+"""Disks that are full or read-only, the collector's and Kafka's: nothing answered is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from millstream.cli.commands import millstream
+from millstream.errors import MachineError
+from millstream.log.broker import Broker
+from millstream.log.settings import LogSettings
+
+from .counting import Sender
+from .crashing import Run
+from .forking import Forking
+from .small_disks import SmallDisk, small_disk
+
+JOURNAL = {"segment_bytes": 128 << 10, "max_bytes": 3 << 20, "retry_seconds": 0.1}
+
+
+@contextlib.asynccontextmanager
+async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIterator[Run]:
+    """A collector under load; at the end, all that it promised must be in Kafka."""
+    senders = [
+        Sender(f"{ack}{batch}", ack, batch, size) for ack in ("log", "local") for batch in (1, 7)
+    ]
+    stop = asyncio.Event()
+    with Forking() as forking:
+        run = Run(forking, app, log, home, senders, journal=JOURNAL)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run.send(stop))
+            await run.more(200)
+            yield run
+            await run.more(200)
+            stop.set()
+        await run.at_rest()
+        print(run.count)
+        assert await asyncio.to_thread(run.verdict) == []
+
+
+async def refused(run: Run, reason: str) -> None:
+    """Until every sender is told to come back later, and the collector says why."""
+    for sender in run.count.senders:
+        sender.waits.clear()
+
+    async def is_refusing() -> bool:
+        status, content = await run.health()
+        told = status == 503 and reason in content["detail"]
+        return told and all(sender.waits for sender in run.count.senders)
+
+    await run.until(is_refusing, f"nobody says {reason!r}: {await run.health()}")
+    assert all(seconds >= 1 for sender in run.count.senders for seconds in sender.waits)
+
+
+def status(home: Path) -> str:
+    answer = CliRunner().invoke(millstream, ["status", "--home", str(home)], standalone_mode=False)
+    return " ".join(answer.output.split())
+
+
+async def fill(disk: SmallDisk, run: Run) -> None:
+    """Until the collector has no room at all; what Kafka has taken leaves some again and again."""
+
+    async def is_stuck() -> bool:
+        await asyncio.to_thread(disk.fill)
+        status, content = await run.health()
+        return status == 503 and "no space left" in content["detail"]
+
+    await run.until(is_stuck, "the disk does not get full")
+
+
+@pytest.mark.timeout(120)
+async def test_a_full_disk_turns_senders_away_until_there_is_room_and_loses_nothing(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 8 << 20) as disk:
+        home = disk.folder / "home"
+        async with running(app_name, log_settings, home, 200) as run:
+            await fill(disk, run)
+            await refused(run, "no space left on device")
+            told = await asyncio.to_thread(status, home)
+            assert "collect takes nothing in: the journal takes nothing: cannot" in told
+            run.kill()  # on a full disk, one more must be able to start
+            await refused(run, "no space left on device")
+            await asyncio.to_thread(disk.make_room)
+
+
+@pytest.mark.timeout(120)
+async def test_a_disk_that_turns_read_only_does_the_same(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 8 << 20) as disk:
+        async with running(app_name, log_settings, disk.folder / "home", 200) as run:
+            with disk.read_only(disk.folder / "home" / "journal" / "0"):
+                await refused(run, "read-only file system")
+
+
+@pytest.mark.timeout(120)
+async def test_when_kafkas_disk_is_full_the_journal_takes_all_it_can_and_loses_nothing(
+    app_name: str, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "kafka-home" / "kafka" / "data", 6 << 20) as disk:
+        broker = Broker(tmp_path / "kafka-home", memory="256m")
+        with broker:
+            log = LogSettings(bootstrap=broker.bootstrap)
+            async with running(app_name, log, tmp_path / "home", 5000) as run:
+                with pytest.raises(MachineError, match=r"Kafka in .* ended"):
+                    await asyncio.to_thread(broker.wait)
+                await refused(run, "the journal is full")
+                disk.grow(256 << 20)
+                broker.stop()
+                await asyncio.to_thread(broker.start)
