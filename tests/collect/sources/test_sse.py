@@ -98,12 +98,11 @@ async def test_messages_are_bundled_with_the_last_id_and_types_are_chosen() -> N
         + b"event: a\nid: 1\ndata: 1\n\nevent: b\nid: 2\ndata: 2\n\n"
         + b"event: a\nid: 3\ndata: {\ndata: }\n\nevent: c\nid: 4\ndata: 4\n\nid: 5\ndata: 5\n\n"
     )
-    await server.start()
-    source = SseSource(server.url, headers={"x-shop": "7"}, types=("a", "c", "message"))
-    reader, inlet = SseReader("s", source, PATIENT), RecordingInlet(bookmark=b"zero")
-    async with running(reader, inlet):
-        await until(lambda: reader.state.received == 4)
-    await server.stop()
+    async with server:
+        source = SseSource(server.url, headers={"x-shop": "7"}, types=("a", "c", "message"))
+        reader, inlet = SseReader("s", source, PATIENT), RecordingInlet(bookmark=b"zero")
+        async with running(reader, inlet):
+            await until(lambda: reader.state.received == 4)
     assert inlet.messages == [b"1", b"{\n}", b"4\n5"]
     assert inlet.bookmarks == [b"1", b"3", b"5"]
     assert inlet.content_types == ["application/json", "application/json", "application/x-ndjson"]
@@ -135,13 +134,12 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
 ) -> None:
     caplog.set_level("DEBUG")
     server = Server(answer)
-    await server.start()
-    reader, inlet = SseReader("s", SseSource(server.url), PATIENT), RecordingInlet()
-    async with running(reader, inlet):
-        await until(lambda: server.connections >= 3)
-        assert inlet.messages == []
-        assert "hidden" not in reader.state.error + reader.state.url
-    await server.stop()
+    async with server:
+        reader, inlet = SseReader("s", SseSource(server.url), PATIENT), RecordingInlet()
+        async with running(reader, inlet):
+            await until(lambda: server.connections >= 3)
+            assert inlet.messages == []
+            assert "hidden" not in reader.state.error + reader.state.url
     assert error in caplog.text
     assert "hidden" not in caplog.text
 
@@ -149,18 +147,17 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
 async def test_the_pause_that_the_server_asks_for_is_kept() -> None:
     patient = PATIENT.model_copy(update={"reconnect_most": 0.4})
     server = Server(HEAD + b"retry: 300\nid: 1\ndata: 1\n\n")
-    await server.start()
-    reader, inlet = SseReader("s", SseSource(server.url), patient), RecordingInlet()
-    async with running(reader, inlet):
-        await until(lambda: reader.state.received == 1)
-        dropped = time.monotonic()
-        server.drop()
-        await until(lambda: reader.state.received == 2)
-        assert server.at[1] - dropped >= 0.3
-        # A server that asks for too much, or for a long pause by Retry-After, gets the longest one.
-        server.answer = b"HTTP/1.1 503 No\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
-        dropped = time.monotonic()
-        server.drop()
-        await until(lambda: server.connections == 4)
-        assert server.at[3] - server.at[2] >= 0.4
-    await server.stop()
+    async with server:
+        reader, inlet = SseReader("s", SseSource(server.url), patient), RecordingInlet()
+        async with running(reader, inlet):
+            await until(lambda: reader.state.received == 1)
+            dropped = time.monotonic()
+            server.drop()
+            await until(lambda: reader.state.received == 2)
+            assert server.at[1] - dropped >= 0.3
+            # A server that asks for too much, or for a long pause by Retry-After, gets the longest one.
+            server.answer = b"HTTP/1.1 503 No\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
+            dropped = time.monotonic()
+            server.drop()
+            await until(lambda: len(server.at) == 4)
+            assert server.at[3] - server.at[2] >= 0.4
