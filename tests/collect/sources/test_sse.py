@@ -155,7 +155,7 @@ async def test_the_pause_that_the_server_asks_for_is_kept() -> None:
             server.drop()
             await until(lambda: reader.state.received == 2)
             assert server.at[1] - dropped >= 0.3
-            # A server that asks for too much, or for a long pause by Retry-After, gets the longest one.
+            # One that asks for too much, or for a long pause by Retry-After, gets the longest.
             server.answer = b"HTTP/1.1 503 No\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
             dropped = time.monotonic()
             server.drop()
