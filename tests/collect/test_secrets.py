@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.collect.conftest import read_topic, shop
@@ -13,6 +14,7 @@ from millstream.collect.secrets import cluster_key
 from millstream.errors import LogError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, keys_topic
+from millstream.log.write import write
 
 
 def test_a_key_is_made_once_and_then_found(app_name: str, log_settings: LogSettings) -> None:
@@ -27,13 +29,13 @@ def test_collectors_that_start_at_the_same_moment_end_with_one_key(
     app_name: str, log_settings: LogSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ensure_topics(shop(app_name), log_settings)
-    all_have_looked, write = threading.Barrier(3), secrets._write
+    all_have_looked = threading.Barrier(3)
 
-    def write_together(log: LogSettings, topic: str, key: bytes) -> None:
+    def write_together(*record: Any) -> None:
         all_have_looked.wait(60)  # each has seen an empty topic
-        write(log, topic, key)
+        write(*record)
 
-    monkeypatch.setattr(secrets, "_write", write_together)
+    monkeypatch.setattr(secrets, "write", write_together)
     with ThreadPoolExecutor(3) as pool:
         keys = set(pool.map(lambda _: cluster_key(log_settings, app_name), range(3)))
     written = read_topic(log_settings, keys_topic(app_name))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from millstream.app import App
 from millstream.errors import LogError, MillstreamError, PipelineError
-from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import schemas_topic, stream_topic
+from millstream.log.write import write
 from millstream.model import Stream
 from millstream.schema import parse_schema, to_ddl
 from millstream.schema.changes import Break, Shape, breaks
@@ -56,7 +55,8 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
         elif not _is_empty(log, stream_topic(app.name, name)):
             raise _refused(stream, broken)
     if changed:
-        _write(log, schemas_topic(app.name), {name: now[name] for name in changed})
+        records = {name: msgspec.json.encode(now[name]) for name in changed}
+        write(log, schemas_topic(app.name), records, _SECONDS)
 
 
 def remembered_stream(log: LogSettings, app: str, name: str) -> Stream:
@@ -104,22 +104,3 @@ def _read(log: LogSettings, topic: str) -> dict[str, Remembered]:
                     remedy="a newer version may have written it: start that one",
                 ) from None
     return found
-
-
-def _write(log: LogSettings, topic: str, schemas: dict[str, Remembered]) -> None:
-    failures: list[str] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            failures.append(error.str())
-
-    producer = Producer(client_config(log, acks="all", delivery_timeout_ms=round(_SECONDS * 1000)))
-    try:
-        for name, schema in schemas.items():
-            producer.produce(topic, msgspec.json.encode(schema), name, on_delivery=delivered)
-        waiting = producer.flush(_SECONDS + 1)
-    except KafkaException as error:
-        raise LogError(f"cannot write to topic {topic}: {error.args[0].str()}") from error
-    if failures or waiting:
-        why = failures[0] if failures else f"no answer in {_SECONDS:g} s"
-        raise LogError(f"cannot write to topic {topic}: {why}", remedy="see that Kafka runs")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 import uuid
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-
 from millstream.errors import LogError
-from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import keys_topic
+from millstream.log.write import write
 
 _BYTES = 32
 _SECONDS = 30.0
@@ -26,7 +24,9 @@ def cluster_key(log: LogSettings, app: str) -> bytes:
     topic = keys_topic(app)
     key = _first(log, topic)
     if key is None:
-        _write(log, topic, secrets.token_bytes(_BYTES))
+        # A record key of its own: compaction keeps the newest of each, and it is the oldest of all
+        # that counts.
+        write(log, topic, {uuid.uuid4().hex: secrets.token_bytes(_BYTES)}, _SECONDS)
         key = _first(log, topic)
     if key is None:
         raise LogError(
@@ -44,23 +44,3 @@ def _first(log: LogSettings, topic: str) -> bytes | None:
         if record.value is not None and len(record.value) == _BYTES:
             return record.value
     return None
-
-
-def _write(log: LogSettings, topic: str, key: bytes) -> None:
-    failures: list[str] = []
-
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            failures.append(error.str())
-
-    producer = Producer(client_config(log, acks="all", delivery_timeout_ms=round(_SECONDS * 1000)))
-    try:
-        # A record key of its own: compaction keeps the newest of each, and it is the oldest of all
-        # that counts.
-        producer.produce(topic, key, uuid.uuid4().hex, on_delivery=delivered)
-        waiting = producer.flush(_SECONDS + 1)
-    except KafkaException as error:
-        raise LogError(f"cannot write to topic {topic}: {error.args[0].str()}") from error
-    if failures or waiting:
-        why = failures[0] if failures else f"no answer in {_SECONDS:g} s"
-        raise LogError(f"cannot write to topic {topic}: {why}", remedy="see that Kafka runs")
