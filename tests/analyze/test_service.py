@@ -97,12 +97,16 @@ def test_it_survives_the_death_of_either_half_and_ends_when_told(
     description = msgspec.convert(found, ViewDescription)
     assert (key, description.name, description.mode) == ("by_city", "by_city", "real_time")
     assert (description.lineage, description.keep_ms) == ("revision", 86_400_000)
-    report = msgspec.convert(read_topic(log, audit_topic(name))[-1][1], Report)
-    assert (report.tier, report.views["by_city"].state) == ("analyze", "running")
+
+    def reported() -> tuple[str, str]:
+        report = msgspec.convert(read_topic(log, audit_topic(name))[-1][1], Report)
+        return report.tier, report.views["by_city"].state
+
+    eventually(lambda: reported() == ("analyze", "running"))
 
     process.kill()
     process.communicate()
-    eventually(lambda: not is_alive(jvm), 1)
+    eventually(lambda: not is_alive(jvm), 10)
 
     process, jvm = analyze.start()
     analyze.send("Lyon")

@@ -86,6 +86,8 @@ def test_tail_ends_quietly_by_ctrl_c(system: System) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=system.environment(),
+        # Whoever starts the tests in the background lets them inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as follower:
         try:
             system.post("orders", {"id": 40, "city": "Liège", "amount": 7})
