@@ -69,7 +69,8 @@ class Crowd:
     def answered(self, status: bytes, nanoseconds: int) -> None:
         if self.measuring:
             self.statuses[status.decode()] += 1
-            self.took.append(nanoseconds)
+            if status.startswith(b"2"):  # one that is refused took nothing in
+                self.took.append(nanoseconds)
 
 
 async def run(url: str, senders: int, batch: int, warm: float, seconds: float) -> dict[str, object]:
