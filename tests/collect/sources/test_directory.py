@@ -49,13 +49,10 @@ async def reading(
 ) -> AsyncIterator[tuple[DirectoryReader, RecordingInlet]]:
     reader = DirectoryReader("orders", of, _QUICK)
     inlet = inlet or RecordingInlet(bookmark=bookmark)
-    task = asyncio.create_task(reader.run(inlet))
     try:
-        yield reader, inlet
+        async with running(reader, inlet):
+            yield reader, inlet
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         assert reader.state.state == "stopped"
 
 

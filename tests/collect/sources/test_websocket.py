@@ -17,6 +17,7 @@ from millstream.source import WebSocketSource
 
 from ..waiting import until
 from ..websocket_peer import Peer
+from .case import running
 
 _QUICK = CollectSettings(
     reconnect_first=0.02, reconnect_most=0.05, ping_after=0.1, ping_timeout=0.5, max_body=1000
@@ -28,13 +29,10 @@ async def reading(
     source: WebSocketSource, settings: CollectSettings = _QUICK
 ) -> AsyncIterator[tuple[WebSocketReader, RecordingInlet]]:
     reader, inlet = WebSocketReader("rsvps", source, settings), RecordingInlet()
-    task = asyncio.create_task(reader.run(inlet))
     try:
-        yield reader, inlet
+        async with running(reader, inlet):
+            yield reader, inlet
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         assert reader.state.state == "stopped"
 
 
