@@ -5,16 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.clock import Clock
 
 from millstream.measure import Latencies, Rate
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.clock import Clock
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.pressure import Pressure
 from millstream.measure import Rate
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

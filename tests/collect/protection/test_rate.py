@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.clock import Clock
 
 from millstream.collect import rate
 from millstream.collect.asgi import Problem
 from millstream.collect.rate import Bucket, Rates
 
 from .standing import standing
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
