@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.clock import Clock
 
-from millstream.measure import Latencies, Rate
+from millstream.measure import Latencies, Rate, Skews
 
 
 @pytest.fixture
@@ -99,3 +99,29 @@ def test_no_latency_is_too_small_or_too_large(clock: Clock, milliseconds: float)
     assert summary is not None
     assert summary.count == 1
     assert 0 <= summary.p50 <= summary.p99 <= summary.max
+
+
+def test_skews_are_told_on_both_sides_of_zero(clock: Clock) -> None:
+    skews, chosen = Skews(clock), random.Random(3)
+    assert skews.summary() is None
+    recorded = [round(chosen.gauss(50, 400)) for _ in range(5000)] + [3 * 86_400_000, -70_000_000]
+    for part in range(0, len(recorded), 7):
+        skews.record(recorded[part : part + 7])
+    recorded.sort()
+    told = skews.summary()
+    assert told is not None
+    assert (told.min, told.max, told.count) == (recorded[0], recorded[-1], 5002)
+    assert told.mean == pytest.approx(sum(recorded) / 5002)
+    assert told.p50 == pytest.approx(recorded[2500], abs=3)
+    assert told.p99 == pytest.approx(recorded[4951], rel=1 / 16)
+    clock.now += 10
+    assert skews.summary() is None
+
+
+@pytest.mark.parametrize("skew", [0, 1, -1, 31, 32, -33, 10**15, -(10**15)])
+def test_no_skew_is_too_small_or_too_large(clock: Clock, skew: int) -> None:
+    skews = Skews(clock)
+    skews.record([skew])
+    told = skews.summary()
+    assert told is not None
+    assert told.p50 == told.p99 == told.max == told.min == skew

@@ -34,6 +34,22 @@ def refusal(schema: str, event: object, **options: Any) -> InvalidEvent:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("written", "milliseconds"),
+    [
+        ("2026-01-31T12:00:00.123456789+18:00", 1_769_796_000_123),
+        ("1969-12-31T23:59:59.9999Z", -1),
+        (1_700_000_000, 1_700_000_000_000),
+        (1_700_000_000_123, 1_700_000_000_123),
+        (-1, -1000),
+    ],
+)
+def test_the_event_time_is_told_in_milliseconds(written: object, milliseconds: int) -> None:
+    validator = Validator(stream("at TIMESTAMP, too TIMESTAMP", event_time="at"))
+    assert validator.check(json.dumps({"at": written, "too": 0}).encode()).time == milliseconds
+    assert Validator(stream("at TIMESTAMP")).check(b'{"at": 0}').time is None
+
+
 # What each type takes and what it doesn't.
 
 TAKEN: dict[str, list[Any]] = {

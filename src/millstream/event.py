@@ -21,10 +21,18 @@ INDEX = "ce_index"  # the event's place in the entry of that sequence; left out 
 FINGERPRINT = "ce_fingerprint"
 CORRELATION = "ce_correlationid"
 SAMPLED = "ce_sampledrate"  # the share of events like it that was kept; left out when 1
+# Only on an event that came out of order: its stream's watermark before it, in milliseconds since
+# the epoch. How late it is for a window is decided by that alone, whenever it is read.
+WATERMARK = "ce_watermark"
 INVALID = "ce_invalid"  # why an event does not fit its stream's schema, which keeps it nevertheless
 # On records of a rejected topic: why, and where in the event.
 REASON = "reason"
 FIELD = "field"
+# On records of a late topic: why, by how much, and which windows of which views it is not in.
+LATE_REASON = "late_reason"
+LATE_BY = "late_by_ms"
+LATE_VIEWS = "late_views"
+LATE_ERROR = "late_error"  # only where a view's query failed on the event: Spark's words
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a process measures of itself, over the last seconds, in bounded memory.
 
-Both measures keep a ring of slots, one second each. The oldest is emptied when the clock enters a
+All measures keep a ring of slots, one second each. The oldest is emptied when the clock enters a
 new second, so recording costs about half a microsecond and nothing grows with the traffic.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from millstream.audit import Latency
 
@@ -114,6 +115,83 @@ class Latencies:
             self._lowest[passed % _LATENCY_SECONDS] = math.inf
             self._sums[passed % _LATENCY_SECONDS] = 0.0
         self._second = second
+
+
+class Skews:
+    """The distribution of whole milliseconds, below zero too, over the last ten seconds."""
+
+    __slots__ = ("_clock", "_counts", "_highest", "_lowest", "_second", "_sums")
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._second = int(clock())
+        # By bucket, see `_skew_bucket`: few of them are in use at a time.
+        self._counts: list[dict[int, int]] = [{} for _ in range(_LATENCY_SECONDS)]
+        self._highest = [-math.inf] * _LATENCY_SECONDS
+        self._lowest = [math.inf] * _LATENCY_SECONDS
+        self._sums = [0] * _LATENCY_SECONDS
+
+    def record(self, skews: Sequence[int]) -> None:
+        """Add one for each event."""
+        if not skews:
+            return
+        second = int(self._clock())
+        if second != self._second:
+            self._advance(second)
+        slot = second % _LATENCY_SECONDS
+        counts = self._counts[slot]
+        for skew in skews:
+            bucket = _skew_bucket(skew)
+            counts[bucket] = counts.get(bucket, 0) + 1
+        self._sums[slot] += sum(skews)
+        self._highest[slot] = max(self._highest[slot], *skews)
+        self._lowest[slot] = min(self._lowest[slot], *skews)
+
+    def summary(self) -> Latency | None:
+        """The quantiles of what was recorded lately; None if nothing was."""
+        second = int(self._clock())
+        if second != self._second:
+            self._advance(second)
+        counts: Counter[int] = Counter()
+        for each in self._counts:
+            counts.update(each)
+        total = counts.total()
+        if total == 0:
+            return None
+        lowest, highest = min(self._lowest), max(self._highest)
+        p50, p99 = (
+            min(max(_skew_quantile(counts, total, share), lowest), highest) for share in (0.5, 0.99)
+        )
+        mean = sum(self._sums) / total
+        return Latency(p50=p50, p99=p99, max=highest, count=total, min=lowest, mean=mean)
+
+    def _advance(self, second: int) -> None:
+        first = max(self._second + 1, second - _LATENCY_SECONDS + 1)
+        for passed in range(first, second + 1):
+            slot = passed % _LATENCY_SECONDS
+            self._counts[slot], self._sums[slot] = {}, 0
+            self._highest[slot], self._lowest[slot] = -math.inf, math.inf
+        self._second = second
+
+
+def _skew_bucket(skew: int) -> int:
+    """Its highest five bits, and above them how many were cut off; in the order of the skews."""
+    if skew < 0:
+        return -_skew_bucket(-skew)
+    if skew < 32:
+        return skew
+    cut = skew.bit_length() - 5
+    return cut << 5 | skew >> cut
+
+
+def _skew_quantile(counts: Mapping[int, int], total: int, share: float) -> float:
+    rank, seen, bucket = math.ceil(share * total), 0, 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            break
+    cut = abs(bucket) >> 5
+    return math.copysign((abs(bucket) & 31) + (0.5 if cut else 0), bucket) * (1 << cut)
 
 
 def _bucket(milliseconds: float) -> int:

@@ -15,7 +15,7 @@ from millstream.errors import InvalidEvent
 from millstream.explain import explain
 from millstream.model import Stream
 from millstream.nesting import blank_texts, is_deeper
-from millstream.scalars import Decimals, Timestamp
+from millstream.scalars import Decimals, EventTime, Timestamp
 from millstream.schema import Array, Field, Map, Primitive, Struct, Type
 from millstream.schema.types import INTEGERS
 
@@ -34,6 +34,7 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
     """What the collector needs to know of a valid event."""
 
     key: str | None
+    time: int | None  # its event time, in milliseconds since the epoch; None if the stream has none
 
 
 class Validator:
@@ -50,9 +51,12 @@ class Validator:
                 for each in stream.schema.fields
             )
         )
-        event, attributes = _compile_struct(self._schema)
+        event, attributes = _compile_struct(self._schema, stream.event_time)
         self._decode = msgspec.json.Decoder(event, dec_hook=_decode_scalar).decode
         self._key = _key_reader(stream, attributes)
+        self._time: Callable[[Any], int | None] = _nothing
+        if stream.event_time is not None:
+            self._time = operator.attrgetter(f"{attributes[stream.event_time]}.milliseconds")
         self._has_decimals = _has_decimals(self._schema)
 
     def check(self, raw: bytes) -> Checked:
@@ -64,7 +68,8 @@ class Validator:
                 _check_limits(raw)
             if self._has_decimals and _HUGE_EXPONENT.search(raw):
                 _check_exponents(raw)
-            return Checked(self._key(self._decode(raw)))
+            event = self._decode(raw)
+            return Checked(self._key(event), self._time(event))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise explain(self._schema, raw, error) from None
 
@@ -88,12 +93,14 @@ def _check_exponents(raw: bytes) -> None:
         raise InvalidEvent("a number has an exponent of four digits", remedy="send a smaller one")
 
 
-def _compile_struct(struct: Struct) -> tuple[type[msgspec.Struct], dict[str, str]]:
+def _compile_struct(
+    struct: Struct, event_time: str | None = None
+) -> tuple[type[msgspec.Struct], dict[str, str]]:
     """A class that msgspec can decode the struct into, and its attribute for each field."""
     attributes = {field.name: f"f{index}" for index, field in enumerate(struct.fields)}
     fields: list[Any] = []
     for field in struct.fields:
-        kind = _compile(field.type)
+        kind = EventTime if field.name == event_time else _compile(field.type)
         attribute = attributes[field.name]
         fields.append((attribute, kind) if field.required else (attribute, kind | None, None))
     compiled = msgspec.defstruct(
@@ -141,7 +148,7 @@ def _decode_scalar(kind: Any, value: object) -> object:
 
 def _key_reader(stream: Stream, attributes: dict[str, str]) -> Callable[[Any], str | None]:
     if stream.key is None:
-        return _no_key
+        return _nothing
     field = stream.schema.field(stream.key)
     assert field is not None
     attribute = attributes[stream.key]
@@ -157,7 +164,7 @@ def _read_key(attribute: str, as_text: Callable[[Any], str], event: Any) -> str:
     return as_text(getattr(event, attribute))
 
 
-def _no_key(event: Any) -> None:
+def _nothing(event: Any) -> None:
     return None
 
 

@@ -28,7 +28,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 # Headers of ours on the same records. What a sender means by the name (`sequence` is a known
 # extension) is kept beside ours.
-_OURS = frozenset({"collector", "sequence", "index", "fingerprint", "invalid"})
+_OURS = frozenset({"collector", "sequence", "index", "fingerprint", "invalid", "watermark"})
 _MOST_BYTES = 16_384  # of all attributes of an event, so that its record fits into Kafka's million
 
 _ENVELOPE = msgspec.json.Decoder(dict[str, msgspec.Raw])

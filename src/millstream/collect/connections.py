@@ -7,7 +7,7 @@ import ipaddress
 import resource
 from collections import Counter
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from uvicorn.config import Config
@@ -18,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from millstream.collect.asgi import Problem
+from millstream.collect.asgi import HeaderList, Problem
 from millstream.collect.protection_settings import ProtectionSettings
+from millstream.collect.short_way import Route, ShortWay
 
 CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client's
 
@@ -34,19 +35,23 @@ _IDLE, _HEAD, _BODY, _ANSWER = range(4)
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _RETRY = (b"retry-after", b"1")
 _CLOSE = (b"connection", b"close")
+_NO_HEADERS: HeaderList = []
 
 
 class Door:
     """Counts connections, and looks after them once in a while instead of a timer for each."""
 
-    def __init__(self, settings: ProtectionSettings) -> None:
+    def __init__(self, settings: ProtectionSettings, short_way: ShortWay | None = None) -> None:
         self.settings = settings
+        self.short_way = short_way
         self.now = asyncio.get_running_loop().time()  # as of the last look: near enough
         self.inside = 0
         self.refused: Counter[str] = Counter()  # by reason
         wanted = settings.max_connections + _SPARE_FILES
         self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
         self._by_network: Counter[str] = Counter()
+        self._default: HeaderList = []
+        self._heads: dict[tuple[int, bytes], bytes] = {}  # with those
 
     def enter(self, network: str) -> bool:
         """Whether one more connection from there may come in; if so, it must leave later."""
@@ -66,6 +71,17 @@ class Door:
         self._by_network[network] -= 1
         if not self._by_network[network]:
             del self._by_network[network]
+
+    def head(self, status: int, content_type: bytes, default: HeaderList) -> bytes:
+        """An answer's first lines; `default` is another list whenever the date has changed."""
+        if default is not self._default:
+            self._default, self._heads = default, {}
+        known = self._heads.get((status, content_type))
+        if known is None:
+            headers = [*default, *([(b"content-type", content_type)] if content_type else [])]
+            lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % each for each in headers)]
+            known = self._heads[status, content_type] = b"".join(lines)
+        return known
 
     async def watch(self, state: ServerState) -> None:
         """Cut off who is too slow; runs until it is cancelled."""
@@ -107,6 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unsent = 0
         self._unsent_since = 0.0
         self._running: RequestResponseCycle | None = None  # whose answer is being made
+        self._short: Exchange | None = None  # on the short way, and its body is not whole
         self._refusal: Problem | None = None
         self._is_deaf = False  # nothing that still comes is heeded
 
@@ -151,12 +168,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._end_with(self._too_large())
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self._phase = _HEAD
         self._since = self._door.now
         self._head_bytes, self._fresh = self._fresh, 0
-        if self._names:
-            self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == _HEAD:  # what comes behind a body is no header: a proxy never saw it
@@ -174,10 +189,35 @@ class GuardedProtocol(HttpToolsProtocol):
             # The parser takes what follows an upgrade for another protocol: the body would be lost.
             self._refusal = Problem(400, "no upgrade is possible; send the body without asking")
             raise ValueError("an upgrade with a body")
-        super().on_headers_complete()
+        route = self._short_route()
+        if route is None:
+            self._make_scope()
+            super().on_headers_complete()
+        else:
+            self._short = Exchange(self, route, self.parser.should_keep_alive())
+            self.cycle = cast(RequestResponseCycle, self._short)
         self._phase = _BODY
         self._since = self._door.now
         self._body_bytes = self._framed_bytes = self._fresh = 0
+
+    def _short_route(self) -> Route | None:
+        short_way = self._door.short_way
+        if short_way is None or self.parser.get_method() != b"POST":
+            return None
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None  # uvicorn puts it behind the one before
+        if self.flow.write_paused or self.parser.get_http_version() != "1.1":
+            return None
+        return short_way.admit(self.url, self.headers)
+
+    def _make_scope(self) -> None:
+        """What uvicorn does when a message begins; on the short way nobody asks for it."""
+        read = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = read
+        self.scope["headers"] = self.headers
+        if self._names:
+            self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
@@ -185,18 +225,50 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        super().on_body(body)
+        if self._short is None:
+            super().on_body(body)
+        else:
+            self._short.pieces.append(body)
 
     def on_message_complete(self) -> None:
         self._phase = _ANSWER if not self.cycle.response_complete else _IDLE
         self._since = self._door.now
-        super().on_message_complete()
+        if self._short is None:
+            super().on_message_complete()
+            return
+        exchange, self._short = self._short, None
+        if not exchange.response_complete and self._door.short_way is not None:
+            body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
+            self._door.short_way.take(exchange.route, body, exchange.respond)
+
+    def answer(
+        self, exchange: Exchange, status: int, body: bytes, content_type: bytes, more: HeaderList
+    ) -> None:
+        """Send the answer of a request on the short way, unless nobody is there any more."""
+        if exchange.disconnected or self.transport.is_closing():
+            return
+        head = self._door.head(status, content_type, self.server_state.default_headers)
+        if content_type:
+            head = b"%bcontent-length: %d\r\n" % (head, len(body))
+        if more or not exchange.keep_alive:
+            closing = () if exchange.keep_alive else (_CLOSE,)
+            head = b"".join([head, *(b"%b: %b\r\n" % each for each in (*more, *closing))])
+        self.transport.write(b"%b\r\n%b" % (head, body))
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def on_response_complete(self) -> None:
+        """As uvicorn does it, but without a timer for the next request: the door looks after it."""
         if self._phase == _ANSWER and not self.pipeline:
             self._phase = _IDLE
         self._since = self._door.now
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def look(self, now: float) -> None:
         """End the connection if it has waited too long for its peer."""
@@ -272,6 +344,40 @@ class GuardedProtocol(HttpToolsProtocol):
             f"the headers are more than {settings.max_headers}, or larger than "
             f"{settings.max_header_bytes} bytes; send fewer, or raise collect.max_header_bytes",
         )
+
+
+class Exchange:
+    """A request on the short way; to uvicorn it looks like one that the application answers."""
+
+    __slots__ = (
+        *("_protocol", "disconnected", "keep_alive", "message_event", "pieces"),
+        *("response_complete", "response_started", "route"),
+    )
+
+    def __init__(self, protocol: GuardedProtocol, route: Route, keep_alive: bool) -> None:
+        self.route = route
+        self.pieces: list[bytes] = []  # of the body
+        self.keep_alive = keep_alive
+        self.disconnected = self.response_started = self.response_complete = False
+        self.message_event = _NOBODY
+        self._protocol = protocol
+
+    def respond(
+        self, status: int, body: bytes, content_type: bytes, headers: HeaderList = _NO_HEADERS
+    ) -> None:
+        """See `short_way.Respond`."""
+        self.response_started = self.response_complete = True
+        self._protocol.answer(self, status, body, content_type, headers)
+
+
+class _Nobody:
+    """Where uvicorn would wake up an application that waits for the body: none does."""
+
+    def set(self) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
 
 
 @lru_cache(4096)

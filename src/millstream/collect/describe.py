@@ -21,6 +21,7 @@ def _stream(app: App, stream: Stream) -> dict[str, Any]:
         "key": stream.key,
         "event_time": stream.event_time,
         "lateness_ms": round(stream.lateness.total_seconds() * 1000),
+        "ahead_ms": round(stream.ahead.total_seconds() * 1000),
         "delivery": stream.delivery,
         "source": stream.source and {"kind": stream.source.kind, "url": stream.source.address},
         "schema": json_schema(stream.schema),

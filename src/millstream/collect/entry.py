@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from millstream.collect.ids import First
 from millstream.collect.lane import Lane
 from millstream.collect.unpacked import Unpacked
 from millstream.errors import InvalidEvent
+from millstream.event import fingerprint
 from millstream.log.producer import Delivery
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
@@ -62,19 +63,24 @@ class Entry:
         "failures",
         "firsts",
         "inside",
+        "is_plain",
         "is_sampled",
         "kept",
         "keys",
         "lane",
         "note",
+        "number",
         "open",
         "received",
         "rejections",
         "sequence",
         "size",
         "skip",
+        "then",
+        "times",
         "values",
         "waits_for_log",
+        "watermarks",
     )
 
     def __init__(
@@ -86,12 +92,15 @@ class Entry:
         self.sequence = sequence
         self.received = received  # by the monotonic clock; 0: before this start
         self.done: asyncio.Future[None] | None = None  # what its sender waits for
+        self.then: Callable[[Entry, Exception | None], None] | None = None  # or is called with
         self.waits_for_log = False
         self.counted = False
         self.size = 0  # events
         self.values: list[bytes] = []  # empty again while it is only on disk
         self.attributes: list[dict[str, str]] | None = None
         self.keys: list[str | None] = []
+        self.times: list[int | None] = []  # of the valid ones, if the stream has event time
+        self.watermarks: Mapping[int, int] = _NO_PLACES  # before those that are out of order
         self.rejections: dict[int, InvalidEvent] = {}  # those go to the rejected topic
         self.kept: dict[int, InvalidEvent] = {}  # invalid too, but the stream keeps them
         self.is_sampled = arrival.sampled_rate < 1
@@ -102,7 +111,9 @@ class Entry:
         self.open = 0  # events that are not settled
         self.deliveries: list[Delivery | None] = []
         self.failures: dict[int, str] = {}
-        self.base: Headers = []
+        self.base: Headers = []  # what all of its records have in common
+        self.number = ""  # in its events' ids
+        self.is_plain = False  # no event has a header that the others lack
         self.claimed: asyncio.Future[None] | None = None  # before it is done, nothing may be sent
         self.claims: Sequence[Claim] = ()  # its events' ids, if they are remembered
         self.firsts: Mapping[int, First] = _NO_FIRSTS  # of what each duplicate is one
@@ -121,80 +132,119 @@ class Entry:
         self.values, self.attributes = unpacked.values, unpacked.attributes
         self.size = self.open = len(unpacked.values)
         self.deliveries = [None] * self.size
-        self.keys, self.kept = [], {}
+        self.keys, self.times, self.kept = [], [], {}
         self.rejections = unpacked.faults
         if self.skip:
             self.rejections = {i: f for i, f in unpacked.faults.items() if i not in self.skip}
-        self.base = self._base_headers()
+        self.base = []
 
     def check(self, first: int, end: int) -> None:
         """Validate the events from one place to before another, but those that are left out."""
-        lane, keys, rejections = self.lane, self.keys, self.rejections
+        lane, keys, times, rejections = self.lane, self.keys, self.times, self.rejections
         known = {*rejections, *self.skip} if self.skip else rejections
         for index in range(first, end):
-            key = None
+            key = moment = None
             if index not in known:
                 try:
-                    key = _checked_key(lane, self.values[index])
+                    key, moment = _checked(lane, self.values[index])
                 except InvalidEvent as invalid:
                     if lane.keeps_invalid and len(self.values[index]) <= LARGEST_EVENT:
                         self.kept[index] = invalid
                     else:
                         rejections[index] = invalid
             keys.append(key)
+            times.append(moment)
+
+    def pass_on(self) -> None:
+        """Its turn has come: find what of it is out of order, once. Nothing before it comes later.
+
+        What its records have in common is known now, too.
+        """
+        if self.base:
+            return
+        if self.lane.watermark is not None:
+            self.watermarks = self.lane.watermark.pass_on(
+                self.times, self.arrival.received_at, self.skip
+            )
+        self.base = self._base_headers()
+        self.number = f"{self.collector}-{self.sequence}"
+        self.is_plain = not (
+            self.rejections
+            or self.kept
+            or self.watermarks
+            or self.is_sampled
+            or self.attributes is not None
+        )
 
     def release(self) -> None:
         """Keep what its sender is told; the events themselves are in the journal."""
-        self.values, self.keys, self.attributes, self.base = [], [], None, []
+        self.values, self.keys, self.times, self.attributes, self.base = [], [], [], None, []
 
     def resolve(self, error: Exception | None = None) -> None:
         """Let its sender go on."""
-        if self.done is not None and not self.done.done():
+        if self.then is not None:
+            then, self.then = self.then, None
+            then(self, error)
+        elif self.done is not None and not self.done.done():
             if error is None:
                 self.done.set_result(None)
             else:
                 self.done.set_exception(error)
 
     def record(self, index: int) -> Record:
-        """The event at a place, as Kafka gets it."""
-        lane, value, key = self.lane, self.values[index], self.keys[index]
-        number = f"{self.sequence}.{index}" if index else str(self.sequence)
-        headers = [*self.base, (event.SEQUENCE, str(self.sequence))]
+        """The event at a place, as Kafka gets it; only after `pass_on`."""
+        value, headers = self.values[index], self.base.copy()
         if index:
             headers.append((event.INDEX, str(index)))
+        if not self.is_plain:
+            return self._marked(index, value, headers)
+        headers.append((event.FINGERPRINT, fingerprint(value)))
+        headers.append((event.ID, f"{self.number}.{index}" if index else self.number))
+        received_at = self.arrival.received_at
+        return Record(self.lane.topic, value, self.keys[index], received_at, headers)
+
+    def _marked(self, index: int, value: bytes, headers: Headers) -> Record:
+        """A record with all that can be said of one event and not of others."""
         if self.is_sampled and index not in self.arrival.spared:
             headers.append((event.SAMPLED, f"{self.arrival.sampled_rate:.4g}"))
-        topic = lane.topic
+        if index in self.watermarks:
+            headers.append((event.WATERMARK, str(self.watermarks[index])))
+        topic = self.lane.topic
         if index in self.rejections:
-            topic, invalid = lane.rejected_topic, self.rejections[index]
+            topic, invalid = self.lane.rejected_topic, self.rejections[index]
             headers.append((event.REASON, str(invalid)))
             headers.append((event.FIELD, invalid.field))
             value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
         elif index in self.kept:
             headers.append((event.INVALID, str(self.kept[index])))
-        headers.append((event.FINGERPRINT, event.fingerprint(value)))
-        given = self.attributes[index] if self.attributes is not None else None
-        if given:
-            self._add_attributes(headers, given, number)
+        headers.append((event.FINGERPRINT, fingerprint(value)))
+        number = f"{self.number}.{index}" if index else self.number
+        if self.attributes is None:
+            headers.append((event.ID, number))
         else:
-            headers.append((event.ID, f"{self.collector}-{number}"))
-            headers.append((event.SOURCE, self.arrival.source or lane.default_source))
-            headers.append((event.TYPE, lane.type))
-            headers.append((event.TIME, _moment(self.arrival.received_at)))
-        return Record(topic, value, key, self.arrival.received_at, headers)
+            self._add_attributes(headers, self.attributes[index], number)
+        return Record(topic, value, self.keys[index], self.arrival.received_at, headers)
 
     def _base_headers(self) -> Headers:
         arrival = self.arrival
-        headers: Headers = [*self.lane.headers, (event.COLLECTOR, self.collector)]
+        headers: Headers = [
+            *self.lane.headers,
+            (event.COLLECTOR, self.collector),
+            (event.SEQUENCE, str(self.sequence)),
+        ]
         if arrival.traceparent:
             headers.append((event.TRACEPARENT, arrival.traceparent))
         if arrival.correlation:
             headers.append((event.CORRELATION, arrival.correlation))
+        if self.attributes is None:
+            headers.append((event.SOURCE, arrival.source or self.lane.default_source))
+            headers.append((event.TYPE, self.lane.type))
+            headers.append((event.TIME, _moment(arrival.received_at)))
         return headers
 
     def _add_attributes(self, headers: Headers, given: dict[str, str], number: str) -> None:
         defaults = {
-            "id": f"{self.collector}-{number}",
+            "id": number,
             "source": self.arrival.source or self.lane.default_source,
             "type": self.lane.type,
             "time": _moment(self.arrival.received_at),
@@ -205,15 +255,19 @@ class Entry:
                 headers.append((f"ce_{name}", value))
 
 
-def _checked_key(lane: Lane, value: bytes) -> str | None:
-    key = lane.check(value).key if len(value) <= LARGEST_EVENT else None
-    length = len(value) + (len(key.encode()) if key else 0)
+def _checked(lane: Lane, value: bytes) -> tuple[str | None, int | None]:
+    """Key and event time."""
+    length, key, moment = len(value), None, None
+    if length <= LARGEST_EVENT:
+        checked = lane.check(value)
+        key, moment = checked.key, checked.time
+        length += len(key.encode()) if key else 0
     if length > LARGEST_EVENT:
         raise InvalidEvent(
             f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
             remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
         )
-    return key
+    return key, moment
 
 
 @lru_cache(maxsize=64)

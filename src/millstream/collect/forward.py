@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
@@ -27,6 +28,8 @@ from millstream.measure import Clock, Rate
 _READ_BYTES = 4 << 20  # of the journal, at a time
 _HEADERS_SIZE = 400  # bytes of a record besides its value, about
 _PAUSE_SECONDS = 1.0
+_HELD_BYTES = 128 << 10  # beyond so much under way, the next is handed over without waiting
+_HELD_SECONDS = 0.01  # no entry waits longer for what is under way, which may be for another broker
 _NONE: frozenset[int] = frozenset()
 
 # What the producer gives up on although trying again could help: it may be in the log or not. Only
@@ -85,6 +88,11 @@ class Forwarder:
         self._claimed: asyncio.Future[None] | None = None  # what the next one waits for
         self._watched: dict[int, asyncio.Future[None]] = {}  # entries that repeats wait for
         self._is_open = False
+        self._is_handing_over = False  # whatever is ready, in this turn of the loop
+        self._holding: asyncio.TimerHandle | None = None  # the next, for what is under way
+        self._suspects: deque[tuple[Entry, int]] = deque()  # each to be tried alone
+        self._alone: tuple[Entry, int] | None = None  # is being tried so
+        self._in_turn = 0  # events under way that came by way of the journal
         self._needs_disk = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -178,7 +186,7 @@ class Forwarder:
             return
         is_next = sequence == self.sent + 1 and self._current is None and self._is_open
         may_go = in_memory and entry.claimed is None and not self._needs_disk.is_set()
-        if is_next and may_go and not self.is_full:
+        if is_next and may_go and not self._is_to_wait:
             self._take_turn(entry)
             if self._ready or self._coming or sequence < self._journal.last_durable:
                 self._pump()
@@ -206,7 +214,7 @@ class Forwarder:
             self._waited_for[entry.sequence] = entry
 
     def _pump(self) -> None:
-        while self._is_open and not self.is_full:
+        while self._is_open and not self._is_to_wait:
             entry = self._current or self._next()
             if entry is None:
                 return
@@ -238,7 +246,39 @@ class Forwarder:
             self._needs_disk.set()
         return entry
 
+    @property
+    def _is_to_wait(self) -> bool:
+        return (
+            self._holding is not None
+            or self._alone is not None
+            or bool(self._suspects)
+            or self.is_full
+        )
+
+    def _begin_turn(self) -> None:
+        """Hand over what comes in this turn of the loop, and then wait for Kafka's answer to it.
+
+        Kafka's client would keep it just as well, since it has one request under way at a time; but
+        until that is answered it asks over and over again whether it may send, and takes a core.
+        """
+        self._is_handing_over = True
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_handing_over = False
+        if 0 < self.pending_bytes < _HELD_BYTES:
+            loop = asyncio.get_running_loop()
+            self._holding = loop.call_later(_HELD_SECONDS, self._hold_no_longer)
+
+    def _hold_no_longer(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+            self._pump()
+
     def _take_turn(self, entry: Entry) -> None:
+        if not self._is_handing_over:
+            self._begin_turn()
         self._current = entry
         if self._hand_over(entry):
             self._current = None
@@ -251,6 +291,7 @@ class Forwarder:
             self._under_way.add(entry.sequence)
             if self._arrived:
                 entry.skip |= self._arrived.pop(entry.sequence, _NONE)
+        entry.pass_on()
         producer, index = self._producer, entry.at
         while index < entry.size:
             if index in entry.skip:
@@ -272,6 +313,7 @@ class Forwarder:
                 return False
             self.pending_events += 1
             self.pending_bytes += size
+            self._in_turn += is_journaled
             index = entry.at = index + 1
         self._note_room()
         if entry.received:
@@ -284,14 +326,32 @@ class Forwarder:
     def _acknowledged(self, entry: Entry, index: int, size: int, outcome: Outcome) -> None:
         self.pending_events -= 1
         self.pending_bytes -= size
+        self._in_turn -= entry.collector == self._journal.identity
         if isinstance(outcome, NotTaken):
             self._not_taken(entry, index, outcome)
         else:
             self._settle(entry, index, outcome)
+        if self._alone == (entry, index):
+            self._alone = None
         if not self._room.is_set():
             self._note_room()
-        if self._current is not None or self._ready or self.sent < self._journal.last_durable:
+        if self._suspects and self._in_turn == 0 and self._alone is None:
+            self._try_alone(*self._suspects.popleft())
+        elif self._holding is not None:
+            if self.pending_events == 0:
+                self._hold_no_longer()
+        elif self._current is not None or self._ready or self.sent < self._journal.last_durable:
             self._pump()
+
+    def _try_alone(self, entry: Entry, index: int) -> None:
+        """Hand an event over again, with nothing else in the journal's turn under way."""
+        self._alone = entry, index
+        record = entry.record(index)
+        size = len(record.value) + _HEADERS_SIZE
+        self.pending_events += 1
+        self.pending_bytes += size
+        self._in_turn += entry.collector == self._journal.identity
+        self._producer.hand_over(*record, partial(self._acknowledged, entry, index, size))
 
     def _note_room(self) -> None:
         settings = self._settings
@@ -312,6 +372,10 @@ class Forwarder:
                 remedy="the collector has to start anew, and then looks for what is in the log",
             )
             self._needs_disk.set()
+            return
+        if failure.code == KafkaError.MSG_SIZE_TOO_LARGE and self._alone != (entry, index):
+            # All that came in one request with it is refused as well: which one is too large?
+            self._suspects.append((entry, index))
             return
         entry.failures[index] = str(failure)
         task = asyncio.get_running_loop().create_task(
@@ -352,7 +416,9 @@ class Forwarder:
 
     def _finish(self, entry: Entry) -> None:
         lane, size, failed = entry.lane, entry.remaining, len(entry.failures)
-        rejected = sum(index not in entry.failures for index in entry.rejections)
+        rejected = len(entry.rejections)
+        if failed and rejected:
+            rejected = sum(index not in entry.failures for index in entry.rejections)
         logged = size - failed - rejected
         lane.pending -= size
         lane.logged += logged

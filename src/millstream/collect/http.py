@@ -36,6 +36,7 @@ from millstream.collect.pressure import Pressure
 from millstream.collect.rate import charge
 from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
+from millstream.collect.short_way import not_taken
 from millstream.collect.unpacked import BodyRefused
 from millstream.errors import JournalBroken, JournalFull
 from millstream.names import suggest
@@ -170,7 +171,7 @@ class CollectApp:
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
         except (JournalFull, JournalBroken) as error:
-            raise self._not_taken(str(error)) from None
+            raise not_taken(error, self._pressure) from None
 
     def _pass(self, lane: Lane, arrival: Arrival) -> Entry:
         try:
@@ -178,12 +179,7 @@ class CollectApp:
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
         except Overloaded as error:
-            raise self._not_taken(str(error)) from None
-
-    def _not_taken(self, reason: str) -> Problem:
-        return Problem(
-            503, f"{reason}; nothing was taken in, send it again later", headers=self._retry()
-        )
+            raise not_taken(error, self._pressure) from None
 
     def _retry(self) -> list[tuple[bytes, bytes]]:
         return [(b"retry-after", str(self._pressure.retry_after()).encode())]

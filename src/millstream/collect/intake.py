@@ -33,12 +33,14 @@ from millstream.collect.repeats import Repeats, carries_ids
 from millstream.collect.settings import CollectSettings
 from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, JournalError, LogError
+from millstream.errors import InvalidEvent, JournalBroken, JournalError, LogError
 from millstream.log.producer import Delivery, Producer
 from millstream.log.topics import stream_topic
 from millstream.measure import Clock
 
 Ack = Literal["log", "local", "none"]
+
+Then = Callable[[Entry, Exception | None], None]
 
 _EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
 _SMALL = 64 << 10  # bytes of a body that is unpacked at once
@@ -116,8 +118,28 @@ class Intake:
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
         durable = self._append(entry, None)
         self._expect_answer(entry, ack)
-        durable.add_done_callback(partial(self._journaled, entry))
+        self._when_journaled(entry, durable)
         return entry
+
+    def take_calling(self, lane: Lane, arrival: Arrival, ack: Ack, then: Then) -> None:
+        """As `take`, without a future's cost: `then` is called for what `ack` says.
+
+        With the entry, and the error with which `entry.done` would fail. It must not raise.
+        """
+        entry = Entry(lane, arrival, self.collector, 0, self._clock())
+        try:
+            entry.sequence = self.journal.append_calling(
+                encode(arrival), partial(self._journaled, entry)
+            )
+        except JournalError:
+            lane.refused += 1
+            raise
+        self.forwarder.expect(entry.sequence)
+        entry.then = then
+        if ack == "log":
+            entry.then = partial(self._no_longer_waiting, then)
+            entry.waits_for_log = True
+            self._waiting[entry] = None
 
     def looks_first(self, lane: Lane, arrival: Arrival) -> bool:
         """Whether some of its events may be left out, so that it is looked at before all else."""
@@ -152,7 +174,7 @@ class Intake:
             return self._take_from_source_looking(lane, arrival, bookmark)
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
         durable = self._append(entry, bookmark)
-        durable.add_done_callback(partial(self._journaled, entry))
+        self._when_journaled(entry, durable)
         return durable
 
     def _take_from_source_looking(
@@ -170,7 +192,7 @@ class Intake:
             nothing = Arrival(lane.name, arrival.received_at, b"", source=arrival.source)
             passed = Entry(lane, nothing, self.collector, 0, self._clock())
             durable = self._append(passed, bookmark)
-            durable.add_done_callback(partial(self._journaled, passed))
+            self._when_journaled(passed, durable)
             self._count_left_out(entry)
             return durable
         durable = self._append_checked(entry, bookmark)
@@ -244,6 +266,10 @@ class Intake:
                 self.forwarder.forget(entry)
                 entry.resolve()
 
+    def _no_longer_waiting(self, then: Then, entry: Entry, error: Exception | None) -> None:
+        self._waiting.pop(entry, None)
+        then(entry, error)
+
     def _expect_answer(self, entry: Entry, ack: Ack) -> None:
         entry.done = self._loop.create_future()
         entry.waits_for_log = ack == "log"
@@ -304,19 +330,21 @@ class Intake:
         self.forwarder.expect(entry.sequence)
         return durable
 
-    def _is_on_disk(self, entry: Entry, durable: asyncio.Future[None]) -> bool:
-        error = None if durable.cancelled() else durable.exception()
-        if durable.cancelled() or error is not None:
+    def _when_journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+        durable.add_done_callback(lambda _: self._journaled(entry, _error_of(durable)))
+
+    def _is_on_disk(self, entry: Entry, error: Exception | None) -> bool:
+        if error is not None:
             entry.lane.refused += 1
             self.forwarder.withdraw(entry.sequence)
-            entry.resolve(error if isinstance(error, Exception) else None)
+            entry.resolve(error)
             return False
         self.recent.journaled(entry.sequence, self._wall() // 1_000_000)
         return True
 
     def _journaled_checked(self, entry: Entry, durable: asyncio.Future[None]) -> None:
         self._writing.pop(entry.sequence, None)
-        if not self._is_on_disk(entry, durable):
+        if not self._is_on_disk(entry, _error_of(durable)):
             self._repeats.release(entry)
         elif not entry.claims or self._repeats.claim(entry):
             self._offer(entry)
@@ -324,8 +352,8 @@ class Intake:
             self._unclaimed.add(entry.sequence)
             self._offer(entry, in_memory=False)
 
-    def _journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
-        if not self._is_on_disk(entry, durable):
+    def _journaled(self, entry: Entry, error: Exception | None) -> None:
+        if not self._is_on_disk(entry, error):
             return
         if len(entry.arrival.body) <= _SMALL and not entry.arrival.encoding:
             self._fill(entry)
@@ -350,7 +378,7 @@ class Intake:
         self._count(entry)
         if entry.size:
             entry.lane.journaled_ms.record((self._clock() - entry.received) * 1000, entry.size)
-        if entry.done is not None and not entry.waits_for_log:
+        if not entry.waits_for_log:
             entry.resolve()
         self.forwarder.offer(entry, in_memory=in_memory)
 
@@ -426,6 +454,13 @@ class Intake:
     async def _give_up(self, topic: str, value: bytes, reason: str) -> None:
         now = self.now()
         await asyncio.to_thread(self._failed.put, topic, None, value, [], now, reason)
+
+
+def _error_of(durable: asyncio.Future[None]) -> Exception | None:
+    if durable.cancelled():
+        return JournalBroken("nobody waited for the journal any more")
+    error = durable.exception()
+    return error if error is None or isinstance(error, Exception) else JournalBroken(repr(error))
 
 
 def _shed(shedder: Shedder, arrival: Arrival, unpacked: Unpacked, level: float) -> Arrival:

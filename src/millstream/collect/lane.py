@@ -10,6 +10,7 @@ from millstream.audit import StreamCounts
 from millstream.collect.body import Unpacker
 from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import Limits
+from millstream.collect.watermark import Watermark
 from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
 from millstream.validate import Validator
@@ -48,6 +49,9 @@ class Lane:
         self.duplicates = 0
         self.recovered = 0  # of the accepted, those that an earlier start had left in the journal
         self.refused = 0  # requests and messages that could not be taken in: nothing of them is
+        self.watermark: Watermark | None = None
+        if stream.event_time is not None:
+            self.watermark = Watermark(round(stream.ahead.total_seconds() * 1000), clock)
         self.rate = Rate(clock)
         self.journaled_ms = Latencies(clock)  # each from the moment of its arrival
         self.sent_ms = Latencies(clock)
@@ -55,7 +59,7 @@ class Lane:
 
     def counts(self) -> StreamCounts:
         """The counts since the start, for the audit."""
-        return StreamCounts(
+        counts = StreamCounts(
             accepted=self.accepted,
             logged=self.logged,
             rejected=self.rejected,
@@ -69,3 +73,9 @@ class Lane:
             journaled_ms=self.journaled_ms.summary(),
             sent_ms=self.sent_ms.summary(),
         )
+        if self.watermark is not None:
+            counts.watermark = max(self.watermark.at, 0)
+            counts.out_of_order = self.watermark.out_of_order
+            counts.future = self.watermark.future
+            counts.skew_ms = self.watermark.skews.summary()
+        return counts

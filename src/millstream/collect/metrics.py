@@ -37,6 +37,7 @@ def render(intake: Intake, sources: Iterable[SourceState]) -> str:
             for lane in lanes
         ),
         *_latency(lanes),
+        *_event_time([lane for lane in lanes if lane.watermark is not None]),
         *_single("pending_bytes", "Bytes under way to Kafka", intake.forwarder.pending_bytes),
         *_single("journal_bytes", "Bytes in the journal", intake.journal.pending_bytes),
         *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
@@ -94,6 +95,35 @@ def _latency(lanes: list[Lane]) -> list[str]:
             ):
                 labels = f'stream="{lane.name}",step="{step}",measure="{measure}"'
                 lines.append(f"millstream_collect_latency_seconds{{{labels}}} {value / 1000:.6f}")
+    return lines
+
+
+def _event_time(lanes: list[Lane]) -> list[str]:
+    told = [(lane.name, lane.counts()) for lane in lanes]
+    lines = []
+    for name, kind, text in (
+        ("out_of_order", "counter", "Events sent on after one that is dated later"),
+        ("future", "counter", "Events dated further ahead than their stream allows"),
+    ):
+        lines += _head(name, kind, text)
+        lines += [
+            f'millstream_collect_{name}_total{{stream="{stream}"}} {getattr(counts, name)}'
+            for stream, counts in told
+        ]
+    lines += _head("watermark_seconds", "gauge", "How far the stream has come, in event time")
+    lines += [
+        f'millstream_collect_watermark_seconds{{stream="{stream}"}} {counts.watermark / 1000:.3f}'
+        for stream, counts in told
+        if counts.watermark
+    ]
+    lines += _head("skew_seconds", "gauge", "From event time to arrival, over the last ten seconds")
+    for stream, counts in told:
+        if (skew := counts.skew_ms) is not None:
+            lines += [
+                f'millstream_collect_skew_seconds{{stream="{stream}",measure="{measure}"}} '
+                f"{getattr(skew, measure) / 1000:.3f}"
+                for measure in ("min", "mean", "p50", "p99", "max")
+            ]
     return lines
 
 

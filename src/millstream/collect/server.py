@@ -18,6 +18,7 @@ from millstream.collect.connections import Door, GuardedProtocol
 from millstream.collect.cors import Cors
 from millstream.collect.gate import Application, Gate
 from millstream.collect.settings import CollectSettings
+from millstream.collect.short_way import ShortWay
 from millstream.collect.tls import Certificate, TlsListener
 from millstream.errors import SettingsError
 
@@ -37,12 +38,15 @@ class Server(uvicorn.Server):
         application: Application,
         settings: CollectSettings,
         *,
+        short_way: ShortWay | None = None,
         streams: Iterable[str] = (),
         keys_file: Path = Path("keys.json"),
     ) -> None:
         self._started = asyncio.Event()
         self._settings = settings
-        self.door = Door(settings)
+        # It asks nobody who they are, and where they come from: with either, all go the long way.
+        is_open = not (settings.auth or settings.rate or settings.cors_origins)
+        self.door = Door(settings, short_way if is_open else None)
         self._certificate = Certificate(settings) if settings.tls_certificate else None
         self._gate: Gate | None = None
         if settings.auth or settings.rate:

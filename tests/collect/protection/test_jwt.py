@@ -116,8 +116,8 @@ NOW = int(time.time())
     ("said", "why"),
     [
         ({"exp": NOW - 60}, "expired"),
-        ({"nbf": NOW + 600}, "not valid yet"),
-        ({"iat": NOW + 600}, "not valid yet"),
+        ({"nbf": NOW + 86_400}, "not valid yet"),
+        ({"iat": NOW + 86_400}, "not valid yet"),
         ({"aud": "someone-else"}, "another audience"),
         ({"aud": ["a", "b"]}, "another audience"),
         ({"aud": []}, "another audience|lacks"),

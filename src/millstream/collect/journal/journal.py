@@ -6,7 +6,8 @@ import asyncio
 import bisect
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +22,8 @@ from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
 from millstream.collect.journal.writer import Group, Remove, Roll, State, Stop, Waiting, Writer
 from millstream.errors import JournalBroken, JournalFull
+
+Durable = Callable[[JournalBroken | None], None]
 
 _logger = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class Journal:
         self._settled = found.settled  # the low-water mark: no entry up to here is pending
         self._advance()
         self._round = 0
-        self._outstanding: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._outstanding: deque[tuple[Durable, int]] = deque()
         self._waiting_bytes = 0
         self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
         self._is_rolling = False
@@ -135,6 +138,16 @@ class Journal:
         JournalBroken), the entry is not in the journal, and its sequence is given to another one.
         A bookmark becomes durable with its entry.
         """
+        future: asyncio.Future[None] = self._loop.create_future()
+        return self.append_calling(payload, partial(_resolve, future), bookmark), future
+
+    def append_calling(
+        self, payload: bytes, durable: Durable, bookmark: tuple[str, bytes] | None = None
+    ) -> int:
+        """As `append`, without a future's cost: `durable` is called in the loop, in their order.
+
+        With None when the entry is on disk, else with the error. It must not raise.
+        """
         if self.broken:
             raise self._broken_error()
         size = HEADER + len(payload)
@@ -144,11 +157,10 @@ class Journal:
         self._did_not_fit = 0
         sequence = self._next
         self._next += 1
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._outstanding.append((future, size))
+        self._outstanding.append((durable, size))
         self._waiting_bytes += size
         self._writer.queue.put(Waiting(self._round, sequence, payload, bookmark))
-        return sequence, future
+        return sequence
 
     def settle(self, sequence: int) -> None:
         """Everything in this entry is in Kafka or in the failed store. Again is no error."""
@@ -225,11 +237,9 @@ class Journal:
         self.pending_entries += count
         self.pending_bytes += sum(group.lengths)
         self._bookmarks.update(group.bookmarks)
-        for _ in range(count):
-            future, size = self._outstanding.popleft()
-            self._waiting_bytes -= size
-            if not future.done():  # given up by whoever waited
-                future.set_result(None)
+        done = [self._outstanding.popleft() for _ in range(count)]
+        self._waiting_bytes -= sum(size for _, size in done)
+        _tell([durable for durable, _ in done], None)
 
     def broke(self, reason: str, remedy: str) -> None:
         if not self.broken or not self._tried.is_set():
@@ -257,11 +267,9 @@ class Journal:
         return JournalBroken(self.broken, remedy=self._remedy)
 
     def _fail_outstanding(self) -> None:
-        for future, _ in self._outstanding:
-            if not future.done():
-                future.set_exception(self._broken_error())
-        self._outstanding.clear()
+        failed, self._outstanding = self._outstanding, deque()
         self._waiting_bytes = 0
+        _tell([durable for durable, _ in failed], self._broken_error())
 
     def _check_room(self, size: int) -> None:
         if not self._fits(size):
@@ -333,6 +341,23 @@ class Journal:
                 size += length
                 sequence += 1
         return places
+
+
+def _tell(waiting: Iterable[Durable], error: JournalBroken | None) -> None:
+    for durable in waiting:
+        try:
+            durable(error)
+        except Exception:  # a bug there must not keep the others from being told
+            _logger.exception("journal: whoever waited for an entry failed")
+
+
+def _resolve(future: asyncio.Future[None], error: JournalBroken | None) -> None:
+    if future.done():  # given up by whoever waited
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found]:

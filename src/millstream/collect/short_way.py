@@ -1,0 +1,145 @@
+"""The short way of the most common request: a small body of JSON, and nothing special about it.
+
+It goes from the connection's parser straight to the intake, and its answer straight back: no ASGI,
+so no task, scope or message for each step, which together cost more than all that the collector
+does with an event. Whatever else is asked for goes the long way, `http.CollectApp`. A sender cannot
+tell which way its request went.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from millstream.collect.answer import Answers
+from millstream.collect.arrival import Arrival
+from millstream.collect.asgi import HeaderList, Problem
+from millstream.collect.body import Form, form_of
+from millstream.collect.entry import Entry
+from millstream.collect.intake import Ack, Intake, Overloaded
+from millstream.collect.lane import Lane
+from millstream.collect.pressure import Pressure
+from millstream.collect.request import ack_of
+from millstream.collect.unpacked import BodyRefused
+from millstream.errors import JournalBroken, JournalFull
+
+_STREAMS = b"/v1/streams/"
+_MOST_BYTES = 64 << 10
+_FORMS = (Form.SNIFF, Form.LINES)
+# What the long way heeds. A sender's own CloudEvents attributes begin with `ce-`.
+_SPECIAL = frozenset(
+    {
+        *(b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"),
+        *(b"traceparent", b"correlation-id", b"idempotency-key", b"origin"),
+    }
+)
+JSON, PROBLEM = b"application/json", b"application/problem+json"
+
+_logger = logging.getLogger(__name__)
+
+
+class Respond(Protocol):
+    """Writes a whole answer."""
+
+    def __call__(
+        self, status: int, body: bytes, content_type: bytes, headers: HeaderList = ...
+    ) -> None: ...
+
+
+class Route(NamedTuple):
+    """Where a request's body goes, and what its sender waits for."""
+
+    lane: Lane
+    ack: Ack
+    content_type: str
+
+
+class ShortWay:
+    """Takes requests in for one collector that lets everybody send everything."""
+
+    def __init__(self, intake: Intake, answers: Answers, pressure: Pressure, max_body: int) -> None:
+        self._intake = intake
+        self._answers = answers
+        self._pressure = pressure
+        self._most = min(_MOST_BYTES, max_body)
+        self._target = lru_cache(256)(self._find)
+
+    def admit(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Route | None:
+        """The route of a POST, if it may go this way; what is wrong with it is not said here."""
+        announced, content_type = -1, b""
+        for name, value in headers:
+            if name == b"content-length":
+                announced = int(value)
+            elif name == b"content-type":
+                content_type = value
+            elif name in _SPECIAL or name.startswith(b"ce-"):
+                return None
+        if not 0 < announced <= self._most:
+            return None
+        return self._target(url, content_type)
+
+    def take(self, route: Route, body: bytes, respond: Respond) -> None:
+        """Take a body in; `respond` is called once, now or later."""
+        try:
+            self._take(route, body, respond)
+        except Exception as error:
+            self._refuse(respond, error)
+
+    def _take(self, route: Route, body: bytes, respond: Respond) -> None:
+        lane, ack, content_type = route
+        if body.isspace():
+            raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
+        intake = self._intake
+        arrival = Arrival(lane.name, intake.now(), body, content_type)
+        if ack == "none":
+            intake.take_past(lane, arrival)
+            respond(204, b"", b"")
+            return
+        intake.take_calling(lane, arrival, ack, partial(self._taken, ack, respond))
+
+    def _taken(self, ack: Ack, respond: Respond, entry: Entry, error: Exception | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            status, content = self._answers.of(entry, ack)
+            respond(status, msgspec.json.encode(content), JSON)
+        except Exception as refused:
+            self._refuse(respond, refused)
+
+    def _refuse(self, respond: Respond, error: Exception) -> None:
+        match error:
+            case Problem():
+                problem = error
+            case BodyRefused():
+                problem = Problem(error.status, str(error))
+            case JournalFull() | JournalBroken() | Overloaded():
+                problem = not_taken(error, self._pressure)
+            case _:
+                _logger.error("cannot take a request in", exc_info=error)
+                problem = Problem(500, "the collector failed; its log says why")
+        respond(problem.status, msgspec.json.encode(problem.content), PROBLEM, problem.headers)
+
+    def _find(self, url: bytes, content_type: bytes) -> Route | None:
+        path, _, query = url.partition(b"?")
+        try:
+            lane = self._intake.lanes.get(path.removeprefix(_STREAMS).decode())
+            if not path.startswith(_STREAMS) or lane is None or lane.shedder is not None:
+                return None
+            text = content_type.decode("latin-1")
+            ack = ack_of(lane.stream, query)
+            return Route(lane, ack, text) if form_of(text) in _FORMS else None
+        except (Problem, BodyRefused, UnicodeDecodeError):
+            return None  # the long way says what is wrong
+
+
+def not_taken(error: Exception, pressure: Pressure) -> Problem:
+    """The answer when there is no room now."""
+    return Problem(
+        503,
+        f"{error}; nothing was taken in, send it again later",
+        headers=[(b"retry-after", str(pressure.retry_after()).encode())],
+    )
