@@ -1,0 +1,98 @@
+"""Sends clicks to a collector, some of them late, twice or out of order, and knows what they make.
+
+python simulator.py --seed 1 --events 3000 --rate 50 --truth truth.json
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from millstream.simulation import (
+    Faults,
+    Judged,
+    Simulation,
+    Tumbling,
+    grouped,
+    late_entries,
+    main,
+    of_kind,
+    state_of,
+    written,
+)
+
+MINUTE = Tumbling(60_000)
+LATENESS = 600_000
+PAGES = ("/", "/news", "/prices", "/docs", "/about", "/jobs", "/blog/rivers", "/blog/mills")
+VISITORS = 200
+
+
+def click(n: int, at: int, rng: Random) -> Mapping[str, Any]:
+    """The n-th click: the first pages are the favourites."""
+    (page,) = rng.choices(PAGES, [1 / rank for rank in range(1, len(PAGES) + 1)])
+    return {"page": page, "visitor": f"visitor {rng.randrange(VISITORS)}"}
+
+
+def truth(judged: Sequence[Judged]) -> dict[str, Any]:
+    """What the views, the ledger and the late topic hold when all windows are closed."""
+    by_page = grouped(judged, MINUTE, LATENESS, lambda event: str(event["page"]))
+    by_minute = grouped(judged, MINUTE, LATENESS, lambda event: None)
+    owed: Counter[str] = Counter()
+    for (_, page), events in by_page.items():
+        owed[page] += len(events)
+    return {
+        "views": {
+            "clicks_per_minute": [
+                {
+                    "window": written(window),
+                    "page": page,
+                    "clicks": len(events),
+                    "_state": state_of(window, events),
+                }
+                for (window, page), events in sorted(by_page.items())
+            ],
+            "site_per_minute": [
+                {
+                    "window": written(window),
+                    "clicks": len(events),
+                    "_state": state_of(window, events),
+                }
+                for (window, _), events in sorted(by_minute.items(), key=lambda each: each[0][0])
+            ],
+        },
+        "ledger": {"clicks_per_minute": dict(sorted(owed.items()))},
+        "corrected_by": _corrections(by_page),
+        "late": late_entries(
+            judged, {"clicks_per_minute": MINUTE, "site_per_minute": MINUTE}, LATENESS
+        ),
+        "logged": len(judged) - len(of_kind(judged, "duplicate")),
+        "duplicates": len(of_kind(judged, "duplicate")),
+    }
+
+
+def _corrections(rows: Mapping[tuple[Any, str], Sequence[Judged]]) -> list[dict[str, Any]]:
+    """Which stragglers correct which final row: the reasons that the ledger gives."""
+    return [
+        {"window": written(window), "page": page, "ids": ids}
+        for (window, page), events in sorted(rows.items())
+        if state_of(window, events) == "corrected"
+        and (ids := sorted(each.sending.id for each in events if each.sending.straggler))
+    ]
+
+
+SIMULATION = Simulation(
+    stream="clicks",
+    time="at",
+    lateness=LATENESS,
+    window=MINUTE.size,
+    world=click,
+    truth=truth,
+    faults=Faults(
+        disordered=0.1, late=0.04, too_late=0.02, straggling=0.02, duplicate=0.02, future=0.005
+    ),
+)
+
+if __name__ == "__main__":
+    main(SIMULATION, __doc__ or "")

@@ -1,0 +1,125 @@
+"""Sends rides to a collector, some of them late, twice or out of order, and knows what they make.
+
+python simulator.py --seed 1 --events 3000 --rate 50 --truth truth.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from millstream.simulation import (
+    Faults,
+    Judged,
+    Simulation,
+    Sliding,
+    Tumbling,
+    Window,
+    grouped,
+    late_entries,
+    main,
+    of_kind,
+    state_of,
+    written,
+)
+
+HALF_HOUR, HALF_MINUTE = Sliding(1_800_000, 5_000), Tumbling(30_000)
+LATENESS = 60_000
+EACH = 100  # riders
+CITIES = {"Amsterdam": 17.0, "Copenhagen": 16.0, "Münster": 15.0, "Bogotá": 13.0}  # km/h
+
+
+def ride(n: int, at: int, rng: Random) -> Mapping[str, Any]:
+    """The n-th ride: the young are faster, and speeds come in quarters of a km/h.
+
+    So sums of them are exact in floating point, in whichever order they are added up.
+    """
+    (city,) = rng.choices(list(CITIES), [4, 3, 2, 1])
+    age = rng.randrange(10, 80)
+    speed = CITIES[city] + (40 - age) / 10 + rng.gauss(0, 3)
+    return {
+        "rider": rng.randrange(5_000),
+        "age": age,
+        "city": city,
+        "speed": max(4, round(speed * 4)) / 4,
+    }
+
+
+def age_group(age: int) -> str:
+    return (
+        "under 18"
+        if age < 18
+        else "18 to 34"
+        if age < 35
+        else "35 to 54"
+        if age < 55
+        else "55 and over"
+    )
+
+
+def truth(judged: Sequence[Judged]) -> dict[str, Any]:
+    """What the views and the late topic hold when all windows are closed."""
+    windows = {"speed_by_age": HALF_HOUR, "speed_each_30s": HALF_MINUTE}
+    return {
+        "views": {
+            "speed_by_age": _speeds(
+                judged, HALF_HOUR, "age_group", lambda event: age_group(event["age"])
+            ),
+            "speed_each_30s": _speeds(judged, HALF_MINUTE, "city", lambda event: event["city"]),
+            "each_hundred": _hundreds(of_kind(judged, "logged")),
+        },
+        "late": late_entries(judged, windows, LATENESS),
+        "logged": len(judged) - len(of_kind(judged, "duplicate")),
+        "duplicates": len(of_kind(judged, "duplicate")),
+    }
+
+
+def _speeds(
+    judged: Sequence[Judged],
+    windows: Sliding,
+    column: str,
+    by: Callable[[Mapping[str, Any]], str],
+) -> list[dict[str, Any]]:
+    def row(window: Window, group: str, events: Sequence[Judged]) -> dict[str, Any]:
+        return {
+            "window": written(window),
+            column: group,
+            "speed": sum(each.sending.event["speed"] for each in events) / len(events),
+            "rides": len(events),
+            "_state": state_of(window, events),
+        }
+
+    rows = grouped(judged, windows, LATENESS, by)
+    return [row(window, group, events) for (window, group), events in sorted(rows.items())]
+
+
+def _hundreds(logged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """The hundreds of each city, counted as they came in: none is late for a count."""
+    speeds: dict[str, list[float]] = {}
+    rows = []
+    for each in logged:
+        city = each.sending.event["city"]
+        ridden = speeds.setdefault(city, [])
+        ridden.append(each.sending.event["speed"])
+        if len(ridden) % EACH == 0:
+            window = {"start": len(ridden) - EACH, "end": len(ridden)}
+            speed = sum(ridden[-EACH:]) / EACH
+            rows.append({"city": city, "window": window, "speed": speed})
+    return rows
+
+
+SIMULATION = Simulation(
+    stream="rides",
+    time="at",
+    lateness=LATENESS,
+    window=HALF_HOUR.size,
+    world=ride,
+    truth=truth,
+    faults=Faults(
+        disordered=0.1, late=0.04, too_late=0.02, straggling=0.02, duplicate=0.02, future=0.005
+    ),
+)
+
+if __name__ == "__main__":
+    main(SIMULATION, __doc__ or "")

@@ -1,0 +1,159 @@
+"""The command line that simulators share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import MillstreamError
+from millstream.simulation.faults import Faults, Sending, World, disorder, draw
+from millstream.simulation.post import Post
+from millstream.simulation.rules import Judged, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a simulator sends to which stream, and what must come of it."""
+
+    stream: str
+    time: str  # the stream's event_time
+    lateness: int  # milliseconds, as the pipeline has it
+    window: int  # the longest one of its views
+    world: World
+    truth: Callable[[Sequence[Judged]], dict[str, Any]]
+    faults: Faults  # unless the command line says otherwise
+
+    def sendings(
+        self, *, seed: int, count: int, start: int, span: int, faults: Faults | None = None
+    ) -> list[Sending]:
+        """Everything that is sent, in order: the same for the same arguments."""
+        return disorder(
+            draw(self.world, seed=seed, count=count, start=start, span=span),
+            faults or self.faults,
+            seed=seed,
+            time=self.time,
+            lateness=self.lateness,
+            window=self.window,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the clock of what happens (from `start` on, for `span`) goes by the real one."""
+
+    start: int
+    span: int
+    speed: float
+    began: float  # seconds since the epoch
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Pace:
+        now, seconds = time.time(), options.events / options.rate
+        # What happens catches up with the real clock at the end, and never overtakes it.
+        behind = int((now - seconds * (options.speed - 1)) * 1000)
+        start = behind if options.start is None else options.start
+        return cls(start, max(1, int(seconds * options.speed * 1000)), options.speed, now)
+
+    def when(self, due: int) -> float:
+        return self.began + (due - self.start) / self.speed / 1000
+
+
+def main(simulation: Simulation, description: str) -> None:
+    """Run a simulator by its command line."""
+    parser = _parser(simulation, description)
+    options = parser.parse_args()
+    faults = Faults(**{field.name: getattr(options, field.name) for field in fields(Faults)})
+    if sum(getattr(faults, field.name) for field in fields(Faults)) > 1:
+        parser.error("the faults are shares of one whole; together at most 1")
+    pace = Pace.of(options)
+    if pace.start + pace.span > pace.began * 1000 + pace.span / pace.speed + 1:
+        parser.error("--start: with that many events some would happen after they are sent")
+    sendings = simulation.sendings(
+        seed=options.seed, count=options.events, start=pace.start, span=pace.span, faults=faults
+    )
+    try:
+        if options.truth:
+            truth = simulation.truth(list(judge(sendings)))
+            options.truth.write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n")
+        _send(simulation, sendings, pace, options)
+    except MillstreamError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: cannot write the truth: {error}; give another --truth")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _send(
+    simulation: Simulation, sendings: Sequence[Sending], pace: Pace, options: argparse.Namespace
+) -> None:
+    flowing = [each for each in sendings if not each.straggler]
+    print(
+        f"sending {len(sendings):,} events to {options.url}/v1/streams/{simulation.stream}:"
+        f" {options.rate:g} a second, seed {options.seed}",
+        flush=True,
+    )
+    with Post(options.url, simulation.stream) as post:
+        post.send(flowing, when=pace.when)
+        if stragglers := sendings[len(flowing) :]:
+            print(f"{len(stragglers):,} stragglers in {options.pause:g} s", flush=True)
+            time.sleep(options.pause)
+            post.send(stragglers)
+    print("all sent", flush=True)
+
+
+def _parser(simulation: Simulation, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
+    parser.add_argument("--url", default="http://127.0.0.1:8400", help="the collector")
+    parser.add_argument("--seed", type=int, default=1, help="another seed, other events (1)")
+    parser.add_argument("--events", type=_count, default=3_000, help="how many happen (3000)")
+    parser.add_argument("--rate", type=_positive, default=50.0, help="events a second (50)")
+    parser.add_argument(
+        "--speed", type=_at_least_1, default=30.0, help="how much faster than the clock (30)"
+    )
+    parser.add_argument("--start", type=int, help="when they begin, in ms since 1970 (a while ago)")
+    parser.add_argument(
+        "--pause", type=float, default=5.0, help="seconds before the stragglers are sent (5)"
+    )
+    parser.add_argument("--truth", type=Path, metavar="FILE", help="write the true answer to FILE")
+    for field in fields(Faults):
+        default = getattr(simulation.faults, field.name)
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=_share,
+            default=default,
+            help=f"share of the events ({default:g})",
+        )
+    return parser
+
+
+def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit; write {wanted}")
+    return value
+
+
+def _share(text: str) -> float:
+    return _number(text, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def _positive(text: str) -> float:
+    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def _at_least_1(text: str) -> float:
+    return _number(text, lambda value: 1 <= value < float("inf"), "a number of at least 1")
+
+
+def _count(text: str) -> int:
+    return int(_number(text, lambda value: value >= 1 and value % 1 == 0, "a whole number"))

@@ -1,0 +1,82 @@
+"""The clicks and riders pipelines, in Python and in SQL, over events that all come in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.clicks import simulator as clicks
+from examples.clicks.billing import Bill
+from examples.riders import simulator as riders
+from pyspark.sql import SparkSession
+
+from millstream.load import load
+from millstream.simulation import Faults, judge
+from millstream.testing import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+START = 1_763_300_040_000
+SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
+
+
+@pytest.mark.parametrize("name", SIMULATIONS)
+def test_python_and_sql_declare_the_same(name: str) -> None:
+    python, sql = (load(EXAMPLES / name / f"pipeline.{kind}") for kind in ("py", "sql"))
+    (ours,), (theirs,) = python.streams.values(), sql.streams.values()
+    for field in ("name", "schema", "key", "event_time", "lateness", "ahead", "delivery"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    assert python.name == sql.name == name
+    assert python.views.keys() == sql.views.keys()
+    for view in python.views.values():
+        other = sql.views[view.name]
+        for field in ("key", "keep", "inputs", "mode", "trigger", "accumulation", "ledger"):
+            assert getattr(view, field) == getattr(other, field), (view.name, field)
+
+
+@pytest.mark.parametrize("name", SIMULATIONS)
+def test_the_simulator_knows_the_pipelines_lateness(name: str) -> None:
+    (stream,) = load(EXAMPLES / name / "pipeline.py").streams.values()
+    simulation = SIMULATIONS[name]
+    assert (stream.name, stream.event_time) == (simulation.stream, simulation.time)
+    assert stream.lateness.total_seconds() * 1000 == simulation.lateness
+
+
+@pytest.mark.parametrize("kind", ["py", "sql"])
+@pytest.mark.parametrize("name", SIMULATIONS)
+def test_in_time_the_views_are_what_the_simulator_says(
+    name: str, kind: str, spark: SparkSession
+) -> None:
+    simulation = SIMULATIONS[name]
+    sent = simulation.sendings(seed=2, count=20, start=START, span=120_000, faults=Faults())
+    views = run(
+        EXAMPLES / name / f"pipeline.{kind}", {simulation.stream: [each.event for each in sent]}
+    )
+    truth = simulation.truth(list(judge(sent)))
+    for view in truth["views"]:
+        expected = list(_plain(truth["views"][view]))
+        assert sorted(map(str, _plain(views[view]))) == sorted(map(str, expected))
+        assert expected or view == "each_hundred"
+
+
+def _plain(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        yield {name: row[name] for name in sorted(row) if name != "_state"}
+
+
+def test_a_bill_adds_assertions_and_takes_off_retractions_each_once() -> None:
+    window = {"start": "2026-11-16T12:00:00Z", "end": "2026-11-16T12:01:00Z"}
+
+    def entry(name: str, kind: str, clicks: int, page: str = "/") -> dict[str, Any]:
+        amounts = {"clicks": clicks}
+        return {"id": name, "key": [window, page], "kind": kind, "amounts": amounts}
+
+    bill = Bill()
+    for each in (
+        *[entry("a", "assertion", 8), entry("a", "assertion", 8)],
+        *[entry("b", "retraction", 8), entry("c", "assertion", 9)],
+        entry("d", "assertion", 2, "/news"),
+    ):
+        bill.add(each)
+    assert bill.clicks == {"/": 9, "/news": 2}
