@@ -17,6 +17,7 @@ from millstream import App
 from millstream.audit import Column, ViewDescription
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
+    edition_topic,
     ensure_topics,
     recreate_topic,
     stream_topic,
@@ -85,12 +86,19 @@ class Pipeline:
         value = msgspec.json.encode(description)
         self._producer.produce(views_topic(self.app.name), value, view)
 
-    def put(self, view: str, key: list[Any], row: dict[str, Any] | None, revision: int = 0) -> None:
+    def put(
+        self,
+        view: str,
+        key: list[Any],
+        row: dict[str, Any] | None,
+        revision: int = 0,
+        topic: str = "",
+    ) -> None:
         """Write a result record; a row that is None is a tombstone."""
         value = None
         if row is not None:
             value = json.dumps({**row, "_revision": revision, "_received_at": _stamp()})
-        topic = view_topic(self.app.name, view)
+        topic = topic or view_topic(self.app.name, view)
         self._producer.produce(
             topic, value, json.dumps(key, separators=(",", ":"), ensure_ascii=False)
         )
@@ -116,6 +124,11 @@ class Pipeline:
 
     def recreate(self, view: str) -> str:
         return recreate_topic(self.app, self.log, view)
+
+    def edition(self, view: str, number: int) -> str:
+        """A topic beside the view's own, for the view computed anew."""
+        recreate_topic(self.app, self.log, view, number)
+        return edition_topic(self.app.name, view, number)
 
     @contextlib.asynccontextmanager
     async def server(self, **serve: Any) -> AsyncIterator[Server]:

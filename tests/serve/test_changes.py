@@ -128,7 +128,7 @@ async def test_a_poll_in_which_nothing_happens_ends_with_the_position(
     path = "/v1/views/by_city/changes"
     first = (await http.get(path)).json()
     answer = (await http.get(path, params={"after": first["position"], "wait": "0.1"})).json()
-    assert answer == {"position": first["position"], "changes": []}
+    assert answer == {"position": first["position"], "watermark": None, "changes": []}
 
 
 async def test_a_poll_from_another_epoch_gets_a_gap_and_the_rows(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket as sockets
 from functools import partial
 from typing import Any
 
 import pytest
 import websockets
+from confluent_kafka import Producer
 from tests.serve.stage import SECONDS, Pipeline, Socket, socket, until
 
 from millstream.audit import Column
+from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
+from millstream.log.topics import view_topic
 from millstream.serve.service import Server
 
 
@@ -73,6 +77,44 @@ async def test_what_memory_has_no_longer_is_read_from_kafka(pipeline: Pipeline) 
             assert numbers(messages) == list(range(1, 101))
             pipeline.count("Berlin", 101)
             assert (await client.next())["row"]["n"] == 101
+
+
+async def test_what_was_written_in_transactions_is_read_from_kafka_without_a_gap(
+    pipeline: Pipeline,
+) -> None:
+    columns = [Column("city", "string"), Column("n", "bigint")]
+    pipeline.describe("by_city", ["city"], columns, accumulation="discard")
+    pipeline.flush()
+    topic = view_topic(pipeline.app.name, "by_city")
+    writer = Producer(client_config(pipeline.log, transactional_id=topic))
+    writer.init_transactions(30)
+    async with pipeline.server(recent_changes=3) as server:
+        await until(lambda: server.state.views["by_city"].is_whole)
+        async with socket(server) as client:
+            position = (await client.subscribe(view="by_city"))["position"]
+        for revision in range(1, 11):
+            writer.begin_transaction()
+            row = {"city": "Berlin", "n": 1, "_revision": revision}
+            writer.produce(topic, json.dumps(row), '["Berlin"]')
+            writer.commit_transaction(30)
+        await until(lambda: has_applied(server, 10))
+        async with socket(server) as client:
+            first = await client.subscribe(view="by_city", after=position)
+            messages = [first, *[await client.next() for _ in range(9)]]
+            assert numbers(messages) == [1] * 10
+            assert {message["type"] for message in messages} == {"change"}
+
+
+async def test_clients_see_a_row_taken_back_and_then_the_next_one(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    async with pipeline.server() as server, socket(server) as client:
+        await caught_up(server, 1)
+        await client.subscribe(view="by_city")
+        pipeline.put("by_city", ["Berlin"], {"city": "Berlin", "n": 1, "_kind": "retraction"}, 1)
+        pipeline.count("Berlin", 2)
+        taken, given = await client.next(), await client.next()
+        assert taken["row"] == {"city": "Berlin", "n": 1, "_kind": "retraction"}
+        assert given["row"] == {"city": "Berlin", "n": 2}
 
 
 async def test_a_filter_holds_for_what_is_read_from_kafka_too(pipeline: Pipeline) -> None:
@@ -235,3 +277,32 @@ async def test_several_partitions_are_replayed_each_in_order_with_nothing_missin
                     seen[message["key"][0]].append(message["row"]["n"])
                     position = message["position"]
         assert seen == {city: list(range(1, 21)) for city in cities}
+
+
+async def test_a_view_that_was_rebuilt_comes_as_one_whole_snapshot_of_a_new_epoch(
+    pipeline: Pipeline,
+) -> None:
+    cities = [f"city {number}" for number in range(3000)]
+    pipeline.count("Berlin", 7)
+    pipeline.flush()
+    async with pipeline.server() as server, socket(server) as client:
+        first = await client.subscribe(view="by_city")
+        assert [keyed["row"]["n"] for keyed in first["rows"]] == [7]
+        topic = pipeline.edition("by_city", 1)
+        for city in cities:
+            pipeline.put("by_city", [city], {"city": city, "n": 1, "m": 2}, 1, topic=topic)
+        pipeline.flush()
+        pipeline.count("Berlin", 8)  # the old one is served until the new one is known
+        assert (await client.next())["row"]["n"] == 8
+        columns = [Column("city", "string"), Column("n", "bigint"), Column("m", "bigint")]
+        pipeline.describe("by_city", ["city"], columns, generation="2", topic=topic)
+        pipeline.flush()
+        gap, snapshot = await client.next(), await client.next()
+        assert (gap["type"], snapshot["type"]) == ("gap", "snapshot")
+        assert sorted(keyed["row"]["city"] for keyed in snapshot["rows"]) == sorted(cities)
+        assert snapshot["position"].split(":")[0] != first["position"].split(":")[0]
+        pipeline.count("Berlin", 9)
+        pipeline.put("by_city", ["Rome"], {"city": "Rome", "n": 1, "m": 2}, 1, topic=topic)
+        assert (await client.next())["row"] == {"city": "Rome", "n": 1, "m": 2}
+        async with pipeline.server() as late, socket(late) as newcomer:
+            assert len((await newcomer.subscribe(view="by_city"))["rows"]) == len(cities) + 1

@@ -166,3 +166,16 @@ def test_decimals_keep_their_digits() -> None:
     table = Table(keyed=True, numbers="decimal")
     table.apply(0, 0, 0, b'["a"]', b'{"n":12345678901234567890.12}')
     assert str(table.rows['["a"]']["n"]) == "12345678901234567890.12"
+
+
+def test_a_row_that_is_taken_back_is_a_change_and_stays_until_the_next_one() -> None:
+    feed = keyed()
+    feed.put("a", value(1, _revision=1))
+    taken = feed.put("a", value(1, _revision=1, _kind="retraction"))
+    assert taken is not None
+    assert taken.row == {"n": 1, "_revision": 1, "_kind": "retraction"}
+    assert feed.table.rows == {'["a"]': {"n": 1, "_revision": 1}}
+    feed.put("a", value(2, _revision=2))
+    assert feed.table.rows == {'["a"]': {"n": 2, "_revision": 2}}
+    assert feed.put("a", value(1, _revision=1, _kind="retraction")) is None, "a repeat"
+    assert feed.put("b", value(1, _revision=1, _kind="retraction")) is None, "of nothing"

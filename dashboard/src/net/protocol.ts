@@ -39,6 +39,7 @@ export interface ViewDescription {
   readonly description?: string;
   readonly rows?: number;
   readonly position?: string;
+  readonly watermark?: string | null;
 }
 
 export interface ViewCounts {

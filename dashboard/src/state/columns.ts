@@ -21,6 +21,9 @@ export function isIdentifier(name: string): boolean {
   return /(^|_)(id|ids|key|year|zip|port|code)$/i.test(name) || /[a-z]Id$/.test(name);
 }
 
+/** What a row of a window is: the server adds it to the columns of the view. */
+export const STATE = "_state";
+
 export interface Span {
   readonly start: number;
   readonly end: number;

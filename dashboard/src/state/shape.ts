@@ -1,5 +1,5 @@
 import type { ViewDescription } from "../net/protocol";
-import { isIdentifier, kindOf } from "./columns";
+import { isIdentifier, kindOf, STATE } from "./columns";
 
 /** How a view is drawn, told from its description alone; the first of the measures is shown first. */
 export type Shape =
@@ -22,7 +22,7 @@ export function shapeOf(view: ViewDescription): Shape {
   const measures = numbers.filter(
     (name) => !key.includes(name) && !isIdentifier(name) && name !== lat && name !== lon,
   );
-  const texts = view.columns.map((c) => c.name).filter((name) => kinds.get(name) === "text");
+  const texts = view.columns.map((c) => c.name).filter((name) => kinds.get(name) === "text" && name !== STATE);
   if (lat !== undefined && lon !== undefined) {
     const place = texts.find((name) => PLACE.test(name)) ?? texts[0];
     const label = place === undefined ? [] : [place];

@@ -1,7 +1,7 @@
 import type { Connection } from "../net/connection";
 import type { Message, Row, System, ViewDescription } from "../net/protocol";
 import { pictureFor, type Picture } from "../pictures";
-import { isIdentifier, kindOf, numberOf, type Kind } from "../state/columns";
+import { instantOf, isIdentifier, kindOf, numberOf, STATE, type Kind } from "../state/columns";
 import { shapeOf } from "../state/shape";
 import type { Store } from "../state/store";
 import { Subscription } from "../state/subscription";
@@ -97,10 +97,12 @@ export class Card {
     const served = system.tiers.serve.views?.[this.view.name];
     const latency = served?.analyze_ms ?? analyzed?.analyze_ms ?? null;
     const rows = this.subscription.rows.entries.size;
+    const watermark = watermarkOf(system, this.view.name);
     const parts = [
       this.view.key === null ? `newest ${format.number(rows)}` : `${format.number(rows)} ${rows === 1 ? "row" : "rows"}`,
       `${format.rate(served?.rate ?? analyzed?.rate ?? 0)} changes/s`,
       ...(latency === null ? [] : [format.duration(latency.p50)]),
+      ...(watermark === null ? [] : [`watermark ${format.instant(watermark, this.around.serverNow())}`]),
     ];
     say(this.facts, parts.join("  ·  "));
     const failing = analyzed !== undefined && ["failed", "restarting"].includes(analyzed.state ?? "");
@@ -178,6 +180,12 @@ export class Card {
   }
 }
 
+/** Until when the windows of a view are final, in milliseconds; null if it has none, or is not known. */
+export function watermarkOf(system: System, name: string): number | null {
+  const view = system.views.find((each) => each.name === name);
+  return view?.columns.some((column) => column.name === STATE) === true ? instantOf(view.watermark ?? undefined) : null;
+}
+
 /** A name as a person would write it: trending_topics → Trending topics. */
 export function titleOf(name: string): string {
   const words = name.replaceAll(/[_-]+/g, " ").trim();
@@ -187,7 +195,7 @@ export function titleOf(name: string): string {
 /** A filter for the first row there is, with a number if the view has one that is counted. */
 function example(view: ViewDescription, row: Row): string {
   const found = (kind: Kind): string | undefined =>
-    view.columns.find((column) => kindOf(column) === kind && !isIdentifier(column.name))?.name;
+    view.columns.find((c) => kindOf(c) === kind && !isIdentifier(c.name) && c.name !== STATE)?.name;
   const count = view.key === null ? undefined : found("number");
   if (count !== undefined) return `${count} > ${Math.floor((numberOf(row[count]) ?? 0) / 2)}`;
   const text = found("text");

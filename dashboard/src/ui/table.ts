@@ -1,5 +1,5 @@
 import type { Column, ViewDescription } from "../net/protocol";
-import { kindOf } from "../state/columns";
+import { kindOf, STATE } from "../state/columns";
 import { first, sensibleOrder, type Sort } from "../state/order";
 import type { Entry, Rows } from "../state/rows";
 import { element, say } from "./dom";
@@ -76,7 +76,7 @@ export class LiveTable {
   }
 
   private heading(column: Column): HTMLTableCellElement {
-    const button = element("button", { type: "button" }, column.name);
+    const button = element("button", { type: "button" }, column.name === STATE ? "state" : column.name);
     const cell = element("th", { scope: "col", class: kindOf(column), title: column.type }, button);
     button.addEventListener("click", () => {
       this.sortBy(column);
@@ -114,7 +114,7 @@ export class LiveTable {
       const cell = line.cells[index];
       if (cell === undefined) return;
       const text = format.cell(entry.row[column.name], column, now);
-      if (!say(cell, text)) return;
+      if (!(column.name === STATE ? sayState(cell, text) : say(cell, text))) return;
       cell.title = text.length > 24 ? text : "";
       if (fresh || flashes.left-- <= 0) return;
       flash(cell);
@@ -128,6 +128,21 @@ export class LiveTable {
     const all = format.number(total) + (rows.overflowed ? "+" : "");
     say(this.more, this.count === MANY ? `Show ${this.few} of ${all} rows` : `Show more of ${all} rows`);
   }
+}
+
+const MEANS: Readonly<Record<string, string>> = {
+  provisional: "Events may still come for this window",
+  final: "The watermark has passed this window's end",
+  corrected: "It changed after it was final",
+};
+
+/** A row's state as a badge: a word first, and a colour for those who see it. */
+function sayState(cell: HTMLElement, state: string): boolean {
+  if (cell.textContent === state) return false;
+  const badge = element("span", { class: `state ${state in MEANS ? state : ""}`.trim() }, state);
+  badge.title = MEANS[state] ?? "";
+  cell.replaceChildren(badge);
+  return true;
 }
 
 let flashInk = "";

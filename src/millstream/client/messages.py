@@ -19,6 +19,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
 
     position: str
     rows: list[Keyed]
+    watermark: str | None = None  # windows that ended by then are final, as `_state` says
 
 
 class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
@@ -68,6 +69,7 @@ class Rows(msgspec.Struct, frozen=True):
     view: str
     position: str
     rows: list[dict[str, Any]]
+    watermark: str | None = None  # windows that ended by then are final, as `_state` says
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -126,6 +126,7 @@ class PollFrame:
         self.gap: bytes | None = None
         self.rows: bytes | None = None
         self.position = ""  # of the rows
+        self.watermark = b"null"  # then
 
     def change(self, body: bytes, position: bytes) -> bytes:
         return b'{%b%b"}' % (body, position)
@@ -135,6 +136,7 @@ class PollFrame:
             self.gap = b'{"position":"%b",%b}' % (position.encode(), fields)
         elif kind == "snapshot":
             self.rows = fields[fields.index(b',"rows":') + 1 :]
+            self.watermark = fields[len(b'"watermark":') : fields.index(b",")]
             self.position = position
         return b""
 
@@ -147,13 +149,20 @@ async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
     async with listening(state, request, frame, kind, name) as client:
         changes = await _collect(client, frame, wait)
         position = str(client.subscription.position)
+        watermark = client.subscription.live.watermark_json
     headers = ((b"cache-control", b"no-store"),)
     if frame.rows is not None:
         # What changed since these rows comes with the next poll, from their position on.
         gap = b"" if frame.gap is None else b'"gap":%b,' % frame.gap
-        body = b'{%b"position":"%b",%b}' % (gap, frame.position.encode(), frame.rows)
+        body = b'{%b"position":"%b","watermark":%b,%b}' % (
+            *(gap, frame.position.encode(), frame.watermark),
+            frame.rows,
+        )
         return Answer(body, headers=headers)
-    body = b'{"position":"%b","changes":[%b]}' % (position.encode(), b",".join(changes))
+    body = b'{"position":"%b","watermark":%b,"changes":[%b]}' % (
+        *(position.encode(), watermark),
+        b",".join(changes),
+    )
     return Answer(body, headers=headers)
 
 

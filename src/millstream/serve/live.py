@@ -13,8 +13,9 @@ from millstream.log.record import Record
 from millstream.position import Position
 from millstream.serve.filter import Pick, compile_select, compile_where, order_rows
 from millstream.serve.settings import ServeSettings
-from millstream.serve.shape import Shape, with_lineage, without_lineage
+from millstream.serve.shape import Shape, encode_moment, with_lineage, without_lineage
 from millstream.serve.tally import Tally
+from millstream.store.life import STATE
 from millstream.store.ring import Change
 from millstream.store.table import Table
 from millstream.store.types import is_exact
@@ -44,26 +45,52 @@ class Live:
         self.columns = columns
         self.description: ViewDescription | None = None
         self.epoch = ""
+        self.watermark = 0  # windows that ended by then are final; milliseconds, 0: unknown
         self.beginnings = 0  # how often the reading began; numbers in the ring are of one only
         self.tally = Tally()
         self.watchers: set[Callable[[], None]] = set()
         self.listeners: list[Callable[[Live, list[Change]], None]] = []
         self._settings = settings
         self._shapes: weakref.WeakValueDictionary[object, Shape] = weakref.WeakValueDictionary()
-        self.table = self._new_table()
+        self.table = self._empty_table(columns, False, {})
 
     @property
     def position(self) -> Position:
         return Position(self.epoch, dict(enumerate(self.table.offsets)))
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether its rows are provisional, final or corrected: those of windows are."""
+        return self.description is not None and self._has_states(self.description)
+
+    def _has_states(self, description: ViewDescription) -> bool:
+        return self.key is not None and description.window is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its topic is never compacted: what offsets lack are the ends of transactions."""
+        described = self.description
+        return described is not None and described.accumulation == "discard"
+
+    @property
+    def watermark_json(self) -> bytes:
+        """`"2026-01-31T12:00:00.000Z"`, or null while it is unknown."""
+        return encode_moment(self.watermark)
+
     def begin(self, epoch: str, starts: Mapping[int, int]) -> None:
         """Start over with the topic of that id, of which nothing before `starts` is held."""
-        self.epoch = epoch
-        self.beginnings += 1
         self.tally.start_over()
-        self.table = self._new_table()
-        for partition, offset in sorted(starts.items()):
-            self.table.start_at(partition, offset)
+        self._begin(epoch, self._empty_table(self.columns, self.is_stateful, starts))
+
+    def move(self, description: ViewDescription, topic: str, epoch: str, table: Table) -> None:
+        """Go over to another topic at once, whose records are in `table` already."""
+        self.topic, self.description = topic, description
+        self.columns = self._columns_of(description)
+        self._begin(epoch, table)
+
+    def _begin(self, epoch: str, table: Table) -> None:
+        self.epoch, self.table = epoch, table
+        self.beginnings += 1
         for shape in self._shapes.values():
             shape.forget()
         for listener in self.listeners:
@@ -94,15 +121,21 @@ class Live:
 
     def describe(self, description: ViewDescription) -> None:
         """Take in what `analyze` says about the view."""
+        before = is_exact(self.columns), self.is_stateful
         self.description = description
-        columns = tuple(description.columns)
+        columns = self._columns_of(description)
         if columns != self.columns:
-            exact = is_exact(self.columns)
             self.columns = columns
-            if is_exact(columns) != exact and not len(self.table):
+            if (is_exact(columns), self.is_stateful) != before and not len(self.table):
                 self.begin(self.epoch, dict(enumerate(self.table.offsets)))
             for listener in self.listeners:
                 listener(self, [])
+
+    def _columns_of(self, description: ViewDescription) -> tuple[Column, ...]:
+        columns = tuple(description.columns)
+        if self._has_states(description) and STATE not in (column.name for column in columns):
+            columns += (Column(STATE, "string"),)
+        return columns
 
     def shape(self, where: str | None, select: tuple[str, ...] | None, lineage: bool) -> Shape:
         """The shape of that filter and selection; QueryError if it cannot be had."""
@@ -136,13 +169,24 @@ class Live:
             rows = [(None, row) for row in self.table.newest]
         return lambda: _choose(rows, shape, columns, order, limit, keyed=keyed)
 
-    def _new_table(self) -> Table:
-        return Table(
+    def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> Table:
+        """An empty table for the view as described, of which nothing before `starts` is held."""
+        columns = self._columns_of(description)
+        return self._empty_table(columns, self._has_states(description), starts)
+
+    def _empty_table(
+        self, columns: tuple[Column, ...], stateful: bool, starts: Mapping[int, int]
+    ) -> Table:
+        table = Table(
             keyed=self.key is not None,
+            stateful=stateful,
             recent=self._settings.recent_changes,
             newest=self._settings.newest_rows,
-            numbers="decimal" if is_exact(self.columns) else "float",
+            numbers="decimal" if is_exact(columns) else "float",
         )
+        for partition, offset in sorted(starts.items()):
+            table.start_at(partition, offset)
+        return table
 
 
 def _choose(

@@ -1,7 +1,9 @@
 """Keeps views up to date from their topics: every server reads them whole, from the beginning.
 
 A view's topic can be made anew (its query changed). The topic's id is then another: that is a new
-epoch, the view starts over, and clients get a gap and a snapshot.
+epoch, the view starts over, and clients get a gap and a snapshot. A view can also go over to
+another topic, which was filled beside the one that is served: that one is read to its end first, so
+that the first snapshot of the new epoch is whole.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaException
 
+from millstream.audit import ViewDescription
 from millstream.errors import LogError
 from millstream.log.consumer import Reader, bounds
 from millstream.log.record import Record
@@ -42,6 +45,7 @@ class Reading:
         self._newest = newest
         self._lost = lost
         self._reader: Reader | None = None
+        self._next: Reader | None = None  # of the topic that the view goes over to
         self.caught_up = asyncio.Event()
 
     async def start(self, epoch: str) -> None:
@@ -66,10 +70,50 @@ class Reading:
             lost=self._lose,
         )
 
+    async def move(self, description: ViewDescription, topic: str, epoch: str) -> None:
+        """Read another topic beside the one that is served, and go over once its end is reached."""
+        live, held = self._live, await asyncio.to_thread(bounds, self._log, topic)
+        starts = {partition: low for partition, (low, _) in held.items()}
+        table = live.table_for(description, starts)
+
+        def deliver(records: list[Record]) -> None:
+            if live.table is table:
+                live.apply(records)
+                return
+            for each in records:
+                table.apply(each.partition, each.offset, each.timestamp, each.key, each.value)
+
+        def arrive() -> None:
+            self.stop()
+            self._reader, self._next = self._next, None
+            live.tally.start_over()
+            live.move(description, topic, epoch, table)
+            self._arrive()
+
+        self._stop_next()
+        self._next = Reader(
+            self._log,
+            {(topic, partition): offset for partition, offset in starts.items()},
+            deliver,
+            loop=asyncio.get_running_loop(),
+            caught_up=arrive,
+            lost=self._lose,
+        )
+
     def stop(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+    def _stop_next(self) -> None:
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+
+    def close(self) -> None:
+        """End all reading."""
+        self.stop()
+        self._stop_next()
 
     def _arrive(self) -> None:
         self._live.tally.live = True
@@ -99,12 +143,10 @@ class Readings:
         self._lost: set[str] = set()
         self._eager_until = 0.0
         self._readings = {
-            live.topic: (
-                live,
-                Reading(log, live, arrived=self._arrive, lost=self._on_lost(live.topic)),
-            )
+            live.name: (live, Reading(log, live, arrived=self._arrive, lost=self._on_lost(live)))
             for live in lives
         }
+        self._moves: dict[str, tuple[ViewDescription, str]] = {}  # by view, to which topic
         self.caught_up = asyncio.Event()  # every view was, once
         self._arrive()
 
@@ -130,29 +172,41 @@ class Readings:
                     continue
         finally:
             for _, reading in self._readings.values():
-                reading.stop()
+                reading.close()
 
     def expect_change(self) -> None:
         """Look often for a while: a view has another plan, so its topic is being made anew."""
         self._eager_until = asyncio.get_running_loop().time() + 10.0
         self._look.set()
 
-    def _on_lost(self, topic: str) -> Callable[[], None]:
+    def move(self, live: Live, description: ViewDescription, topic: str) -> None:
+        """Go over to another topic of the view, once that is read."""
+        self._moves[live.name] = (description, topic)
+        self._look.set()
+
+    def _on_lost(self, live: Live) -> Callable[[], None]:
         def lost() -> None:
-            self._lost.add(topic)
+            self._lost.add(live.name)
             self._look.set()
 
         return lost
 
     async def _follow(self) -> None:
-        ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._log, list(self._readings))
-        for topic, (live, reading) in self._readings.items():
+        wanted = {live.topic for live, _ in self._readings.values()}
+        wanted |= {topic for _, topic in self._moves.values()}
+        ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._log, list(wanted))
+        for name, (live, reading) in self._readings.items():
             # A broker that just came back may not know its topics for a moment: then we go on. But
             # one that lost records (its retention was faster than we were) is read again from its
             # beginning, because what is in memory has a hole.
-            if topic in ids and (ids[topic] != live.epoch or topic in self._lost):
-                self._lost.discard(topic)
-                await reading.start(ids[topic])
+            if live.topic in ids and (ids[live.topic] != live.epoch or name in self._lost):
+                self._lost.discard(name)
+                await reading.start(ids[live.topic])
+            move = self._moves.get(name)
+            if move is not None and move[1] in ids:
+                await reading.move(*move, ids[move[1]])
+                if self._moves[name] is move:
+                    del self._moves[name]
 
 
 class Tail:

@@ -44,7 +44,7 @@ class Replay:
             if low >= high:
                 continue
             before: dict[str, Row | None] = {}
-            async for record in self._records(live.topic, partition, low, high):
+            async for record in self._records(live, partition, low, high):
                 if live.beginnings != beginning:
                     return  # the subscription notices by itself
                 if table.is_ignored(partition, record.offset):
@@ -75,9 +75,9 @@ class Replay:
         return any(offset > held.get(p, (0, 0))[1] for p, offset in enumerate(offsets))
 
     async def _records(
-        self, topic: str, partition: int, low: int, high: int
+        self, live: Live, partition: int, low: int, high: int
     ) -> AsyncIterator[Record]:
-        records = read_range(self._log, topic, partition, low, high)
+        records = read_range(self._log, live.topic, partition, low, high)
         next_offset = low
         try:
             while next_offset < high:
@@ -86,11 +86,13 @@ class Replay:
                 except LogError as error:
                     raise Gone(f"the log does not hold it: {error.message}") from error
                 for record in chunk:
-                    if record.offset != next_offset:
+                    if record.offset != next_offset and not live.is_whole:
                         raise Gone("the log was compacted since")
-                    next_offset += 1
+                    next_offset = record.offset + 1
                     yield record
                 if not chunk:
+                    if live.is_whole:
+                        return
                     raise Gone("the log was compacted since")
         finally:
             if isinstance(records, Generator):
@@ -102,8 +104,8 @@ def _take(records: Iterator[Record]) -> Callable[[], list[Record]]:
 
 
 def _change(live: Live, record: Record, start: Offsets) -> Change:
-    row = None if record.value is None else live.table.decode(record.value)
-    key = (record.key or b"null").decode() if live.table.keyed else None
-    p = record.partition
+    p, table = record.partition, live.table
+    row = None if record.value is None else table.read_again(p, record.offset, record.value)
+    key = (record.key or b"null").decode() if table.keyed else None
     offsets = (*start[:p], *(0,) * (p - len(start)), record.offset + 1, *start[p + 1 :])
     return Change(key, row, None, p, record.offset, offsets, record.timestamp)

@@ -184,7 +184,7 @@ class Server:
             views=views,
             streams=Streams(log, streams),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views),
+            system=System(app, views, streams),
             sql=sql,
         )
 
@@ -197,6 +197,11 @@ class Server:
         if live is None:
             return
         held = live.description
+        topic = description.topic or view_topic(self._app.name, live.name)
+        if topic != live.topic and live.epoch:
+            self._readings.move(live, description, topic)
+            return
+        live.topic = topic
         live.describe(description)
         if held is not None and held.generation != description.generation:
             self._readings.expect_change()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -82,6 +83,18 @@ def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row)
+
+
+def moment(milliseconds: int) -> str | None:
+    """RFC 3339 in UTC; None for 0, which means that it is unknown."""
+    if not milliseconds:
+        return None
+    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode_moment(milliseconds: int) -> bytes:
+    return encode(moment(milliseconds))
 
 
 class Frame(Protocol):

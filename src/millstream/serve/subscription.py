@@ -220,7 +220,11 @@ class Subscription:
         self._start(encode_beside)
 
     def _snapshot(self, position: str, rows: bytes) -> bytes:
-        fields = b'"%b":%b,"rows":%b' % (self.live.kind.encode(), encode(self.live.name), rows)
+        live = self.live
+        fields = b'"watermark":%b,"%b":%b,"rows":%b' % (
+            *(live.watermark_json, live.kind.encode(), encode(live.name)),
+            rows,
+        )
         return self._frame.message("snapshot", position, fields)
 
     def _catch_up(self) -> None:

@@ -17,20 +17,25 @@ from millstream.log.topics import stream_topic
 from millstream.model import Stream
 from millstream.schema import type_ddl
 from millstream.serve.live import Live
+from millstream.serve.shape import moment
 
 _DEAD_MS = 5_000
 _FORGOTTEN_MS = 60_000
 _SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
 _COUNTED = ("accepted", *_SETTLED, "pending", "recovered")
+_TIMED = ("out_of_order", "future")
 _STEPS = ("latency_ms", "journaled_ms", "sent_ms")
 
 
 class System:
     """Collects the newest report of every process."""
 
-    def __init__(self, app: App, views: Mapping[str, Live]) -> None:
+    def __init__(
+        self, app: App, views: Mapping[str, Live], streams: Mapping[str, Live] | None = None
+    ) -> None:
         self._app = app
         self._views = views
+        self._streams = streams or {}
         self._reports: dict[tuple[str, str], Report] = {}
         self._decode = msgspec.json.Decoder(Report).decode
 
@@ -41,6 +46,11 @@ class System:
         except msgspec.MsgspecError:
             return  # of another version of us
         self._reports[report.tier, report.instance] = report
+        if report.tier == "analyze":
+            for name, view in self._views.items():
+                view.watermark = report.views[name].watermark if name in report.views else 0
+            for name, stream in self._streams.items():
+                stream.watermark = report.streams[name].watermark if name in report.streams else 0
 
     def describe(self) -> dict[str, Any]:
         """The picture now."""
@@ -57,7 +67,13 @@ class System:
             "app": self._app.name,
             "version": millstream.__version__,
             "now": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "streams": [describe_stream(self._app.name, s) for s in self._app.streams.values()],
+            "streams": [
+                {
+                    **describe_stream(self._app.name, stream),
+                    "watermark": self._stream_watermark(stream.name),
+                }
+                for stream in self._app.streams.values()
+            ],
             "views": [describe_view(self._app, live) for live in self._views.values()],
             "tiers": {
                 "collect": collected,
@@ -71,6 +87,9 @@ class System:
             "end_to_end_ms": _merge(live.tally.whole.summary() for live in self._views.values()),
         }
 
+    def _stream_watermark(self, name: str) -> str | None:
+        return moment(self._streams[name].watermark) if name in self._streams else None
+
     def _analyze(self, reports: Sequence[Report], serve: Sequence[Report]) -> dict[str, Any]:
         views = {name: counts for report in reports for name, counts in report.views.items()}
         starting = any(counts.state == "starting" for counts in views.values())
@@ -83,6 +102,8 @@ class System:
                 counts.analyze_ms for report in serve for counts in report.views.values()
             ),
             "views": views,
+            "drifts": [drift for report in reports for drift in report.drifts],
+            "streams": {name: each for report in reports for name, each in report.streams.items()},
         }
 
     def _serve(self, reports: Sequence[Report]) -> dict[str, Any]:
@@ -125,6 +146,9 @@ def describe_view(app: App, live: Live) -> dict[str, Any]:
         "columns": list(live.columns),
         "window": described.window if described else None,
         "keep_ms": keep,
+        "trigger": str(view.trigger),
+        "accumulation": view.accumulation,
+        "ledger": list(view.ledger),
         "mode": described.mode if described else None,
         "reason": described.reason if described else "analyze has not started it yet",
         "guarantee": described.guarantee if described else None,
@@ -132,6 +156,7 @@ def describe_view(app: App, live: Live) -> dict[str, Any]:
         "description": view.description,
         "rows": len(live.table),
         "position": str(live.position),
+        "watermark": moment(live.watermark),
     }
 
 
@@ -140,9 +165,9 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
     for report in reports:
         for name, counts in report.streams.items():
             held = streams.setdefault(name, StreamCounts())
-            for field in ("rate", *_COUNTED):
+            for field in ("rate", *_COUNTED, *_TIMED):
                 setattr(held, field, getattr(held, field) + getattr(counts, field))
-            for field in _STEPS:
+            for field in (*_STEPS, "skew_ms"):
                 setattr(held, field, _merge((getattr(held, field), getattr(counts, field))))
     total = {
         field: sum(getattr(counts, field) for counts in streams.values())

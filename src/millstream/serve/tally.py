@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from millstream.measure import Latencies, Rate
+from millstream.store.life import STATE, mark_of
 from millstream.store.ring import Change
 
 
@@ -32,7 +33,7 @@ class Tally:
                 self.newest_received = received
             if position is not None:
                 self._note_read(position)
-            if self.live:
+            if self.live and not _is_restated(change):
                 self._measure(change.timestamp, received, now)
 
     def start_over(self) -> None:
@@ -55,3 +56,14 @@ class Tally:
                 return
             self.analyze.record(logged - at)
             self.whole.record(now - at)
+
+
+def _is_restated(change: Change) -> bool:
+    """Whether only the row's state is another: what it is made of came long ago."""
+    before, row = change.before, change.row
+    return (
+        before is not None
+        and row is not None
+        and row.get(STATE) != before.get(STATE)
+        and mark_of(row)[:-2] == mark_of(before)[:-2]
+    )

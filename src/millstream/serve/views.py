@@ -55,7 +55,10 @@ async def show_view(state: State, request: Request, name: str) -> Answer:
         rows = _encode(shape, choose())
     else:
         rows = await asyncio.to_thread(lambda: _encode(shape, choose()))
-    body = b'{"view":%b,"position":"%b","rows":%b}' % (encode(name), position.encode(), rows)
+    body = b'{"view":%b,"position":"%b","watermark":%b,"rows":%b}' % (
+        *(encode(name), position.encode(), live.watermark_json),
+        rows,
+    )
     return Answer(body, headers=headers)
 
 
@@ -76,8 +79,11 @@ async def show_row(state: State, request: Request, name: str, key: str) -> Answe
     if _has(request, headers[0][1]):
         return Answer(status=304, headers=headers)
     row = encode(shape.pick(live.table.rows[held]))
-    body = b'{"view":%b,"position":"%b","key":%b,"row":%b}'
-    return Answer(body % (encode(name), position, held.encode(), row), headers=headers)
+    body = b'{"view":%b,"position":"%b","watermark":%b,"key":%b,"row":%b}' % (
+        *(encode(name), position, live.watermark_json),
+        *(held.encode(), row),
+    )
+    return Answer(body, headers=headers)
 
 
 def _find(live: Live, key: str) -> str | None:

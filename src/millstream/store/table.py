@@ -3,7 +3,8 @@
 Spark's Kafka sink repeats records after a crash, with older numbers first. Each row carries what
 `analyze` knows about its age, so that a repeat is recognised: `_revision` grows with every event
 of a group; `_position` names the source record of a row that is no aggregate. What is no newer than
-what is held is ignored, so no number goes backwards.
+what is held is ignored, so no number goes backwards. See `millstream.store.life` for the states of
+windows' rows: no final one changes here without being called corrected.
 """
 
 from __future__ import annotations
@@ -15,20 +16,31 @@ from typing import Any, Literal
 
 import msgspec
 
+from millstream.store.life import (
+    KIND,
+    RETRACTION,
+    STATE,
+    STATES,
+    Mark,
+    follow,
+    has_position,
+    is_known,
+    mark_of,
+    newer,
+)
 from millstream.store.ring import Change, Offsets, Ring, Row
 
-LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time", "_returned"})
+LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time", "_returned", "_late"})
 # How long a deleted key's age is remembered, in the log's own time so that all servers agree:
 # longer than a restarted query needs to replay past what it had written.
 DELETED_MS = 6 * 3_600_000
-MAX_IGNORED = 100_000
+MAX_NOTED = 100_000
 
-Mark = tuple[int, int] | tuple[str, int, int, int, int]
 Numbers = Literal["float", "decimal"]
 
 
-class Ignored:
-    """Which offsets of a partition changed nothing; a replay must leave them out too."""
+class Noted:
+    """Some offsets of a partition: what a replay must know of them, since it cannot tell."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -41,10 +53,10 @@ class Ignored:
             return 0
         self.starts.append(offset)
         self.ends.append(offset + 1)
-        if len(self.starts) <= MAX_IGNORED:
+        if len(self.starts) <= MAX_NOTED:
             return 0
-        complete_from = self.ends[MAX_IGNORED // 10]
-        del self.starts[: MAX_IGNORED // 10], self.ends[: MAX_IGNORED // 10]
+        complete_from = self.ends[MAX_NOTED // 10]
+        del self.starts[: MAX_NOTED // 10], self.ends[: MAX_NOTED // 10]
         return complete_from
 
     def __contains__(self, offset: int) -> bool:
@@ -56,15 +68,23 @@ class Table:
     """Applies result records in the order of each partition. Not thread-safe; never blocks."""
 
     def __init__(
-        self, *, keyed: bool, recent: int = 10_000, newest: int = 10_000, numbers: Numbers = "float"
+        self,
+        *,
+        keyed: bool,
+        stateful: bool = False,
+        recent: int = 10_000,
+        newest: int = 10_000,
+        numbers: Numbers = "float",
     ) -> None:
         self.keyed = keyed
+        self.stateful = keyed and stateful  # rows have a state, whether or not their records tell
         self.rows: dict[str, Row] = {}  # of a view with key: JSON text of the key → row
         self.newest: deque[Row] = deque(maxlen=newest)  # of a view without
         self.ring = Ring(recent)
         self.unreadable = 0
-        self.ignored: dict[int, Ignored] = {}
-        self.replayable: dict[int, int] = {}  # before this offset `ignored` knows too little
+        self.ignored: dict[int, Noted] = {}  # what changed nothing
+        self.corrected: dict[int, Noted] = {}  # what is a correction, though it does not say so
+        self.replayable: dict[int, int] = {}  # before this offset the notes tell too little
         self._offsets: Offsets = ()
         self._deleted: dict[str, tuple[Mark, int]] = {}
         self._seen: dict[tuple[str, int], Mark] = {}  # per (source, partition) of a keyless view
@@ -97,14 +117,17 @@ class Table:
             name = self._key(key) if self.keyed else None
         except ValueError:  # msgspec.DecodeError and UnicodeDecodeError are ValueErrors
             self.unreadable += 1
-            self._ignore(partition, offset)
+            self._note(self.ignored, partition, offset)
             return None
         if name is None:
             changed, before = row is not None and self._append(row), None
         else:
+            said = None if row is None else row.get(STATE)
             changed, before = self._replace(name, row)
+            if changed and row is not None and row.get(STATE) == "corrected" != said:
+                self._note(self.corrected, partition, offset)
         if not changed:
-            self._ignore(partition, offset)
+            self._note(self.ignored, partition, offset)
             return None
         change = Change(name, row, before, partition, offset, self._offsets, timestamp)
         self.ring.append(change)
@@ -114,6 +137,17 @@ class Table:
         """Whether the record at `offset` changed nothing when it was applied."""
         noted = self.ignored.get(partition)
         return noted is not None and offset in noted
+
+    def read_again(self, partition: int, offset: int, value: bytes) -> Row:
+        """The row of a record that was applied before, with the state that it had then."""
+        row: Row = self.decode(value)
+        if self.stateful:
+            noted = self.corrected.get(partition)
+            if noted is not None and offset in noted:
+                row[STATE] = "corrected"
+            else:
+                row.setdefault(STATE, STATES[0])
+        return row
 
     def _key(self, key: bytes | None) -> str:
         name = (key or b"null").decode()
@@ -129,31 +163,39 @@ class Table:
             del self.rows[key]
             self._remember_deleted(key, held)
             return True, held
-        mark = _mark(row)
-        if held is not None:
-            if not _newer(mark, _mark(held)):
+        mark, old = mark_of(row), None if held is None else mark_of(held)
+        if row.get(KIND) == RETRACTION:
+            # A change, but no other row: that comes next, and is then the newest.
+            if self.stateful and held is not None:
+                row[STATE] = held[STATE]
+            return mark == old, held
+        if old is None and (gone := self._deleted.get(key)) is not None:
+            old = gone[0]
+        if old is not None:
+            followed = follow(mark, old)
+            if followed is None:
                 return False, None
-        elif (gone := self._deleted.get(key)) is not None:
-            if not _newer(mark, gone[0]):
-                return False, None
-            del self._deleted[key]
+            mark = followed
+        self._deleted.pop(key, None)
+        if self.stateful:
+            row[STATE] = STATES[mark[-2]]
         self.rows[key] = row
         return True, held
 
     def _append(self, row: Row) -> bool:
-        mark = _mark(row)
-        if mark is not None and len(mark) == 5:
+        mark = mark_of(row)
+        if has_position(mark):
             # Every row of one source partition comes through one partition of the view, in order.
             source = (str(mark[0]), int(mark[1]))
-            if not _newer(mark, self._seen.get(source)):
+            if source in self._seen and not newer(mark, self._seen[source]):
                 return False
             self._seen[source] = mark
         self.newest.append(row)
         return True
 
     def _remember_deleted(self, key: str, row: Row) -> None:
-        mark = _mark(row)
-        if mark is None:
+        mark = mark_of(row)
+        if not is_known(mark):
             return
         self._deleted.pop(key, None)  # to the end: the dict's order is the order of forgetting
         self._deleted[key] = (mark, self._newest_timestamp)
@@ -163,39 +205,13 @@ class Table:
                 break
             del self._deleted[oldest]
 
-    def _ignore(self, partition: int, offset: int) -> None:
-        complete_from = self.ignored.setdefault(partition, Ignored()).add(offset)
+    def _note(self, notes: dict[int, Noted], partition: int, offset: int) -> None:
+        complete_from = notes.setdefault(partition, Noted()).add(offset)
         if complete_from:
-            self.replayable[partition] = complete_from
+            self.replayable[partition] = max(complete_from, self.replayable.get(partition, 0))
 
     def _advance(self, partition: int, offset: int) -> None:
         held = self._offsets
         if partition >= len(held):
             held += (0,) * (partition + 1 - len(held))
         self._offsets = (*held[:partition], offset + 1, *held[partition + 1 :])
-
-
-def _mark(row: Row) -> Mark | None:
-    """How new a row is; None if it does not say."""
-    revision = row.get("_revision")
-    # A row that the tombstone of an older one overtook comes again, as new as it was but for this.
-    returned = row.get("_returned", 0)
-    returned = returned if type(returned) is int else 0
-    if type(revision) is int:
-        return (revision, returned)
-    position = row.get("_position")
-    if isinstance(position, dict):
-        offset, number = position.get("offset"), position.get("row", 0)
-        partition = position.get("partition")
-        if type(offset) is int and type(number) is int and type(partition) is int:
-            return (str(position.get("source", "")), partition, offset, number, returned)
-    return None
-
-
-def _newer(mark: Mark | None, held: Mark | None) -> bool:
-    """Whether a row may take the held one's place; what cannot be compared may."""
-    if mark is None or held is None or len(mark) != len(held):
-        return True
-    if len(mark) == 5 and mark[:2] != held[:2]:
-        return True
-    return mark > held
