@@ -18,6 +18,7 @@ from millstream.analyze.settings import AnalyzeSettings
 from millstream.app import App
 from millstream.load import load
 from millstream.log.connection import client_config
+from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic, view_topic
 from millstream.settings import Settings
@@ -143,13 +144,11 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 def read_topic(log: LogSettings, topic: str) -> list[tuple[str | None, dict[str, Any] | None]]:
     consumer = Consumer(client_config(log, group_id="tests", enable_auto_commit=False))
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         found = []
-        for number in partitions:
-            end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1]
+        for number, (_, end) in bounds(log, topic).items():
             consumer.assign([TopicPartition(topic, number, 0)])
             while consumer.position([TopicPartition(topic, number)])[0].offset < end:
-                message = consumer.poll(1.0)
+                message = consumer.poll(10.0)
                 if message is None or message.error():
                     break
                 key, value = message.key(), message.value()

@@ -159,6 +159,11 @@ MISTAKES = {
         "has two columns 'city'",
         "@app.view",
     ),
+    "the name of a row's state": (
+        function("a.withColumn('_state', F.lit(1))"),
+        "names a column '_state', which is one of ours",
+        "@app.view",
+    ),
     "a name of ours": (
         function("a.withColumn('_revision', F.lit(1))"),
         "names a column '_revision', which is one of ours",
@@ -172,6 +177,11 @@ MISTAKES = {
     "what no stream can": (
         function("a.orderBy('n')"),
         "cannot run as a continuous query: Sorting is not supported",
+        "@app.view",
+    ),
+    "sessions of no one": (
+        function("a.groupBy(F.session_window('at', '1 hour')).count()", "key=['session_window']"),
+        "groups by sessions and nothing else, which Spark cannot keep up to date; group by what",
         "@app.view",
     ),
     "no stream": (function("static"), "does not use its input as a stream", "@app.view"),

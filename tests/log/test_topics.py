@@ -17,6 +17,7 @@ from millstream.log.topics import (
     audit_topic,
     ensure_topics,
     keys_topic,
+    rebuilds_topic,
     recreate_topic,
     schemas_topic,
     seen_topic,
@@ -41,7 +42,7 @@ def test_every_stream_and_view_gets_its_topics(app: App, log_settings: LogSettin
     assert {name.removeprefix(f"{app.name}.") for name in ours} == {
         *("stream.events", "rejected.events", "late.events", "seen.events"),
         *("view.by_city", "view.of_oslo"),
-        *("audit", "views", "keys", "schemas"),
+        *("audit", "views", "rebuilds", "keys", "schemas"),
     }
     assert ours == set(topic_ids(log_settings, ours))
 
@@ -52,12 +53,35 @@ def test_a_table_is_compacted_and_everything_else_is_kept_for_a_time(
     ensure_topics(app, log_settings)
     kept = {topic.name: config_of(log_settings, topic.name) for topic in topics(app, log_settings)}
     compacted = {name for name, config in kept.items() if config["cleanup.policy"] == "compact"}
-    tables = {view_topic(app.name, "by_city"), views_topic(app.name)}
+    tables = {view_topic(app.name, "by_city"), views_topic(app.name), rebuilds_topic(app.name)}
     assert compacted == tables | {keys_topic(app.name), schemas_topic(app.name)}
     assert kept[stream_topic(app.name, "events")]["retention.ms"] == str(2 * 24 * 3600 * 1000)
     assert kept[seen_topic(app.name, "events")]["retention.ms"] == str((60 + 10) * 60 * 1000)
     assert kept[view_topic(app.name, "by_city")]["min.compaction.lag.ms"] == "600000"
     assert {config["message.timestamp.type"] for config in kept.values()} == {"CreateTime"}
+
+
+def test_a_view_whose_rows_are_shown_otherwise_has_topics_for_that() -> None:
+    app = App("x")
+    app.stream("events", schema="k STRING, at TIMESTAMP", event_time="at")
+    sql = "SELECT k, count(*) AS n FROM events GROUP BY k"
+    app.view("entered", sql=sql, key="k", ledger=["n"])
+    app.view("new", sql=sql, key="k", accumulation="discard")
+    kept = {topic.name: topic.config for topic in topics(app, LogSettings())}
+    policies = {
+        name.removeprefix("x."): config["cleanup.policy"]
+        for name, config in kept.items()
+        if name.endswith((".entered", ".new"))
+    }
+    assert policies == {
+        "view.entered": "compact",
+        "ledger.entered": "delete",
+        "panes.entered": "compact",
+        "view.new": "delete",
+        "changes.new": "compact",
+        "panes.new": "compact",
+    }
+    assert kept["x.ledger.entered"]["retention.ms"] == "-1"
 
 
 def test_a_busy_tables_topic_stays_small(

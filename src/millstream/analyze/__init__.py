@@ -9,4 +9,5 @@ realtime  Spark's own check for real-time mode, without starting anything
 writer    result rows as keyed records
 queries   the only place that starts queries, and keeps them up
 expiry    writes the end of rows that a view no longer keeps
+panes     shows rows otherwise than they come, and enters final ones into ledgers
 """

@@ -11,13 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.catalyst import Catalyst, items
-from millstream.analyze.lineage import Traced
+from millstream.analyze.lineage import Traced, trace
 from millstream.analyze.reader import HIDDEN, MARK, REVISION
-from millstream.analyze.realtime import condense
+from millstream.analyze.realtime import Refused, condense
 from millstream.errors import PipelineError
 from millstream.model import View
 from millstream.names import suggest
+from millstream.sql import in_spark
 
+# What is written beside a row's own columns.
+_OURS = (REVISION, "_state", "_kind", "_late", "_returned")
 _UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
 
 
@@ -54,7 +57,7 @@ def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> 
         # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
         named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
         frame.select("*", *named).createOrReplaceTempView(name)
-    return spark.sql(sql)
+    return spark.sql(in_spark(sql))
 
 
 def _shown(frame: DataFrame) -> DataFrame:
@@ -73,7 +76,7 @@ def _check_columns(view: View, frame: DataFrame) -> None:
     seen = set[str]()
     for attribute in items(Catalyst.of(frame).analysed(frame).output()):
         name = str(attribute.name())
-        if name in (*HIDDEN, REVISION) and not attribute.metadata().contains(MARK):
+        if name in (*HIDDEN, *_OURS) and not attribute.metadata().contains(MARK):
             raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
         if name.lower() in seen:
             remedy = "give one of them another name by alias or AS"
@@ -81,7 +84,26 @@ def _check_columns(view: View, frame: DataFrame) -> None:
         seen.add(name.lower())
 
 
-def check_key(view: View, traced: Traced) -> None:
+def follow(view: View, frame: DataFrame, whole: bool | None = None) -> Traced:
+    """The view's rows with their lineage; PipelineError if there can be none, or the key is wrong.
+
+    `whole`: for a batch over all events, which a frame that is not streaming is in any case.
+    """
+    try:
+        traced = trace(frame, view.key, whole=whole, names_late=bool(view.ledger))
+    except Refused as refused:
+        raise mistake(view, f"cannot be built: {refused}") from refused
+    _check_key(view, traced)
+    if traced.window is not None and traced.window.is_alone:
+        raise mistake(
+            view,
+            "groups by sessions and nothing else, which Spark cannot keep up to date",
+            "group by what has the sessions too, such as a user's id",
+        )
+    return traced
+
+
+def _check_key(view: View, traced: Traced) -> None:
     """PipelineError unless the key tells apart just the rows that the query tells apart."""
     groups = ", ".join(repr(name) for name in traced.grouping or ())
     if view.key is None:
@@ -108,8 +130,6 @@ def _blaming(view: View) -> Iterator[None]:
     """Turn whatever a user's query raises into an error that names their file and line."""
     try:
         yield
-    except PipelineError:
-        raise
     except Exception as error:
         lines = [
             frame.lineno
@@ -117,6 +137,11 @@ def _blaming(view: View) -> Iterator[None]:
             if frame.filename == view.place.file and frame.lineno
         ]
         line = lines[-1] if lines else 0
+        if isinstance(error, PipelineError):  # of one of our functions that it calls
+            if error.file:
+                raise
+            problem = f"cannot be built: {error.message}"
+            raise mistake(view, problem, error.remedy, line) from error
         if not isinstance(error, PySparkException):
             problem = f"cannot be built: {type(error).__name__}: {error}"
             raise mistake(view, problem, line=line) from error

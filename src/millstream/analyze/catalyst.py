@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 LogicalPlan = Any
 Attribute = Any
 Expression = Any
+LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 
 class Catalyst:
@@ -74,6 +75,15 @@ class Catalyst:
         plan = self.analysed(self.frame(child).select(*kept, *added))
         return plan, dict(zip(columns, items(plan.output())[len(kept) :], strict=True))
 
+    def renamed(self, plan: LogicalPlan, like: Iterable[Attribute]) -> LogicalPlan:
+        """The plan with its columns under the identities that those of `like` have."""
+        alias = self.java("org.apache.spark.sql.catalyst.expressions.Alias")
+        aliases = [
+            alias(own, theirs.name(), theirs.exprId(), self.seq([]), self.none, self.seq([]))
+            for own, theirs in zip(items(plan.output()), like, strict=True)
+        ]
+        return self.java(f"{LOGICAL}.Project")(self.seq(aliases), plan)
+
     def aggregates(self, child: LogicalPlan, **columns: Column) -> list[Expression]:
         """Aliased aggregate expressions over `child`, to be put into an Aggregate of its rows."""
         named = [column.alias(name) for name, column in columns.items()]
@@ -127,3 +137,8 @@ def replace_leaves(
         return replace(plan)
     fresh = [replace_leaves(catalyst, child, replace) for child in children]
     return plan.withNewChildren(catalyst.seq(fresh))
+
+
+def renamed(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
+    """The plan with its columns under the identities that those of `like` have."""
+    return catalyst.renamed(plan, items(like.output()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from millstream.app import App
 from millstream.errors import LogError
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, recreate_topic, topic_ids
+from millstream.log.topics import (
+    edition_of,
+    edition_topic,
+    ensure_topics,
+    recreate_topic,
+    topic_ids,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +37,31 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     What does not fit is made anew: the query then replays its inputs from their beginning into an
     empty topic. Safe to be interrupted anywhere, because the marker is written last.
     """
-    folder = checkpoints / plan.name
+    folder = folder_of(checkpoints, plan.topic, plan.name)
     here, marker = folder / plan.generation, folder / f"{plan.generation}.json"
-    ids = topic_ids(log, [*plan.reads, plan.topic])
-    if missing := {*plan.reads, plan.topic} - ids.keys():
+    ids = topic_ids(log, [*plan.reads, plan.written])
+    edition = edition_of(plan.topic)
+    if edition and plan.written not in ids:
+        recreate_topic(app, log, plan.name, edition)
+        ids = topic_ids(log, [*plan.reads, plan.written])
+    if missing := {*plan.reads, plan.written} - ids.keys():
         ensure_topics(app, log)
-        ids = topic_ids(log, [*plan.reads, plan.topic])
+        ids = topic_ids(log, [*plan.reads, plan.written])
         if missing := missing - ids.keys():
             raise LogError(
                 f"view {plan.name} needs topic {min(missing)}, which Kafka does not have"
             )
     reads = {topic: ids[topic] for topic in plan.reads}
     found = _read(marker)
-    if found == _Marker(plan.generation, reads, ids[plan.topic]) and here.is_dir():
+    if found == _Marker(plan.generation, reads, ids[plan.written]) and here.is_dir():
         _clear_unless_begun(here)
         return here
     if folder.exists():
         shutil.rmtree(folder)
-    results = ids[plan.topic]
-    if any(end > 0 for _, end in bounds(log, plan.topic).values()):
-        results = recreate_topic(app, log, plan.name)
+    results = ids[plan.written]
+    held = [bounds(log, topic) for topic in {plan.written, plan.topic}]
+    if any(end > 0 for partitions in held for _, end in partitions.values()):
+        results = recreate_topic(app, log, plan.name, edition)
     here.mkdir(parents=True)
     fresh = marker.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(_Marker(plan.generation, reads, results))))
@@ -57,10 +69,34 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     return here
 
 
-def forget_others(checkpoints: Path, views: set[str]) -> None:
-    """Remove the checkpoints of views that the pipeline no longer has."""
+def folder_of(checkpoints: Path, topic: str, view: str) -> Path:
+    """Where the checkpoint of a query lies that writes to that topic of the view."""
+    edition = edition_of(topic)
+    return checkpoints / (f"{view}.{edition}" if edition else view)
+
+
+def left_behind(checkpoints: Path, views: Iterable[str]) -> list[str]:
+    """The views that have a checkpoint but are not among `views`."""
+    known = set(views)
+    folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    return sorted({folder.name.partition(".")[0] for folder in folders} - known)
+
+
+def generations(checkpoints: Path, app: str, view: str) -> dict[str, str]:
+    """By topic of the view, the generation whose checkpoint there is; the first one is served."""
+    found: dict[int, str] = {}
+    for marker in checkpoints.glob(f"{view}*/*.json") if checkpoints.is_dir() else ():
+        name, _, edition = marker.parent.name.partition(".")
+        if name == view and (held := _read(marker)) is not None:
+            found[int(edition or 0)] = held.generation
+    return {edition_topic(app, view, edition): found[edition] for edition in sorted(found)}
+
+
+def forget(checkpoints: Path, view: str, but: Iterable[str] = ()) -> None:
+    """Remove a view's checkpoints, except those of its topics `but`."""
+    kept = {folder_of(checkpoints, topic, view) for topic in but}
     for folder in checkpoints.iterdir() if checkpoints.is_dir() else ():
-        if folder.name not in views:
+        if folder.name.partition(".")[0] == view and folder not in kept:
             shutil.rmtree(folder)
 
 

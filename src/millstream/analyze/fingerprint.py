@@ -37,6 +37,7 @@ def normalise(plan: str) -> str:
     )
     text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "", text)
     text = re.sub(r"@[0-9a-f]{4,}\b", "", text)
+    text = re.sub(r"\b(lambda [xyz])_\d+", r"\1", text)  # numbered through all of a session
     numbers: dict[str, str] = {}
     return re.sub(r"#(\d+)", lambda m: f"#{numbers.setdefault(m[1], str(len(numbers)))}", text)
 

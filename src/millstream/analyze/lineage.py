@@ -4,12 +4,14 @@ A grouped result gets `_revision` (how many rows are in: it only grows), `_recei
 `_event_time` (of the newest event that is in). Any other result keeps its event's `_position`, to
 which the number of the row among the event's rows is added where a plan makes several of one. The
 user writes nothing for this: their analysed plan is walked from the top down to our reader, and
-built anew with the columns passed up.
+built anew with the columns passed up. On the way, events that are late for the window that they
+would be counted in are kept out of it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from millstream.analyze.catalyst import (
+    LOGICAL,
     Attribute,
     Catalyst,
     LogicalPlan,
@@ -26,7 +29,27 @@ from millstream.analyze.catalyst import (
     name_of,
     references,
 )
-from millstream.analyze.reader import EVENT_TIME, MARK, POSITION, RECEIVED, REVISION
+from millstream.analyze.count_window import (
+    Counted,
+    Event,
+    columns,
+    count_windows,
+    counted_window,
+)
+from millstream.analyze.panes.additive import Nature, natures
+from millstream.analyze.panes.late import LATE, late_ids
+from millstream.analyze.reader import (
+    CLOSED,
+    EVENT_TIME,
+    MARK,
+    POSITION,
+    RECEIVED,
+    REVISION,
+    WATERMARK,
+)
+from millstream.analyze.realtime import Refused
+from millstream.analyze.window import Grouped, grouped_window, without_late
+from millstream.windows import marked
 
 # Nodes that give their child's columns, whatever these are.
 _TRANSPARENT = {
@@ -46,7 +69,6 @@ _TRANSPARENT = {
     ),
     *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
 }
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 # An event's rows within rows (an explode in an explode): this many per level, on three levels.
 _ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
 
@@ -64,8 +86,14 @@ class Carried:
     levels: int = 0  # how many times one row was made into several
     received: Attribute | None = None
     event_time: Attribute | None = None
+    closed: Attribute | None = None  # the windows that an event is too late for, by their end
     revision: Attribute | None = None
     aggregate: LogicalPlan | None = None  # of the user's plan, that gave the revision
+    window: Grouped | None = None  # what the aggregate groups by, if that is a time window
+    counted: Counted | None = None  # or if that is a window of so many events
+    watermark: Attribute | None = None  # that an event came behind, and its id, if late events
+    id: Attribute | None = None  # are to be named
+    late: Attribute | None = None  # the ids of those that are in a window's row
     lost: str = ""  # why there is no position
 
     def hidden(self) -> dict[str, Attribute]:
@@ -74,6 +102,10 @@ class Carried:
             "row": self.row,
             "received": self.received,
             "event_time": self.event_time,
+            "closed": self.closed,
+            "watermark": self.watermark,
+            "id": self.id,
+            "late": self.late,
             "revision": self.revision,
         }
         return {name: attribute for name, attribute in named.items() if attribute is not None}
@@ -94,13 +126,33 @@ class Traced:
         tuple[str, ...] | None
     )  # the result's columns that tell groups apart; None: not grouped
     ungrouped_key: tuple[str, ...]  # what the key lacks to tell groups apart
+    window: Grouped | None  # that the result is grouped by
+    counted: Counted | None  # likewise, by a window of so many events
+    sources: frozenset[str]  # the topics that its rows come from
+    natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
 
 
-def trace(frame: DataFrame, key: tuple[str, ...] | None) -> Traced:
-    """The user's result with hidden columns behind its own."""
+def trace(
+    frame: DataFrame,
+    key: tuple[str, ...] | None,
+    *,
+    whole: bool | None = None,
+    names_late: bool = False,
+) -> Traced:
+    """The user's result with hidden columns behind its own; Refused for what no mode can do.
+
+    `whole`: for a batch over all events, which a frame that is not streaming is in any case.
+    `names_late`: among the hidden columns are the ids of the late events in a window's row.
+    """
     catalyst = Catalyst.of(frame)
-    plan = catalyst.analysed(frame)
-    carried = _Carrier(catalyst).carry(plan)
+    plan = _inlined(catalyst, catalyst.analysed(frame))
+    whole = not frame.isStreaming if whole is None else whole
+    carried = _Carrier(catalyst, whole, names_late).carry(plan)
+    if carried.counted is not None:
+        # Rows that do not change: known by their event, or by their number among those of the key.
+        carried = replace(carried, revision=None) if key is None else carried
+    if marked(str(carried.plan.toString())):
+        raise Refused("by_count(…), or count_window(…), is no column to select: group by it")
     output = items(plan.output())
     columns = [catalyst.column(attribute) for attribute in output]
     result = catalyst.frame(carried.plan).select(*columns, *_columns(catalyst, carried))
@@ -119,7 +171,20 @@ def trace(frame: DataFrame, key: tuple[str, ...] | None) -> Traced:
         "" if lineage != "none" else carried.lost,
         tuple(groups) if groups is not None else None,
         _missing(groups or {}, key or ()),
+        carried.window,
+        carried.counted,
+        carried.sources,
+        {} if aggregate is None else natures(catalyst, plan, output, aggregate),
     )
+
+
+def _inlined(catalyst: Catalyst, plan: LogicalPlan) -> LogicalPlan:
+    """The plan with what WITH names in the places where it is named."""
+    patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
+    if not plan.containsPattern(patterns.CTE()):
+        return plan
+    inline = catalyst.java("org.apache.spark.sql.catalyst.optimizer.InlineCTE")
+    return inline(True, False, False).apply(plan)
 
 
 def _columns(catalyst: Catalyst, carried: Carried) -> list[Column]:
@@ -136,14 +201,18 @@ def _columns(catalyst: Catalyst, carried: Carried) -> list[Column]:
         hidden.append(F.struct(*parts, row.cast("bigint").alias("row")).alias(POSITION))
     hidden.append(column(carried.received, "timestamp").alias(RECEIVED))
     hidden.append(column(carried.event_time, "timestamp").alias(EVENT_TIME))
+    if carried.late is not None:
+        hidden.append(catalyst.column(carried.late).alias(LATE))
     return hidden
 
 
 class _Carrier:
     """Walks one plan."""
 
-    def __init__(self, catalyst: Catalyst) -> None:
+    def __init__(self, catalyst: Catalyst, whole: bool, names_late: bool) -> None:
         self._catalyst = catalyst
+        self._whole = whole
+        self._names_late = names_late
 
     def carry(self, plan: LogicalPlan) -> Carried:
         match name_of(plan):
@@ -174,16 +243,24 @@ class _Carrier:
     def _over(self, plan: LogicalPlan, *children: LogicalPlan) -> LogicalPlan:
         return plan.withNewChildren(self._catalyst.seq(children))
 
+    def _only(self, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
+        """The columns that `like` gives, and no more, of a plan that gives at least these."""
+        kept = [self._catalyst.column(attribute) for attribute in items(like.output())]
+        return self._catalyst.analysed(self._catalyst.frame(plan).select(*kept))
+
     def _project(self, plan: LogicalPlan) -> Carried:
         below = plan.child()
         marked = {a.name(): a for a in items(below.output()) if a.metadata().contains(MARK)}
         if {POSITION, RECEIVED, EVENT_TIME} <= marked.keys():
             child = Carried(
                 below,
-                sources=_topics(below),
+                sources=_topics(below) or frozenset({f"input {identity(marked[POSITION])}"}),
                 position=marked[POSITION],
                 received=marked[RECEIVED],
                 event_time=marked[EVENT_TIME],
+                closed=marked.get(CLOSED),
+                watermark=marked.get(WATERMARK) if self._names_late else None,
+                id=marked.get("_id") if self._names_late else None,
             )
         else:
             child = self.carry(below)
@@ -250,13 +327,21 @@ class _Carrier:
 
     def _aggregate(self, plan: LogicalPlan) -> Carried:
         catalyst, child = self._catalyst, self.carry(plan.child())
-        if not plan.isStreaming():
+        if not plan.isStreaming() and not child.sources:
             return Carried(plan)
+        if counted_window(plan) is not None:
+            return self._count(plan, child)
+        window = grouped_window(plan)
+        if window is not None and window.time == "event" and child.closed is not None:
+            kept = without_late(catalyst, child.plan, window.attribute, child.closed)
+            child, window = replace(child, plan=kept), replace(window, filters_late=True)
         wanted = {REVISION: F.count(F.lit(1))}
         if child.received is not None:
             wanted[RECEIVED] = F.max(catalyst.column(child.received))
         if child.event_time is not None:
             wanted[EVENT_TIME] = F.max(catalyst.column(child.event_time))
+        if window is not None and child.watermark is not None and child.id is not None:
+            wanted[LATE] = late_ids(catalyst, window.attribute, child.watermark, child.id)
         added = catalyst.aggregates(child.plan, **wanted)
         made = plan.copy(
             plan.groupingExpressions(),
@@ -272,12 +357,26 @@ class _Carrier:
             event_time=named.get(EVENT_TIME),
             revision=named[REVISION],
             aggregate=plan,
+            window=window,
+            late=named.get(LATE),
+        )
+
+    def _count(self, plan: LogicalPlan, child: Carried) -> Carried:
+        if child.position is None or len(child.sources) != 1:
+            why = child.lost or "it puts several inputs together, which have no order in common"
+            raise Refused(f"its events cannot be counted for windows: {why}")
+        assert child.received is not None
+        assert child.event_time is not None
+        event = Event(child.position, child.row, child.received, child.event_time)
+        counted = count_windows(self._catalyst, plan, child.plan, event, self._whole)
+        return Carried(
+            counted.plan, child.sources, levels=child.levels, counted=counted, **columns(counted)
         )
 
     def _distinct(self, plan: LogicalPlan) -> Carried:
         """Rows that differ in the user's columns; the hidden ones must not make a difference."""
         child = self.carry(plan.child())
-        deduplicate = self._catalyst.java(f"{_LOGICAL}.Deduplicate")
+        deduplicate = self._catalyst.java(f"{LOGICAL}.Deduplicate")
         keys = plan.child().output()
         return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
 
@@ -286,7 +385,13 @@ class _Carrier:
         branches = [self.carry(child) for child in items(plan.children())]
         sources = frozenset[str]().union(*(branch.sources for branch in branches))
         if any(branch.revision is not None for branch in branches):
-            return Carried(plan, sources, lost="it puts grouped results together")
+            alike = [
+                self._only(branch.plan, child)
+                for branch, child in zip(branches, items(plan.children()), strict=True)
+            ]
+            return Carried(
+                self._over(plan, *alike), sources, lost="it puts grouped results together"
+            )
         lost = next((branch.lost for branch in branches if branch.position is None), "")
         fresh, seen = [], set[str]()
         for number, (child, branch) in enumerate(
@@ -299,7 +404,7 @@ class _Carrier:
             hidden = _union_columns(catalyst, branch, label)
             fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
         made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
-        position, row, received, event_time = items(made.output())[-4:]
+        position, row, received, event_time, closed = items(made.output())[-5:]
         union = Carried(
             made,
             sources,
@@ -308,6 +413,7 @@ class _Carrier:
             max(branch.levels for branch in branches),
             received,
             event_time,
+            closed,
         )
         return union.without_position(lost) if lost else union
 
@@ -315,10 +421,10 @@ class _Carrier:
         left, right = self.carry(plan.left()), self.carry(plan.right())
         made = plan.copy(left.plan, right.plan, plan.joinType(), plan.condition(), plan.hint())
         kind = name_of(plan.joinType()).rstrip("$")
-        if plan.left().isStreaming() and plan.right().isStreaming():
+        if _flows(plan.left(), left) and _flows(plan.right(), right):
             return self._join_of_streams(made, left, right, kind)
         streaming, static = (
-            (left, plan.right()) if plan.left().isStreaming() else (right, plan.left())
+            (left, plan.right()) if _flows(plan.left(), left) else (right, plan.left())
         )
         carried = replace(streaming, plan=made)
         if kind in ("LeftSemi", "LeftAnti") or _at_most_one(plan, static):
@@ -340,16 +446,20 @@ class _Carrier:
         for name, one, other in (
             (RECEIVED, left.received, right.received),
             (EVENT_TIME, left.event_time, right.event_time),
+            (CLOSED, left.closed, right.closed),
         ):
             both = [catalyst.column(each) for each in (one, other) if each is not None]
             if len(both) == 2:
                 times[name] = F.greatest(*both)
+            elif both and name == CLOSED:
+                times[name] = both[0]
         plan, added = catalyst.extend(made, **times)
         return Carried(
             plan,
             left.sources | right.sources,
             received=added.get(RECEIVED),
             event_time=added.get(EVENT_TIME),
+            closed=added.get(CLOSED),
             lost=why,
         )
 
@@ -365,9 +475,13 @@ def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Colu
         rest = [position.getField(name).alias(name) for name in ("partition", "offset")]
         position = F.struct(source, *rest)
     row = F.coalesce(column(branch.row, "bigint"), F.lit(0).cast("bigint"))
-    times = [column(each, "timestamp") for each in (branch.received, branch.event_time)]
+    times = [
+        column(each, "timestamp") for each in (branch.received, branch.event_time, branch.closed)
+    ]
     named = zip(
-        (position.cast(kind), row, *times), (POSITION, "_row", RECEIVED, EVENT_TIME), strict=True
+        (position.cast(kind), row, *times),
+        (POSITION, "_row", RECEIVED, EVENT_TIME, CLOSED),
+        strict=True,
     )
     return [each.alias(name) for each, name in named]
 
@@ -375,6 +489,11 @@ def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Colu
 def _topics(plan: LogicalPlan) -> frozenset[str]:
     relations = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
     return frozenset(str(leaf.extraOptions().get("subscribe")) for leaf in relations)
+
+
+def _flows(plan: LogicalPlan, carried: Carried) -> bool:
+    """Whether a join's side is one of events, in a stream or out of the log's past."""
+    return bool(plan.isStreaming()) or carried.position is not None
 
 
 def _at_most_one(join: LogicalPlan, static: LogicalPlan) -> bool:

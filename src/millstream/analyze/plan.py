@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal
 
 from millstream.audit import Column, ViewDescription
+from millstream.duration import format_duration
+from millstream.log.topics import edition_of
+from millstream.trigger import Accumulation
 
+WindowKind = Literal["tumbling", "sliding", "session", "count"]
 RunMode = Literal["real_time", "micro_batch"]
 Lineage = Literal["revision", "position", "batch", "none"]
 
@@ -16,6 +21,57 @@ _GUARANTEES: dict[Lineage, str] = {
     "batch": "each row once: a batch that is repeated after a crash is recognised by its number",
     "none": "no event lost; after a crash some rows come again",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """The windows that a view groups by. An event is in the one(s) that its time falls into."""
+
+    kind: WindowKind
+    size_ms: int  # of a session: the gap that ends it; 0 if it differs from event to event
+    slide_ms: int  # from one window's start to the next one's; the size if they do not overlap
+    # (Of windows by count, size and slide are numbers of events.)
+    start_ms: int  # where windows begin, counted from 1970, modulo slide
+    stream: str  # whose time it is: the first one's, if several are put together
+    lateness_ms: int
+    time: Literal["event", "stream"] = "event"
+    lateness_by_stream: dict[str, int] = field(default_factory=dict)  # of all that come in, in ms
+
+    @property
+    def words(self) -> str:
+        if self.kind == "count":
+            every = "" if self.slide_ms == self.size_ms else f" every {self.slide_ms:,}"
+            return f"count, {self.size_ms:,} events{every}, in the order of {self.stream}"
+        length = format_duration(timedelta(milliseconds=self.size_ms)) if self.size_ms else "varies"
+        match self.kind:
+            case "sliding":
+                every = format_duration(timedelta(milliseconds=self.slide_ms))
+                how = f"{length} every {every}"
+            case "session":
+                how = f"ends after a gap of {length}" if self.size_ms else "ends after a gap"
+            case _:
+                how = length
+        return f"{self.kind}, {how}, by {self.time} time of {', '.join(self.lateness_by_stream)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PanePlan:
+    """How a view's rows are shown, and what of them is entered into its ledger."""
+
+    trigger: str
+    accumulation: Accumulation
+    additive: tuple[str, ...]  # the columns that count or sum
+    ledger: tuple[str, ...]
+    is_direct: bool  # the query's own rows are shown, as they come
+
+    @property
+    def words(self) -> str:
+        how = {
+            "accumulate": "a row says all that is in it",
+            "discard": "a row says what is new",
+            "retract": "a row is taken back before the next one",
+        }
+        return f"{self.trigger}; {how[self.accumulation]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +94,17 @@ class ViewPlan:
     keep_ms: int | None
     generation: str
     description: str
+    window_spec: WindowSpec | None = None  # None: no window, or not by a time of the stream
+    trigger: str = ""  # when a row is given out
+    eviction: str = ""  # when what a row is made of is forgotten
+    panes: PanePlan | None = None  # None: the query's rows are all there is
+
+    @property
+    def written(self) -> str:
+        """The topic that the query writes to: the view's, unless its rows are shown otherwise."""
+        if self.panes is None or self.panes.is_direct:
+            return self.topic
+        return self.topic.replace(".view.", ".changes.", 1)
 
     @property
     def guarantee(self) -> str:
@@ -58,6 +125,10 @@ class ViewPlan:
             description=self.description,
             keep_ms=self.keep_ms,
             window=self.window,
+            trigger=self.panes.trigger if self.panes else "every change",
+            accumulation=self.panes.accumulation if self.panes else "accumulate",
+            ledger=list(self.panes.ledger) if self.panes else [],
+            topic=self.topic if edition_of(self.topic) else "",
         )
 
 

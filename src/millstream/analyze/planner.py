@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampType
 
 from millstream.analyze import tables
-from millstream.analyze.build import build, check_key, mistake
+from millstream.analyze.build import build, follow, mistake
 from millstream.analyze.catalyst import Catalyst, items, name_of, named
 from millstream.analyze.fingerprint import generation
-from millstream.analyze.lineage import Traced, trace
+from millstream.analyze.lineage import Traced
+from millstream.analyze.panes.check import plan_panes
 from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
-from millstream.analyze.reader import POSITION, events, records
+from millstream.analyze.reader import FROM_HEADERS, POSITION, Time, events, records
 from millstream.analyze.realtime import Refused, Stages, check_real_time, check_streaming
 from millstream.analyze.session import start_session
+from millstream.analyze.window import Grouped
+from millstream.analyze.window_spec import eviction, trigger, window_spec
 from millstream.app import App
 from millstream.audit import Column
+from millstream.duration import parse_duration
 from millstream.errors import PipelineError
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic, view_topic
 from millstream.model import View
+from millstream.names import suggest
 from millstream.settings import Settings
 
 _REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalancePartitions")
@@ -37,6 +42,8 @@ class Query:
     view: View
     plan: ViewPlan
     rows: DataFrame  # the user's columns and the hidden ones
+    whole: DataFrame  # the same, for a batch over all that the topics have
+    replays: bool = False  # up to where the log ends when it starts, and no further
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +54,26 @@ class _Decision:
     stages: Stages | None
 
 
-def plan(app: App, settings: Settings) -> Plan:
-    """What will run, found out with Spark but without Kafka; PipelineError if a view can't."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a query's streams are read, as far as that depends on the query."""
+
+    headers: bool = False
+    slack: timedelta | None = None  # None: there is no window
+    time: Time = "event"
+
+
+_PLAINLY = _Reading()
+
+
+def plan(app: App, settings: Settings, topics: Mapping[str, str] | None = None) -> Plan:
+    """What will run, found out with Spark but without Kafka; PipelineError if a view can't.
+
+    `topics` holds the rows of views whose topic does not bear their name.
+    """
     spark = start_session(settings.analyze, slots=2, name=f"{app.name} plan")
     try:
-        return Planner(spark, app, settings).plan()
+        return Planner(spark, app, settings, topics=topics).plan()
     finally:
         spark.stop()
 
@@ -75,14 +97,22 @@ class Planner:
         app: App,
         settings: Settings,
         partitions: Callable[[str], int] | None = None,
+        *,
+        topics: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
+        """`topics` holds the rows of views whose topic does not bear their name; `options` are
+        further ones of Spark's Kafka reader."""
         self._spark = spark
         self._app = app
         self._settings = settings
         self._partitions = partitions or (lambda topic: settings.log.partitions)
-        self._options = kafka_options(settings.log)
-        self._streams: dict[tuple[str, bool], DataFrame] = {}
-        self._results: dict[str, DataFrame] = {}  # a view's rows as its user wrote them
+        self._options = {**kafka_options(settings.log), **(options or {})}
+        self._view_topics = dict(topics or {})
+        self._streams: dict[tuple[str, _Reading], DataFrame] = {}
+        self._results: dict[
+            tuple[str, _Reading], DataFrame
+        ] = {}  # rows as a view's user wrote them
         self._queries: dict[str, Query] = {}
 
     def plan(self) -> Plan:
@@ -95,18 +125,41 @@ class Planner:
                 self._queries[view.name] = self._query(view)
         return list(self._queries.values())
 
+    def query(self, name: str) -> Query:
+        """One view's query; of the others, only those that it reads are built."""
+        if name not in self._app.views:
+            raise PipelineError(
+                f"the pipeline has no view {name!r}",
+                remedy=suggest(name, self._app.views),
+                file=self._app.place.file,
+            )
+        wanted = {name}
+        for view in reversed(self._app.views_in_order()):
+            if view.name in wanted:
+                wanted |= set(view.inputs)
+        for view in self._app.views_in_order():
+            if view.name in wanted and view.name not in self._queries:
+                self._queries[view.name] = self._query(view)
+        return self._queries[name]
+
     def _query(self, view: View) -> Query:
         frame = self._build(view)
-        self._results[view.name] = frame
-        traced = trace(frame, view.key)
-        check_key(view, traced)
+        traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
+        if traced.window is not None and traced.window.time is not None:
+            frame = self._build(view, self._reading(traced.window, decision))
+            traced = follow(view, frame)
+        if traced.counted is not None:
+            self._check_count(view, traced, decision)
         lineage, doubt = _lineage(traced, decision)
         rows = traced.frame
         if lineage in ("batch", "none"):
             rows = rows.select(*(named(each) for each in rows.columns if each != POSITION))
         key = None if view.key is None else tuple(_spelled(view, rows.columns))
         topics = self._topics(view)
+        spec = window_spec(traced, self._app)
+        columns, window = _columns(rows, traced.columns), _window(rows, traced.columns)
+        panes = plan_panes(view, traced, columns, window)
         upstream = [
             self._queries[each].plan.generation for each in view.inputs if each in self._queries
         ]
@@ -116,10 +169,10 @@ class Planner:
                 name=view.name,
                 inputs=view.inputs,
                 reads=topics,
-                topic=view_topic(self._app.name, view.name),
+                topic=self._topic(view.name),
                 key=key,
-                columns=_columns(rows, traced.columns),
-                window=_window(rows, traced.columns),
+                columns=columns,
+                window=window,
                 mode=decision.mode,
                 output_mode="append" if decision.output_mode == "append" else "update",
                 reason=decision.reason,
@@ -133,42 +186,90 @@ class Planner:
                     [
                         *(key, decision.mode, decision.output_mode, lineage, upstream),
                         self._settings.analyze.shuffle_partitions,
+                        *([] if panes is None else [panes]),
                     ],
                 ),
                 description=view.description,
+                window_spec=spec,
+                trigger=trigger(view, traced, decision.output_mode),
+                eviction=eviction(traced, spec, self._app, self._slack(decision)),
+                panes=panes,
             ),
             rows,
+            rows if traced.counted is None else follow(view, frame, whole=True).frame,
         )
 
-    def _build(self, view: View) -> DataFrame:
-        def inputs(headers: bool) -> dict[str, DataFrame]:
-            return {name: self._input(view, name, headers) for name in view.inputs}
+    def _check_count(self, view: View, traced: Traced, decision: _Decision) -> None:
+        """PipelineError unless events are counted one by one, in an order that never differs."""
+        assert traced.counted is not None
+        if decision.mode != "real_time":
+            raise mistake(
+                view,
+                "groups by a number of events, which only real-time mode counts one by one:"
+                f" {decision.reason}",
+                "leave out what keeps it from that, or mode='micro_batch'",
+            )
+        for stream in self._app.streams.values():
+            topic = stream_topic(self._app.name, stream.name)
+            spread = topic in traced.sources and self._partitions(topic) > 1
+            if spread and stream.key not in traced.counted.keys:
+                raise mistake(
+                    view,
+                    f"counts events of {stream.name!r}, of which one group's are in several"
+                    " partitions, without an order in common",
+                    f"group by the stream's key ({stream.key!r}), give the stream the key that you"
+                    " group by, or set log.partitions to 1",
+                )
+
+    def _reading(self, window: Grouped, decision: _Decision) -> _Reading:
+        """How to read for a window: with what tells who is late, and patience for the state."""
+        assert window.time is not None
+        return _Reading(window.time == "event", self._slack(decision), window.time)
+
+    def _slack(self, decision: _Decision) -> timedelta:
+        # Rows that come only when they are final must not wait for longer than they have to.
+        patient = decision.output_mode == "update"
+        return parse_duration(self._settings.analyze.slack) if patient else timedelta()
+
+    def _build(self, view: View, reading: _Reading = _PLAINLY) -> DataFrame:
+        if (view.name, reading) not in self._results:
+            self._results[view.name, reading] = self._built(view, reading)
+        return self._results[view.name, reading]
+
+    def _built(self, view: View, reading: _Reading) -> DataFrame:
+        def inputs(reading: _Reading) -> dict[str, DataFrame]:
+            return {name: self._input(view, name, reading) for name in view.inputs}
 
         try:
-            return build(self._spark, view, inputs(headers=False))
+            return build(self._spark, view, inputs(reading))
         except PipelineError as error:
-            if "'_id'" not in error.message:
+            if reading.headers or not any(f"'{name}'" in error.message for name in FROM_HEADERS):
                 raise
-            return build(self._spark, view, inputs(headers=True))
+            return build(self._spark, view, inputs(replace(reading, headers=True)))
 
-    def _input(self, view: View, name: str, headers: bool) -> DataFrame:
+    def _input(self, view: View, name: str, reading: _Reading) -> DataFrame:
         if name in self._app.streams:
-            return self._stream(name, headers)
-        upstream, topic = self._queries[name], view_topic(self._app.name, name)
+            return self._stream(name, reading)
+        upstream, topic = self._queries[name], self._topic(name)
+        # What is shown is written in transactions, of which some are not committed.
+        options = {**self._options, "kafka.isolation.level": "read_committed"}
+        if upstream.plan.written == upstream.plan.topic:
+            options = self._options
         if view.reads.get(name) == "reference":
-            return tables.reference(self._spark, upstream, topic, self._options)
+            return tables.reference(self._spark, upstream, topic, options)
         if upstream.plan.lineage == "revision":
-            return tables.changes(records(self._spark, topic, self._options), upstream)
+            return tables.changes(records(self._spark, topic, options), upstream)
         # Rows that are made from one event each are made again rather than read back from the log,
         # where a crash may have repeated them.
-        return self._results[name]
+        return self._build(self._app.views[name], reading)
 
-    def _stream(self, name: str, headers: bool) -> DataFrame:
-        if (name, headers) not in self._streams:
-            topic = stream_topic(self._app.name, name)
-            source = records(self._spark, topic, self._options, headers=headers)
-            self._streams[name, headers] = events(source, self._app.streams[name])
-        return self._streams[name, headers]
+    def _stream(self, name: str, reading: _Reading) -> DataFrame:
+        if (name, reading) not in self._streams:
+            topic, stream = stream_topic(self._app.name, name), self._app.streams[name]
+            source = records(self._spark, topic, self._options, headers=reading.headers)
+            slack = timedelta() if reading.slack is None else reading.slack + stream.ahead
+            self._streams[name, reading] = events(source, stream, slack=slack, time=reading.time)
+        return self._streams[name, reading]
 
     def _topics(self, view: View) -> tuple[str, ...]:
         topics: dict[str, None] = {}
@@ -179,10 +280,13 @@ class Planner:
                 view.reads.get(name) == "reference"
                 or self._queries[name].plan.lineage == "revision"
             ):
-                topics[view_topic(self._app.name, name)] = None
+                topics[self._topic(name)] = None
             else:
                 topics |= dict.fromkeys(self._queries[name].plan.reads)
         return tuple(topics)
+
+    def _topic(self, view: str) -> str:
+        return self._view_topics.get(view) or view_topic(self._app.name, view)
 
     def _decide(self, view: View, frame: DataFrame) -> _Decision:
         if not frame.isStreaming:

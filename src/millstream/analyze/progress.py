@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from pyspark.sql.streaming.query import StreamingQuery
+
 
 class Read(NamedTuple):
     """Per topic and partition the next offset to read, as it was at a moment."""
@@ -45,3 +47,16 @@ def _offsets(text: str) -> dict[str, dict[str, int]]:
                 # A query that reads a topic twice has read what both of its sources have.
                 held[partition] = min(offset, held.get(partition, offset))
     return offsets
+
+
+def dropped_by_watermark(query: StreamingQuery) -> int:
+    """How many rows Spark left out because it held their windows' state no more.
+
+    It should be none: who is late has been sorted out before. Counted over the batches that Spark
+    remembers, which are the last hundred since the query started; ask often enough.
+    """
+    return sum(
+        int(operator["numRowsDroppedByWatermark"])
+        for progress in query.recentProgress
+        for operator in progress["stateOperators"]
+    )

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.analyze.aside import Aside
 from millstream.analyze.catalyst import named
-from millstream.analyze.checkpoint import forget_others, prepare
+from millstream.analyze.checkpoint import folder_of, prepare
+from millstream.analyze.damage import Damaged, blame_state, check_checkpoint
+from millstream.analyze.loss import add_lost, find_lost, skip_lost
+from millstream.analyze.notes import Notes, read_notes, write_notes
 from millstream.analyze.planner import Query, kafka_options
-from millstream.analyze.progress import NOTHING, read_so_far
+from millstream.analyze.poison import is_of_data, reason_of, without
+from millstream.analyze.progress import NOTHING, dropped_by_watermark, read_so_far
 from millstream.analyze.reader import POSITION
 from millstream.analyze.realtime import condense
+from millstream.analyze.search import Search
 from millstream.analyze.writer import encode
 from millstream.app import App
-from millstream.audit import ViewCounts
+from millstream.audit import Lost, ViewCounts
 from millstream.duration import parse_duration
+from millstream.errors import ViewFailed
+from millstream.log.consumer import bounds
 from millstream.settings import Settings
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _STABLE_AFTER = 60.0  # seconds without a failure, after which earlier ones are forgotten
 _LONGEST_WAIT = 30.0
+_AFTERMATH = 3.0  # seconds in which the tasks of a stopped query still tell that they were ended
+_ASK_EVERY = 5.0
+_LOSSES = 10  # that are reported
 _FAILURES = 5  # in a row, after which a view is called failed; it is tried on nevertheless
 
-State = Literal["starting", "running", "restarting", "failed", "stopped"]
+State = Literal["starting", "running", "restarting", "failed", "stopped", "replayed"]
 
 
 class Queries:
@@ -55,33 +69,78 @@ class Queries:
 
     def keep(self, queries: list[Query]) -> None:
         """The queries to keep up from now on; `tick` starts them."""
-        forget_others(self._checkpoints, {query.view.name for query in queries})
         self._kept = {query.view.name: _Kept(query) for query in queries}
+
+    def add(self, query: Query) -> None:
+        """Keep up this one too, from now on; one of the same view must have ended."""
+        self._kept[query.view.name] = _Kept(query)
+
+    def drop(self, view: str) -> None:
+        """End a view's query; it takes a moment, for which this does not wait."""
+        if (kept := self._kept.pop(view, None)) is not None:
+            threading.Thread(target=self._stop_quietly, args=(kept,), daemon=True).start()
+
+    def _stop_quietly(self, kept: _Kept) -> None:
+        # Every task that is ended tells so at length; nothing of it is news.
+        context = self._spark.sparkContext
+        context.setLogLevel("OFF")
+        kept.stop()
+        time.sleep(_AFTERMATH)
+        context.setLogLevel("WARN")
+
+    def take_over(self, view: str, others: Queries) -> None:
+        """Keep up the query of the view that `others` has kept, in the place of ours."""
+        self.drop(view)
+        self._kept[view] = others._kept.pop(view)
+
+    @property
+    def views(self) -> set[str]:
+        """Whose queries are kept up."""
+        return set(self._kept)
+
+    def state_of(self, view: str) -> tuple[State, str]:
+        """How a view's query is doing, and why it is not if so."""
+        kept = self._kept[view]
+        return kept.state, kept.error
 
     def tick(self) -> None:
         """Start what is due, and see how the rest is doing."""
         for kept in self._kept.values():
+            if kept.state == "replayed":
+                continue
             if kept.starting is not None:
                 self._see_start(kept, kept.starting)
+            elif kept.search is not None:
+                self._see_search(kept, kept.search)
             elif kept.running is None:
                 if self._clock() >= kept.due:
                     kept.starting = _Start(kept.query, self._app, self._settings, self._checkpoints)
+            elif not kept.running.isActive and kept.query.replays and not kept.running.exception():
+                kept.state, kept.running = "replayed", None
             elif not kept.running.isActive:
-                self._failed(kept, _why(kept.running))
+                self._ended(kept, _text(kept.running))
             elif kept.state != "running" and _processes(self._spark, kept.running):
                 kept.state, kept.error = "running", ""
                 kept.since = self._clock()
-            elif kept.state == "running" and self._clock() - kept.since > _STABLE_AFTER:
-                kept.failures = 0
+            elif kept.state == "running":
+                self._mind_begun(kept)
+                self._mind_dropped(kept, kept.running)
+                if self._clock() - kept.since > _STABLE_AFTER:
+                    kept.failures = 0
 
     def counts(self) -> dict[str, ViewCounts]:
         return {
             name: ViewCounts(
-                state=kept.state,
+                state="running" if kept.state == "replayed" else kept.state,
                 restarts=kept.restarts,
                 error=kept.error,
                 read=read.offsets,
                 read_at=read.at,
+                broken=len(kept.notes.broken),
+                newest_broken=kept.notes.broken[-1] if kept.notes.broken else None,
+                lost=sum(map(len, kept.notes.lost)),
+                losses=list(kept.notes.lost[-_LOSSES:]),
+                dropped=kept.dropped,
             )
             for name, kept in self._kept.items()
             for read in [read_so_far(kept.checkpoint) if kept.checkpoint else NOTHING]
@@ -107,6 +166,7 @@ class Queries:
         if start.is_alive():
             return
         kept.starting, kept.running, kept.checkpoint = None, start.running, start.checkpoint
+        kept.notes = start.notes
         match start.error:
             case None:
                 pass
@@ -115,15 +175,57 @@ class Queries:
             case _:
                 self._failed(kept, condense(str(start.error) or type(start.error).__name__))
 
+    def _ended(self, kept: _Kept, text: str) -> None:
+        """A query ended by itself: start it again, after a look at what it failed on."""
+        self._failed(kept, blame_state(kept.name, text) or _why(text))
+        if kept.checkpoint is not None and is_of_data(text):
+            kept.search = Search(kept.query, self._app, self._settings.log, kept.checkpoint)
+
+    def _see_search(self, kept: _Kept, search: Search) -> None:
+        if search.is_alive():
+            return
+        kept.search = None
+        match search.error:
+            case None if search.found:
+                kept.notes, kept.failures, kept.due = search.notes, 0, 0.0
+            case None:
+                kept.error = f"{kept.error}; no event fails by itself, so none can be set aside"
+            case Py4JNetworkError() | ConnectionError():
+                raise search.error
+            case error:
+                _LOGGER.error("view %s: %s", kept.name, condense(str(error)))
+
     def _failed(self, kept: _Kept, why: str) -> None:
         kept.running = None
         kept.failures += 1
         kept.restarts += 1
+        is_news = why != kept.error
         kept.error = why
         kept.state = "failed" if kept.failures >= _FAILURES else "restarting"
         delay = min(_LONGEST_WAIT, 0.5 * 2 ** (kept.failures - 1))
         kept.due = self._clock() + delay
-        _LOGGER.error("view %s stopped: %s; starting it again in %g s", kept.name, why, delay)
+        level = logging.ERROR if is_news else logging.DEBUG
+        _LOGGER.log(level, "view %s stopped: %s; starting it again in %g s", kept.name, why, delay)
+
+    def _mind_dropped(self, kept: _Kept, query: StreamingQuery) -> None:
+        # Spark remembers a hundred batches: asked each few seconds, it tells of nearly all of them.
+        if self._clock() - kept.asked >= _ASK_EVERY:
+            kept.asked, before = self._clock(), kept.dropped
+            kept.dropped = max(before, dropped_by_watermark(query))
+            if kept.dropped > before:
+                _LOGGER.error(
+                    "view %s lacks at least %d rows that Spark had no state for; "
+                    "`millstream rebuild %s` counts them",
+                    *(kept.name, kept.dropped, kept.name),
+                )
+
+    def _mind_begun(self, kept: _Kept) -> None:
+        # From its first commit on, a checkpoint without any is a damaged one.
+        if not kept.notes.begun and kept.checkpoint is not None and read_so_far(kept.checkpoint).at:
+            begun = msgspec.structs.replace(kept.notes, begun=True)
+            with contextlib.suppress(OSError):  # the disk is full: then at a later tick
+                write_notes(kept.checkpoint, begun)
+                kept.notes = begun
 
 
 class _Kept:
@@ -133,19 +235,26 @@ class _Kept:
         self.query = query
         self.name = query.view.name
         self.starting: _Start | None = None
+        self.search: Search | None = None  # for what it failed on
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None  # the folder that it was started from
+        self.notes = Notes()
         self.state: State = "starting"
         self.failures = 0  # in a row
         self.restarts = 0
         self.error = ""
         self.due = 0.0  # when to start it
         self.since = 0.0  # when it was last seen to begin to run
+        self.dropped = 0  # rows that Spark left out, as far as was seen
+        self.asked = 0.0  # when it was last asked for that
 
     def stop(self) -> None:
         if self.starting is not None:
             self.starting.join()
             self.running = self.starting.running
+        if self.search is not None:
+            self.search.give_up()
+            self.search.join()
         if self.running is not None:
             self.running.stop()
 
@@ -159,27 +268,59 @@ class _Start(threading.Thread):
         self._checkpoints = checkpoints
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None
+        self.notes = Notes()
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
+        plan, log = self._query.plan, self._settings.log
         try:
-            plan, log = self._query.plan, self._settings.log
+            folder = folder_of(self._checkpoints, plan.topic, plan.name) / plan.generation
+            check_checkpoint(folder, read_notes(folder).begun)
             self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
-            self.running = _start(self._query, self.checkpoint, self._settings)
+            self.notes = read_notes(self.checkpoint)
+            self._mind_losses(self.checkpoint)
+            aside = Aside(self._app, log, plan.name, plan.generation)
+            aside.put(self.notes.broken)  # what a crash may have kept from it
+            rest = replace(self._query, rows=without(self._query.rows, self.notes.broken))
+            self.running = _start(rest, self.checkpoint, self._settings)
+        except Damaged as damaged:
+            self.error = damaged.of(plan.name)
         except Exception as error:  # whatever it is, the neighbours go on
             self.error = error
+
+    def _mind_losses(self, checkpoint: Path) -> None:
+        """Note what retention took since the query left off; ViewFailed if it shall stop then."""
+        read, known = read_so_far(checkpoint), self.notes.lost
+        held = {topic: bounds(self._settings.log, topic) for topic in read.offsets}
+        found = list(find_lost(read, held, time.time_ns() // 1_000_000))
+        lost = add_lost(known, found)
+        new = [each for each in lost if each not in known]
+        chosen = self._query.view.on_data_loss or self._settings.analyze.on_data_loss
+        if new and chosen == "stop":
+            raise _lost(self._query.view.name, new)
+        for each in new:
+            _LOGGER.error(
+                "view %s goes on without %s: gone from the log", self._query.view.name, each
+            )
+        if new:
+            self.notes = msgspec.structs.replace(self.notes, lost=lost)
+            write_notes(checkpoint, self.notes)
+        if found:
+            skip_lost(checkpoint, found)
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
     plan, options = query.plan, _sink_options(query, settings)
     rows = query.rows if plan.lineage == "batch" else encode(query.rows, plan.key)
     writer = (
-        rows.writeStream.queryName(query.view.name)
+        rows.writeStream.queryName(folder.parent.name)  # two of one view may run at once
         .outputMode(plan.output_mode)
         .option("checkpointLocation", str(folder))
     )
-    if plan.mode == "real_time":
+    if query.replays:
+        writer = writer.trigger(availableNow=True)
+    elif plan.mode == "real_time":
         interval = parse_duration(settings.analyze.checkpoint_interval).total_seconds()
         # pyspark's stub lacks the trigger that pyspark has.
         writer = writer.trigger(realTime=f"{round(interval * 1000)} milliseconds")  # type: ignore[call-overload]
@@ -191,7 +332,7 @@ def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
 def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
     return {
         **kafka_options(settings.log),
-        "topic": query.plan.topic,
+        "topic": query.plan.written,
         "kafka.acks": "all",
         "kafka.enable.idempotence": "true",
         "kafka.linger.ms": "0",
@@ -236,14 +377,29 @@ def _processes(spark: SparkSession, query: StreamingQuery) -> bool:
     return bool(stages) and all(stage and stage.numActiveTasks for stage in stages)
 
 
-def _why(query: StreamingQuery) -> str:
-    """What ended a query, without the stages and stacks around it."""
+def _text(query: StreamingQuery) -> str:
+    """All that Spark says of a query's end: its message, then those of its causes."""
     error = query.exception()
     if error is None:
         return "it ended by itself"
-    text = str(error)
+    texts, cause = [str(error)], query._jsq.exception().get().getCause()
+    while cause is not None:
+        texts.append(f"Caused by: {cause}")
+        cause = cause.getCause()
+    return "\n".join(texts)
+
+
+def _why(text: str) -> str:
+    """What ended a query, without the stages and stacks around it."""
     text = text.split("terminated with exception: ", 1)[-1]
     if "Python Proxy" in text:  # what a batch's writing in Python raised, below its stack
         text = [text, *re.findall(r"^[\w.]+(?:Error|Exception): (.*)", text, re.MULTILINE)][-1]
-    inner = re.search(r"executor \w+\): (?:[\w.$]+: )?(.*)", text)
-    return condense(inner[1] if inner else text)
+    return reason_of(text)
+
+
+def _lost(view: str, losses: list[Lost]) -> ViewFailed:
+    return ViewFailed(
+        f"view {view} stopped, because retention took {'; '.join(map(str, losses))}",
+        remedy='let it go on without them by on_data_loss="continue", or compute it from what '
+        f"there is: `millstream rebuild {view}`",
+    )

@@ -1,27 +1,37 @@
 """Kafka's records as typed rows, with what is known of each event in hidden columns.
 
 A user's query sees its stream's columns and no others: `SELECT *` gives them alone. The hidden
-ones can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`), and `lineage`
-finds them beneath whatever the user built.
+ones can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`, `_watermark`),
+and `lineage` finds them beneath whatever the user built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream.analyze.catalyst import Catalyst, items, named, quoted
 from millstream.event import ID
+from millstream.event import WATERMARK as WATERMARK_HEADER
 from millstream.model import Stream
 from millstream.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 
 POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
-HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME)
-MARK = "millstream.hidden"  # in a column's metadata
+WATERMARK = "_watermark"
+CLOSED = "_closed"  # windows that end at this time or before take the event no more
+HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME, WATERMARK)
+FROM_HEADERS = ("_id", WATERMARK)
+# In a column's metadata: that it is hidden, and which time it tells. Spark hands a column's
+# metadata on to the windows that are made of it.
+MARK, TIME = "millstream.hidden", "millstream.time"
+
+Time = Literal["event", "stream"]
 
 
 def records(
@@ -39,37 +49,70 @@ def records(
     )
 
 
-def events(records: DataFrame, stream: Stream) -> DataFrame:
+def events(
+    records: DataFrame,
+    stream: Stream,
+    *,
+    slack: timedelta = timedelta(),
+    time: Time = "event",
+) -> DataFrame:
     """A stream's events: the user's columns, and beneath them the hidden ones.
 
-    `_id` is among these if the records have headers, which are costly to read.
+    `_id` and `_watermark` are among these if the records have headers, which are costly to read.
+    An event that is dated too far in the future is left out. Spark's own watermark, by which it
+    ends its state, follows the stream's `time`, and stays `slack` behind the lateness.
     """
+    headers = "headers" in records.columns
     parsed = records.select(
         F.from_json(F.col("value").cast("string"), to_ddl(_as_read(stream.schema))).alias("value"),
         mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
-        mark(F.col("timestamp"), RECEIVED),
-        *([mark(_header(ID), "_id")] if "headers" in records.columns else []),
+        mark(F.col("timestamp"), RECEIVED, time="stream"),
+        *([mark(_header(ID), "_id"), _header(WATERMARK_HEADER).alias("behind")] if headers else ()),
     )
+    if headers:
+        parsed = parsed.select(*(c for c in parsed.columns if c != "behind"), *_behind(stream))
     columns = [
-        _convert(F.col("value").getField(field.name), field.type).alias(field.name)
+        _convert(F.col("value").getField(field.name), field.type).alias(
+            field.name, metadata={TIME: "event"} if field.name == stream.event_time else {}
+        )
         for field in stream.schema.fields
     ]
     event_time = named(stream.event_time) if stream.event_time else F.lit(None)
-    hidden = [named(name) for name in parsed.columns if name in HIDDEN]
+    hidden = [named(name) for name in parsed.columns if name != "value"]
     typed = parsed.select(*columns, *hidden).withColumn(
-        EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME)
+        EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME, time="event")
     )
     if stream.event_time:
-        seconds = stream.lateness.total_seconds()
-        typed = typed.withWatermark(
-            quoted(stream.event_time), f"{round(seconds * 1000)} milliseconds"
-        )
+        typed = typed.filter(_in_time(stream))
+    followed = RECEIVED if time == "stream" else stream.event_time
+    if followed:
+        delay = slack + (stream.lateness if time == "event" else timedelta())
+        typed = typed.withWatermark(quoted(followed), f"{_milliseconds(delay)} milliseconds")
     return hide(typed, [field.name for field in stream.schema.fields])
 
 
+def _behind(stream: Stream) -> list[Column]:
+    """The watermark that an event came behind, if it did, and which windows are closed to it."""
+    written = F.col("behind").try_cast("bigint")
+    watermark = F.when(written.between(EARLIEST, LATEST), written)
+    closed = watermark - _milliseconds(stream.lateness)
+    return [mark(_moment(watermark), WATERMARK), mark(_moment(closed), CLOSED)]
+
+
+def _in_time(stream: Stream) -> Column:
+    """Whether an event is dated no later than a clock that is right within reason can date it."""
+    latest = F.unix_millis(named(RECEIVED)) + _milliseconds(stream.ahead)
+    return named(EVENT_TIME).isNull() | (F.unix_millis(named(EVENT_TIME)) <= latest)
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
 def _header(name: str) -> Column:
-    found = F.filter("headers", lambda header: header.key == name)
-    return F.try_element_at(found, F.lit(1)).getField("value").cast("string")
+    # As text: Spark numbers the lambdas of F.filter, and a plan must look the same in each run.
+    found = F.expr(f"try_element_at(filter(headers, header -> header.key = '{name}'), 1)")
+    return found.getField("value").cast("string")
 
 
 def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
@@ -84,9 +127,9 @@ def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
     return seen
 
 
-def mark(column: Column, name: str) -> Column:
+def mark(column: Column, name: str, time: Time | None = None) -> Column:
     """A hidden column: `lineage` knows it by its mark."""
-    return column.alias(name, metadata={MARK: True})
+    return column.alias(name, metadata={MARK: True, **({TIME: time} if time else {})})
 
 
 def _as_read(schema: Schema) -> Schema:
@@ -128,6 +171,9 @@ def _time(text: Column) -> Column:
     number = text.try_cast("bigint")
     counts_milliseconds = (number >= MILLISECONDS_FROM) | (number <= -MILLISECONDS_FROM)
     milliseconds = F.when(counts_milliseconds, number).otherwise(number * 1000)
+    return F.when(number.isNotNull(), _moment(milliseconds)).otherwise(text.try_cast("timestamp"))
+
+
+def _moment(milliseconds: Column) -> Column:
     # A stream may keep events that do not fit: a count that is no time would end the query.
-    counted = F.when(milliseconds.between(EARLIEST, LATEST), F.timestamp_millis(milliseconds))
-    return F.when(number.isNotNull(), counted).otherwise(text.try_cast("timestamp"))
+    return F.when(milliseconds.between(EARLIEST, LATEST), F.timestamp_millis(milliseconds))

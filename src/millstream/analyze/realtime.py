@@ -20,6 +20,7 @@ from millstream.analyze.catalyst import (
     items,
     leaves,
     name_of,
+    renamed,
     replace_leaves,
 )
 
@@ -107,7 +108,7 @@ def _in_memory(catalyst: Catalyst, leaf: LogicalPlan, stream: Any) -> LogicalPla
     if name_of(leaf) == "LogicalRelation" and name_of(leaf.relation()) == "KafkaRelation":
         # A table that is looked up; to plan for it would ask Kafka for its size.
         empty = catalyst.frame(leaf).sparkSession.createDataFrame([], catalyst.frame(leaf).schema)
-        return _renamed(catalyst, catalyst.analysed(empty), leaf)
+        return renamed(catalyst, catalyst.analysed(empty), leaf)
     if name_of(leaf) != "StreamingRelationV2":
         return leaf
     jvm, none = catalyst.jvm, catalyst.none
@@ -122,19 +123,6 @@ def _in_memory(catalyst: Catalyst, leaf: LogicalPlan, stream: Any) -> LogicalPla
     return catalyst.java(f"{_V2}.StreamingDataSourceV2ScanRelation")(
         relation, scan, leaf.output(), stream, start, none
     )
-
-
-def _renamed(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
-    """The plan with its columns under the identities that those of `like` have."""
-    alias = catalyst.java("org.apache.spark.sql.catalyst.expressions.Alias")
-    aliases = [
-        alias(
-            own, theirs.name(), theirs.exprId(), catalyst.seq([]), catalyst.none, catalyst.seq([])
-        )
-        for own, theirs in zip(items(plan.output()), items(like.output()), strict=True)
-    ]
-    project = catalyst.java("org.apache.spark.sql.catalyst.plans.logical.Project")
-    return project(catalyst.seq(aliases), plan)
 
 
 def _stages(physical: Any, sources: list[LogicalPlan]) -> Stages:

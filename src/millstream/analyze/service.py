@@ -11,20 +11,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import msgspec
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from millstream.analyze.expiry import Expiry
-from millstream.analyze.planner import Planner, enough_slots
+from millstream.analyze.drift.sampler import Drifts
+from millstream.analyze.dropping import drop_noted
+from millstream.analyze.editions import compare, describe_views, topic_of
+from millstream.analyze.keeping import Keeping
+from millstream.analyze.lag import Lags
+from millstream.analyze.planner import Planner, Query, enough_slots
 from millstream.analyze.queries import Queries
+from millstream.analyze.rebuild import Rebuilds
 from millstream.analyze.session import java_process, start_session, task_slots
 from millstream.app import App
-from millstream.audit import Report
-from millstream.errors import MachineError, ViewFailed
+from millstream.audit import Report, ViewCounts, ViewDescription
+from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.home import Home
 from millstream.log.connection import admin, await_broker, client_config
 from millstream.log.topics import audit_topic, ensure_topics, views_topic
@@ -33,6 +39,7 @@ from millstream.settings import Settings
 _LOGGER = logging.getLogger("millstream.analyze")
 _TICK = 0.25
 _KAFKA_PATIENCE = 60.0
+_TELLING = 10.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
@@ -42,9 +49,9 @@ def run(app: App, settings: Settings, home: Home) -> None:
         await_broker(settings.log, _KAFKA_PATIENCE)
         ensure_topics(app, settings.log)
         partitions = _partitions(settings)
-        spark = start_session(
-            settings.analyze, enough_slots(app, settings, partitions), app.name, home.path / "spark"
-        )
+        # Each view may be computed anew beside itself.
+        slots = 2 * enough_slots(app, settings, partitions)
+        spark = start_session(settings.analyze, slots, app.name, home.path / "spark")
         try:
             _Analyze(app, settings, home, spark).run(stopping)
         except (Py4JError, ConnectionError) as error:
@@ -64,58 +71,107 @@ class _Analyze:
         self._producer = Producer(client_config(settings.log, linger_ms=0))
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
         self._started = _now()
+        streams, sample = app.streams.values(), settings.analyze.drift_sample
+        self._drifts = Drifts(app.name, streams, settings.log, sample)
 
     def run(self, stopping: threading.Event) -> None:
-        planner = Planner(self._spark, self._app, self._settings, _partitions(self._settings))
+        partitions = _partitions(self._settings)
+        described = describe_views(self._app.name, self._settings.log)
+        topics = {name: topic_of(self._app.name, each) for name, each in described.items()}
+        planner = Planner(self._spark, self._app, self._settings, partitions, topics=topics)
         queries = planner.queries()
         check_slots(self._spark, planner.plan().slots)
         keeper = Queries(self._spark, self._app, self._settings, self._home.checkpoints)
-        keeper.keep(queries)
-        self._kept = [query.plan for query in queries]
-        for query in queries:
-            value = msgspec.json.encode(query.plan.describe())
-            self._producer.produce(views_topic(self._app.name), value, query.view.name)
+        self._rebuilds = Rebuilds(
+            *(self._spark, self._app, self._settings, self._home, keeper),
+            tell=self._tell,
+            partitions=partitions,
+        )
+        self._rebuilds.serve(query.plan for query in queries)
+        self._lags = Lags(self._app.name, self._settings.log, self._rebuilds.plans)
+        self._deploy(keeper, queries, described)
+        self._rebuilds.clean_up()
         try:
             self._keep(keeper, stopping)
         finally:
+            self._drifts.close()
+            self._lags.close()
             if self._process is None or self._process.poll() is None:
                 # Every task that is ended tells so at length; nothing of it is news.
                 self._spark.sparkContext.setLogLevel("OFF")
+                self._rebuilds.close(patience=2.0)
                 keeper.stop(patience=2.0)
+
+    def _deploy(
+        self, keeper: Queries, queries: list[Query], described: dict[str, ViewDescription]
+    ) -> None:
+        """Go on with the views that are as they were; compute those anew that are not."""
+        anew = []
+        for query in queries:
+            before = described.get(query.view.name)
+            found = compare(query.plan, before)
+            _LOGGER.info("view %s: %s, %s", found.view, found.kind, found.words)
+            # Servers read rows by the pipeline's key: under another, they can't show the old ones.
+            same_key = before is not None and query.plan.describe().key == before.key
+            if found.kind == "incompatible" and same_key and self._rebuilds.can(query.view.name):
+                anew.append(query.view.name)
+                print(f"view {found.view} was changed ({found.words})", flush=True)
+                continue
+            keeper.add(query)
+            value = msgspec.json.encode(query.plan.describe())
+            self._tell(views_topic(self._app.name), query.view.name, value)
+        if anew:
+            self._rebuilds.begin(anew)
+        log, app = self._settings.log, self._app
+        for name in drop_noted(self._home, log, app.name, app.views):
+            words = f"its state is kept: `millstream drop {name}` removes it"
+            print(f"view {name} is not in the pipeline any more; {words}", flush=True)
+
+    def _tell(self, topic: str, key: str, value: bytes | None) -> None:
+        self._producer.produce(topic, value, key)
+        if self._producer.flush(_TELLING):
+            raise LogError(f"cannot write to topic {topic}: no answer in {_TELLING:g} s")
 
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
-        expiry: Expiry | None = None
-        while not stopping.wait(_TICK):
-            if self._process is not None and (code := self._process.poll()) is not None:
-                raise ViewFailed(
-                    f"Spark's JVM ended with code {code}",
-                    remedy="see its lines above; more analyze.driver_memory may help",
-                )
-            keeper.tick()
-            if time.monotonic() - reported >= 1:
-                reported = time.monotonic()
-                self._report(keeper)
-                expiry = self._expire(expiry, ready)
-            if not ready and keeper.settled:
-                ready = True
-                self._home.announce("analyze", spark_pid=java_process(self._spark))
-                views = len(self._app.views)
-                print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
-
-    def _expire(self, expiry: Expiry | None, ready: bool) -> Expiry | None:
-        """Write the ends of rows, once each topic is the one that its query writes to."""
-        if not ready:
-            return None
+        keeping = Keeping(self._settings, self._app, self._rebuilds.plans)
         try:
-            expiry = expiry or Expiry(self._settings.log, self._kept)
-            expiry.tick()
-        except KafkaException as error:
-            _LOGGER.warning("rows end later than they should: %s", error.args[0].str())
-        return expiry
+            while not stopping.wait(_TICK):
+                if self._process is not None and (code := self._process.poll()) is not None:
+                    raise ViewFailed(
+                        f"Spark's JVM ended with code {code}",
+                        remedy="see its lines above; more analyze.driver_memory may help",
+                    )
+                keeper.tick()
+                self._rebuilds.tick()
+                if time.monotonic() - reported >= 1:
+                    reported = time.monotonic()
+                    counts = self._rebuilds.add_to(self._lags.tell(keeper.counts()))
+                    self._report(keeping, counts)
+                    if ready:  # each topic is the one that its query writes to
+                        self._lags.follow(self._rebuilds.plans)
+                        keeping.follow(self._rebuilds.plans)
+                        keeping.tick()
+                if not ready and keeper.settled:
+                    ready = True
+                    self._home.announce(
+                        "analyze",
+                        spark_pid=java_process(self._spark),
+                        pipeline=str(Path(self._app.place.file).resolve()),
+                    )
+                    views = len(self._app.views)
+                    print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
+        finally:
+            keeping.close()
 
-    def _report(self, keeper: Queries) -> None:
-        report = Report("analyze", self._instance, _now(), self._started, views=keeper.counts())
+    def _report(self, keeping: Keeping, views: dict[str, ViewCounts]) -> None:
+        keeping.note(views)
+        report = Report(
+            *("analyze", self._instance, _now(), self._started),
+            streams=keeping.streams(),
+            views=views,
+            drifts=self._drifts.shifted(),
+        )
         with contextlib.suppress(BufferError):  # Kafka is away: the next report tells as much
             self._producer.produce(audit_topic(self._app.name), msgspec.json.encode(report))
         self._producer.poll(0)

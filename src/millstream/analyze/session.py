@@ -94,6 +94,11 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # One budget for all views; without it each state store takes what it likes.
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": _megabytes(
+            settings.state_memory
+        ),
         # Real-time queries can't sort, and a grouped one in micro-batches need not.
         "spark.sql.execution.sortBeforeRepartition": "false",
         # A plan is fingerprinted by its text: none of it may be left out.
@@ -142,6 +147,10 @@ def _child_of_ours() -> Iterator[None]:
         yield
     finally:
         gateway.Popen = popen
+
+
+def _megabytes(size: str) -> str:
+    return str(int(size[:-1]) * (1024 if size.endswith("g") else 1))
 
 
 def _java_options() -> str:

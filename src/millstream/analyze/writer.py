@@ -9,7 +9,7 @@ from millstream.analyze.catalyst import named
 from millstream.analyze.reader import POSITION
 
 # Fixed width, in UTC: times sort as text, and no reader has to guess a zone.
-_JSON = {
+JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
     "timeZone": "UTC",
@@ -18,7 +18,7 @@ _JSON = {
 
 def encode(rows: DataFrame, key: tuple[str, ...] | None) -> DataFrame:
     """The rows as (key, value): JSON, with whatever hidden columns they have inside the value."""
-    value = F.to_json(F.struct(*(named(name) for name in rows.columns)), _JSON)
+    value = F.to_json(F.struct(*(named(name) for name in rows.columns)), JSON)
     if key is not None:
         record_key = _json_array([named(_spelled(name, rows.columns)) for name in key])
     elif POSITION in rows.columns:
@@ -34,7 +34,7 @@ def encode(rows: DataFrame, key: tuple[str, ...] | None) -> DataFrame:
 def _json_array(columns: list[Column]) -> Column:
     if not columns:
         return F.lit("[]")
-    each = [F.to_json(F.array(column), _JSON) for column in columns]
+    each = [F.to_json(F.array(column), JSON) for column in columns]
     if len(each) == 1:
         return each[0]
     # Columns of several types make no array in Spark: so an array of each, joined without brackets.

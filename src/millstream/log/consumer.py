@@ -243,11 +243,33 @@ def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tup
                 return _bounds(consumer, topic, timeout)
             except KafkaException as error:
                 cause = error.args[0]
-                if cause.code() not in PASSING or time.monotonic() > deadline:
+                # Of a topic that is there, a partition is unknown only until its leader answers.
+                passes = cause.code() in PASSING or cause.code() == KafkaError._UNKNOWN_PARTITION
+                if not passes or time.monotonic() > deadline:
                     raise LogError(f"cannot look at topic {topic}: {cause.str()}") from error
                 time.sleep(_WAIT)
     finally:
         consumer.close()
+
+
+def offsets_at(log: LogSettings, topic: str, moment: int, timeout: float = 10.0) -> dict[int, int]:
+    """Per partition, the offset of the first record of that time or later; the end's if none is.
+
+    `moment` is in milliseconds since the epoch. Blocks.
+    """
+    held = bounds(log, topic, timeout)
+    consumer = _consumer(log)
+    try:
+        asked = [TopicPartition(topic, partition, moment) for partition in held]
+        found = consumer.offsets_for_times(asked, timeout=timeout)
+    except KafkaException as error:
+        raise LogError(f"cannot look at topic {topic}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+    return {
+        each.partition: each.offset if each.offset >= 0 else held[each.partition][1]
+        for each in found
+    }
 
 
 def _bounds(consumer: Consumer, topic: str, timeout: float) -> dict[int, tuple[int, int]]:

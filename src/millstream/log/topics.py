@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +27,11 @@ from millstream.log.settings import LogSettings
 
 _SECONDS = 30.0
 _AUDIT_KEPT = timedelta(days=1)
+_FOR_EVER = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
 _SEEN_MARGIN = timedelta(minutes=10)  # beyond the window: clocks differ, and collectors start late
 
 
@@ -36,6 +41,26 @@ def stream_topic(app: str, name: str) -> str:
 
 def view_topic(app: str, name: str) -> str:
     return f"{app}.view.{name}"
+
+
+def changes_topic(app: str, name: str) -> str:
+    """Compacted: what the query of a view gives whose rows are shown otherwise."""
+    return f"{app}.changes.{name}"
+
+
+def panes_topic(app: str, name: str) -> str:
+    """Compacted: which rows of the view were shown and entered, and how far that has got."""
+    return f"{app}.panes.{name}"
+
+
+def ledger_topic(app: str, name: str) -> str:
+    """The view's ledger: kept for ever, because it is right only as a whole."""
+    return f"{app}.ledger.{name}"
+
+
+def written_topic(app: str, view: View) -> str:
+    """The topic that the view's query writes to."""
+    return (changes_topic if view.has_panes else view_topic)(app, view.name)
 
 
 def rejected_topic(app: str, name: str) -> str:
@@ -53,6 +78,22 @@ def audit_topic(app: str) -> str:
 def views_topic(app: str) -> str:
     """Compacted: a `ViewDescription` by view name."""
     return f"{app}.views"
+
+
+def rebuilds_topic(app: str) -> str:
+    """Compacted: what is wished of a view that is computed anew, by view name, until it is done."""
+    return f"{app}.rebuilds"
+
+
+def edition_topic(app: str, name: str, edition: int) -> str:
+    """The topic of a view's rows; each time that it is computed anew beside the one, another."""
+    return f"{view_topic(app, name)}.{edition}" if edition else view_topic(app, name)
+
+
+def edition_of(topic: str) -> int:
+    """Which edition of a view its topic holds."""
+    last = topic.rpartition(".")[2]
+    return int(last) if last.isdigit() else 0
 
 
 def seen_topic(app: str, name: str) -> str:
@@ -89,9 +130,10 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
             seen = _retained(stream.dedup + _SEEN_MARGIN)
             yield Topic(seen_topic(app.name, stream.name), 1, seen)
     for view in app.views.values():
-        yield _view(app.name, view, log)
+        yield from _of_view(app.name, view, log)
     yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_KEPT))
     yield Topic(views_topic(app.name), 1, _compacted(timedelta(0)))
+    yield Topic(rebuilds_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(schemas_topic(app.name), 1, _compacted(timedelta(0)))
 
@@ -115,9 +157,23 @@ def known_topics(log: LogSettings) -> set[str]:
     return _known(admin(log))
 
 
-def recreate_topic(app: App, log: LogSettings, view_name: str) -> str:
-    """Make a view's topic anew, empty and with another id, which is returned."""
-    client, topic = admin(log), _view(app.name, app.views[view_name], log)
+def recreate_topic(app: App, log: LogSettings, view_name: str, edition: int = 0) -> str:
+    """Make what a view's query writes to anew, empty and with another id, which is returned.
+
+    Where its rows are shown otherwise, the topic with those too, and last: whoever shows them until
+    then shows them anew after that.
+    """
+    view = app.views[view_name]
+    shown = replace(_view(app.name, view, log), name=edition_topic(app.name, view_name, edition))
+    if not view.has_panes:
+        return _recreate(shown, log)
+    written = _recreate(_changes(app.name, view, log), log)
+    _recreate(shown, log)
+    return written
+
+
+def _recreate(topic: Topic, log: LogSettings) -> str:
+    client = admin(log)
     old = _ids(client, [topic.name]).get(topic.name)
     if old is not None:
         _settle(client.delete_topics([topic.name]), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
@@ -133,13 +189,35 @@ def recreate_topic(app: App, log: LogSettings, view_name: str) -> str:
     )
 
 
+def delete_topics(log: LogSettings, names: Iterable[str]) -> None:
+    """Delete those of the topics that exist."""
+    client = admin(log)  # answers come as long as it lives
+    if names := list(names):
+        _settle(client.delete_topics(names), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+
+
+def _of_view(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
+    yield _view(app, view, log)
+    if view.has_panes:
+        yield _changes(app, view, log)
+    if view.ledger:
+        yield Topic(ledger_topic(app, view.name), log.partitions, _FOR_EVER)
+    if view.has_panes or view.ledger:
+        yield Topic(panes_topic(app, view.name), 1, _compacted(timedelta(0)))
+
+
 def _view(app: str, view: View, log: LogSettings) -> Topic:
     config = (
         _retained(parse_duration(log.retention))
-        if view.key is None
+        if view.key is None or view.accumulation == "discard"  # what is new adds up only as a whole
         else _compacted(parse_duration(log.history))
     )
     return Topic(view_topic(app, view.name), log.partitions, config)
+
+
+def _changes(app: str, view: View, log: LogSettings) -> Topic:
+    config = _compacted(parse_duration(log.history))
+    return Topic(changes_topic(app, view.name), log.partitions, config)
 
 
 def _retained(kept: timedelta) -> dict[str, str]:

@@ -11,7 +11,9 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 
 
-def write(log: LogSettings, topic: str, records: Mapping[str, bytes], seconds: float) -> None:
+def write(
+    log: LogSettings, topic: str, records: Mapping[str, bytes | None], seconds: float
+) -> None:
     """Write values by their keys; the in-sync replicas have all of them when it returns. Blocks.
 
     LogError if they have not in so many seconds; some may be in the log nevertheless.

@@ -1,4 +1,4 @@
-"""Rows that a view keeps for a time only."""
+"""The life of rows: how they become final and corrected, and how they end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.analyze.expiry import ENDS, End, Expiry, Lives, Place, Return
+from millstream.analyze.closer import Closer
+from millstream.analyze.lives import ENDS, End, Lives, Place, Return
 from millstream.analyze.plan import ViewPlan
 from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.store.table import Table
@@ -124,6 +126,121 @@ def test_a_row_that_comes_anew_after_its_end_ends_anew() -> None:
     assert lives.ends(now=6000) == [End(Place("t", 0, KEY), offset=2)]
 
 
+def window(end: int) -> dict[str, str]:
+    return {"start": "1970-01-01T00:00:00.000000Z", "end": f"1970-01-01T00:00:{end:02}.000000Z"}
+
+
+def claimed(lives: Lives, watermark: int) -> list[bytes]:
+    """What is written at that watermark, after it was claimed."""
+    lives.claimed |= lives.claims({"t": watermark})
+    return [each.value for each in lives.statements({"t": watermark})]
+
+
+def test_a_row_is_final_when_the_watermark_has_passed_its_window() -> None:
+    lives = Lives([view(window="w", keep_ms=None)])
+    lives.apply(row(0, 0, w=window(10), _revision=1))
+    assert claimed(lives, 9_999) == []
+    (value,) = claimed(lives, 10_000)
+    assert json.loads(value) == {"w": window(10), "_revision": 1, "_state": "final"}
+    assert claimed(lives, 11_000) == [], "it is on its way"
+
+
+def test_a_newer_row_of_a_window_that_was_final_is_corrected() -> None:
+    lives = Lives([view(window="w", keep_ms=None)])
+    lives.apply(row(0, 0, w=window(10), _revision=1))
+    (value,) = claimed(lives, 10_000)
+    lives.apply(Record("t", 0, 1, 0, KEY, value, ()))
+    lives.apply(row(2, 0, w=window(10), _revision=2))
+    (value,) = claimed(lives, 10_000)
+    assert json.loads(value) == {"w": window(10), "_revision": 2, "_state": "corrected"}
+
+
+def test_a_row_that_appears_when_its_window_was_closed_corrects_that_there_was_none() -> None:
+    lives = Lives([view(window="w", keep_ms=None)])
+    lives.apply(row(0, 0, w=window(10), _revision=1))
+    claimed(lives, 10_000)
+    other = Record("t", 0, 1, 0, b'["y"]', row(1, 0, w=window(9), _revision=1).value, ())
+    lives.apply(other)
+    assert [json.loads(each)["_state"] for each in claimed(lives, 10_000)] == ["corrected"]
+
+
+def test_what_cannot_change_any_more_is_not_held() -> None:
+    lives = Lives([view(window="w", keep_ms=None)])
+    for number in range(100):
+        value = row(number, number, w=window(10), _revision=1, text="x" * 1000).value
+        lives.apply(Record("t", 0, number, number, f'["{number}"]'.encode(), value, ()))
+    for number, value in enumerate(claimed(lives, 10_000)):
+        lives.apply(Record("t", 0, 100 + number, 200, f'["{number}"]'.encode(), value, ()))
+    assert (len(lives), lives.held_bytes) == (100, 0), "final: only how new it is"
+    lives.forget({"t": 69_999}, {"t": 10**9})
+    lives.forget({"t": 10**9}, {"t": 59_999})
+    assert len(lives) == 100, "an event may come, or Spark repeat what it has not committed"
+    lives.forget({"t": 70_000}, {"t": 60_100})
+    assert len(lives) == 0
+    lives.apply(row(200, 0, w=window(10), _revision=2))
+    assert [json.loads(each)["_state"] for each in claimed(lives, 10**9)] == ["corrected"]
+
+
+def test_what_has_ended_is_forgotten_when_spark_can_repeat_it_no_more() -> None:
+    lives = Lives([view()])
+    lives.apply(row(0, timestamp=0, n="x" * 1000))
+    lives.ends(now=1000)
+    lives.apply(tombstone(1, ends=0))
+    assert (len(lives), lives.held_bytes) == (1, 0)
+    lives.forget({}, {"t": 60_000})
+    assert len(lives) == 1
+    lives.forget({}, {"t": 60_001})
+    assert len(lives) == 0
+
+
+def test_states_get_into_the_log_and_a_new_closer_goes_on_with_them(
+    log_settings: LogSettings, app_name: str, eventually: Any
+) -> None:
+    topic = f"{app_name}.windows"
+    admin = AdminClient(client_config(log_settings))
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    producer = Producer(client_config(log_settings, linger_ms=0))
+    table, read = Table(keyed=True, stateful=True), 0
+
+    def spark(revision: int, key: str = "x") -> None:
+        value = {"w": window(10), "n": revision, "_revision": revision}
+        producer.produce(topic, json.dumps(value), json.dumps([key]))
+        assert producer.flush(10) == 0
+
+    def becomes(watermark: int, *rows: tuple[int, str]) -> None:
+        def is_so() -> bool:
+            nonlocal read
+            closer.tick({"v": watermark})
+            end = bounds(log_settings, topic)[0][1]
+            for record in read_range(log_settings, topic, 0, read, end):
+                read = record.offset + 1
+                table.apply(*record[1:6])
+            return [(r["n"], r["_state"]) for r in table.rows.values()] == list(rows)
+
+        eventually(is_so)
+
+    views = [view(topic, window="w", keep_ms=None)]
+    closer = Closer(log_settings, app_name, views)
+    spark(1)
+    becomes(9_000, (1, "provisional"))
+    becomes(10_000, (1, "final"))
+    spark(2)  # and the closer dies before it has seen it
+    closer.close()
+    closer = Closer(log_settings, app_name, views)
+    becomes(10_000, (2, "corrected"))
+
+    def is_stated() -> bool:  # in the log, where those who come later find it
+        closer.tick({"v": 10_000})
+        return bounds(log_settings, topic)[0][1] == 4
+
+    eventually(is_stated)
+    closer.close()
+    closer = Closer(log_settings, app_name, views)
+    spark(1, "late")  # there was no such row when its window was closed, before the restart
+    becomes(10_000, (2, "corrected"), (1, "corrected"))
+    closer.close()
+
+
 def test_tombstones_reach_the_row_s_own_partition_and_survive_a_restart(
     log_settings: LogSettings, app_name: str, eventually: Any
 ) -> None:
@@ -155,14 +272,14 @@ def test_tombstones_reach_the_row_s_own_partition_and_survive_a_restart(
         return found
 
     for clock, gone in ((now, {1, 2}), (now, {1, 2}), (now + 5000, {0, 1, 2})):
-        expiry = Expiry(log_settings, views, clock=lambda clock=clock: clock)  # type: ignore[misc]
+        closer = Closer(log_settings, app_name, views, clock=lambda clock=clock: clock)  # type: ignore[misc]
         expected = {(number, f'["{number}"]') for number in gone}
 
-        def ended(expiry: Expiry = expiry, expected: set[tuple[int, str]] = expected) -> bool:
-            expiry.tick()
+        def ended(closer: Closer = closer, expected: set[tuple[int, str]] = expected) -> bool:
+            closer.tick()
             found = [(p, k) for p, k, value in records() if value is None]
             assert len(found) == len(set(found)), "a row ended twice"
             return set(found) == expected
 
         eventually(ended)
-        expiry.close()
+        closer.close()

@@ -1,0 +1,112 @@
+"""All that `analyze` does beside Spark: watermarks, late events, rows' states, panes, ledgers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from confluent_kafka import KafkaException
+
+from millstream.analyze.closer import Closer
+from millstream.analyze.lives import stateful
+from millstream.analyze.pace import Pace, Progress
+from millstream.analyze.panes.keeper import Keeper
+from millstream.analyze.panes.tasks import tasks
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.timekeeper import Timekeeper, streams_of
+from millstream.app import App
+from millstream.audit import StreamCounts, ViewCounts
+from millstream.duration import parse_duration
+from millstream.errors import LogError
+from millstream.settings import Settings
+
+_LOGGER = logging.getLogger("millstream.analyze")
+
+
+class Keeping:
+    """Call `note` and then `tick` about once a second, from one thread."""
+
+    def __init__(self, settings: Settings, app: App, views: Iterable[ViewPlan]) -> None:
+        self._settings, self._app = settings, app
+        self._views = {view.name: view for view in views}
+        self._stateful = {view.name for view in stateful(self._views.values())}
+        idle = parse_duration(settings.analyze.idle)
+        self._timekeeper = Timekeeper(settings.log, app, self._views.values(), idle)
+        self._timekeeper.start()
+        self._pace = Pace()
+        self._closer: Closer | None = None
+        self._keepers: dict[str, Keeper] | None = None
+        self._watermarks: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+
+    def streams(self) -> dict[str, StreamCounts]:
+        """What is told of the streams."""
+        return self._timekeeper.counts()
+
+    def follow(self, views: Iterable[ViewPlan]) -> None:
+        """Go on with these: a view may have gone over to another topic."""
+        fresh = {view.name: view for view in views}
+        if fresh != self._views:
+            self._views = fresh
+            if self._closer is not None:
+                self._closer.close()
+                self._closer = None
+
+    def note(self, counts: dict[str, ViewCounts]) -> None:
+        """Take in how the queries are, and put the views' watermarks there."""
+        now = time.monotonic()
+        self._pace.note(now, self._timekeeper.reached())
+        for name, each in counts.items():
+            self._committed[name] = each.read_at
+            each.watermark = self._watermarks[name] = self._watermark(name, each, now)
+            if not each.error and self._keepers is not None and name in self._keepers:
+                each.error = self._keepers[name].error
+
+    def tick(self) -> None:
+        """Write the states and ends of rows that are due; see that panes and ledgers are kept."""
+        if self._keepers is None:
+            due = tasks(self._app, self._views.values())
+            self._keepers = {task.view: Keeper(self._settings.log, task) for task in due}
+        try:
+            if self._closer is not None and not self._closer.is_current():
+                self._closer.close()
+                self._closer = None  # a view has another topic: its rows begin anew
+            if self._closer is None:
+                self._closer = Closer(self._settings.log, self._app.name, self._views.values())
+            self._closer.tick(self._watermarks, self._committed)
+        except KafkaException as error:
+            _LOGGER.warning("rows end later than they should: %s", error.args[0].str())
+        except LogError as error:
+            _LOGGER.warning("rows end later than they should: %s", error.message)
+
+    def close(self) -> None:
+        for keeper in (self._keepers or {}).values():
+            keeper.close()
+        self._timekeeper.close()
+        if self._closer is not None:
+            self._closer.close()
+
+    def _watermark(self, name: str, counts: ViewCounts, now: float) -> int:
+        if name not in self._stateful:  # no row waits for it
+            return self._timekeeper.view_watermark(name)
+        if self._closer is None:
+            return 0
+        spec = self._views[name].window_spec
+        progress = Progress(
+            read=counts.read,
+            received=_milliseconds(self._closer.received(name)),
+            quiet=self._closer.quiet_seconds(name),
+            is_real_time=self._views[name].mode == "real_time",
+            is_running=counts.state == "running",
+            by_stream_time=spec is not None and spec.time == "stream",
+        )
+        return self._pace.watermark(name, streams_of(self._app, name), progress, now)
+
+
+def _milliseconds(moment: str) -> int:
+    try:
+        return round(datetime.fromisoformat(moment).timestamp() * 1000)
+    except ValueError:  # none yet
+        return 0

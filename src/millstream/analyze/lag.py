@@ -1,0 +1,154 @@
+"""How far each view is behind its inputs, whether that grows, and when it will have caught up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from millstream.analyze.plan import ViewPlan
+from millstream.audit import Report, Trend, ViewCounts
+from millstream.log.connection import client_config
+from millstream.log.consumer import END, Reader
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic
+
+_LOGGER = logging.getLogger("millstream.analyze")
+_EVERY = 2.0
+_SECONDS = 5.0
+_SPAN = 30.0  # seconds that a trend is taken from
+_STEADY = 0.1  # a change by less than this share of it is none
+
+
+class Lag(NamedTuple):
+    """Events between where a view is and the ends of its inputs, at most."""
+
+    behind: int
+    seconds: float
+    trend: Trend
+    catch_up: float | None  # seconds until it is 0 at this rate; None if it does not shrink
+
+
+class Course:
+    """How one view's lag went lately."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, behind: int) -> tuple[Trend, float | None]:
+        """The trend with this measurement, and the seconds until it is 0 if it shrinks."""
+        self._seen.append((now, behind))
+        while now - self._seen[0][0] > _SPAN:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        change = behind - before
+        if now == since or abs(change) <= _STEADY * max(before, behind):
+            return "steady", None
+        if change > 0:
+            return "growing", None
+        return "shrinking", round(behind * (now - since) / -change, 1)
+
+
+class Lags(threading.Thread):
+    """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
+
+    Where a view is: the furthest of what its checkpoint says, what the newest rows at the servers
+    came from, and when the newest event in them was received. In a real-time query the first one is
+    up to a checkpoint interval old.
+    """
+
+    def __init__(self, app: str, log: LogSettings, plans: Iterable[ViewPlan]) -> None:
+        super().__init__(name="lags", daemon=True)
+        self._log = log
+        self._streams = f"{app}.stream."
+        self._reads = {plan.name: plan.reads for plan in plans}
+        self._courses = {name: Course() for name in self._reads}
+        self._counts: Mapping[str, ViewCounts] = {}
+        self._served: dict[str, ViewCounts] = {}
+        self._lags: dict[str, Lag] = {}
+        self._is_over = threading.Event()
+        self._reports = Reader(log, {(audit_topic(app), 0): END}, self._take)
+        self.start()
+
+    def follow(self, plans: Iterable[ViewPlan]) -> None:
+        """What the views read from now on: a view that was rebuilt has another topic."""
+        self._reads = {plan.name: plan.reads for plan in plans}
+
+    def tell(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
+        """The same counts with the lag as it was measured last."""
+        self._counts = counts
+        for name, lag in self._lags.items():
+            if (view := counts.get(name)) is not None:
+                view.behind, view.behind_s = lag.behind, lag.seconds
+                view.trend, view.catch_up_s = lag.trend, lag.catch_up
+        return counts
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._reports.close()
+
+    def run(self) -> None:
+        config = client_config(self._log, group_id="millstream", enable_auto_commit=False)
+        consumer = Consumer(config)
+        while not self._is_over.wait(_EVERY):
+            try:
+                self._measure(consumer)
+            except KafkaException as error:
+                _LOGGER.debug("cannot measure how far views are behind: %s", error.args[0].str())
+        consumer.close()
+
+    def _take(self, records: list[Record]) -> None:
+        for record in records:
+            try:
+                report = msgspec.json.decode(record.value or b"", type=Report)
+            except msgspec.MsgspecError:
+                continue  # of another version of us
+            if report.tier == "serve":
+                self._served.update(report.views)
+
+    def _measure(self, consumer: Consumer) -> None:
+        topics = {topic for reads in self._reads.values() for topic in reads}
+        held = {topic: _held(consumer, topic) for topic in topics}
+        for name, reads in self._reads.items():
+            counts = self._counts.get(name)
+            if counts is None:
+                continue
+            served = self._served.get(name, ViewCounts())
+            behind = 0
+            for topic in reads:
+                by_time = self._by_time(consumer, topic, held[topic], served.newest_received_at)
+                for partition, (oldest, end) in held[topic].items():
+                    known = (counts.read, served.read, {topic: by_time})
+                    at = max(each.get(topic, {}).get(str(partition), oldest) for each in known)
+                    behind += max(0, end - at)
+            newest = max(served.newest_received_at, counts.read_at)
+            seconds = time.time() - newest / 1000 if behind and newest else 0.0
+            trend, catch_up = self._courses[name].add(time.monotonic(), behind)
+            self._lags[name] = Lag(behind, round(max(0.0, seconds), 1), trend, catch_up)
+
+    def _by_time(
+        self, consumer: Consumer, topic: str, held: Mapping[int, tuple[int, int]], newest: int
+    ) -> dict[str, int]:
+        """The offsets behind the newest event that is in the view, as events were received."""
+        if not newest or not topic.startswith(self._streams):
+            return {}
+        asked = [TopicPartition(topic, partition, newest + 1) for partition in held]
+        found = consumer.offsets_for_times(asked, timeout=_SECONDS)
+        return {
+            str(p.partition): p.offset if p.offset >= 0 else held[p.partition][1] for p in found
+        }
+
+
+def _held(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    partitions = consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions
+    return {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), _SECONDS)
+        for partition in partitions
+    }

@@ -1,0 +1,117 @@
+"""What is entered into a view's ledger."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from tests.analyze.panes.bench import Bench
+
+
+def kinds(bench: Bench) -> list[tuple[str, int]]:
+    return [(entry.kind, int(entry.amounts["n"])) for entry in bench.entries]
+
+
+def final(**options: str) -> Bench:
+    """A view with one final row."""
+    bench = Bench(**options)  # type: ignore[arg-type]
+    bench.row("a", 5, 0.1)
+    bench.keep()
+    assert bench.entries == []
+    bench.state()
+    bench.keep()
+    return bench
+
+
+def test_a_row_is_entered_once_it_is_final() -> None:
+    bench = final()
+    (entry,) = bench.entries
+    assert (entry.kind, entry.key, entry.reason) == ("assertion", ["a"], [])
+    assert entry.amounts == {"n": 5, "total": Decimal("0.1")}
+    assert entry.at == "1970-01-01T00:00:00.000Z"
+
+
+def test_a_correction_takes_back_what_was_entered_and_names_the_late_events() -> None:
+    bench = final()
+    bench.row("a", 6, 0.3, _late=["x"])
+    bench.row("a", 7, 0.4, _late=["x", "y"])
+    bench.keep()
+    assert kinds(bench) == [
+        ("assertion", 5),
+        ("retraction", 5),
+        ("assertion", 6),
+        ("retraction", 6),
+        ("assertion", 7),
+    ]
+    assert [entry.reason for entry in bench.entries] == [[], ["x"], ["x"], ["y"], ["y"]]
+    assert bench.balance() == {"a": {"n": 7, "total": Decimal("0.4")}}
+
+
+def test_entries_of_the_same_have_the_same_id_and_others_have_others() -> None:
+    one, other = final(), final(accumulation="retract")
+    for bench in (one, other):
+        bench.row("a", 6)
+        bench.keep()
+    assert [entry.id for entry in one.entries] == [entry.id for entry in other.entries]
+    assert len({entry.id for entry in one.entries}) == 3
+
+
+def test_whatever_is_shown_the_whole_row_is_entered() -> None:
+    bench = final(accumulation="discard")
+    bench.row("a", 6)
+    bench.keep()
+    assert kinds(bench) == [("assertion", 5), ("retraction", 5), ("assertion", 6)]
+
+
+def test_a_replay_of_the_same_query_enters_nothing_twice() -> None:
+    bench = final()
+    bench.anew("g")
+    for revision in range(1, 6):
+        bench.row("a", revision)
+        bench.state()
+    bench.keep()
+    assert kinds(bench) == [("assertion", 5)]
+    bench.row("a", 6)
+    bench.keep()
+    assert bench.balance()["a"]["n"] == 6
+
+
+def test_rows_that_ended_are_not_entered_again_by_a_replay() -> None:
+    bench = final()
+    bench.record("a", None)
+    bench.keep()
+    bench.anew("g")
+    bench.row("a", 5)
+    bench.state()
+    bench.keep()
+    assert kinds(bench) == [("assertion", 5)]
+
+
+def test_a_changed_query_corrects_what_it_gives_otherwise_and_back() -> None:
+    bench = final()
+    for generation, revision in (("other", 3), ("g", 5)):
+        bench.anew(generation)
+        bench.row("a", revision, 0.1)
+        bench.state()
+        bench.keep()
+    assert kinds(bench) == [
+        *(("assertion", 5), ("retraction", 5)),
+        *(("assertion", 3), ("retraction", 3)),
+        ("assertion", 5),
+    ]
+    assert len({entry.id for entry in bench.entries}) == 5
+
+
+def test_a_changed_query_that_gives_the_same_enters_nothing() -> None:
+    bench = final()
+    bench.anew("other")
+    bench.row("a", 5, 0.1)
+    bench.state()
+    bench.keep()
+    assert kinds(bench) == [("assertion", 5)]
+
+
+def test_what_is_no_number_is_no_amount() -> None:
+    bench = Bench()
+    bench.record("a", b'{"n":null,"total":"NaN","_revision":1,"_state":"final"}')
+    bench.keep()
+    assert bench.balance() == {"a": {"n": 0, "total": 0}}
