@@ -52,10 +52,14 @@ class Plan:
 
     def body(self, post: int) -> bytes:
         at = self.due(post) // 1_000_000
-        return "\n".join(
-            f'{{"id":{n},"key":{n % KEYS},"at":{at},"city":"{CITIES[n % 8]}","text":"{TEXT}"}}'
-            for n in self.ids(post)
-        ).encode()
+        return b"\n".join(event(n, at) for n in self.ids(post))
+
+
+def event(n: int, at: int) -> bytes:
+    """The n-th event, at a time in milliseconds since the epoch."""
+    return (
+        f'{{"id":{n},"key":{n % KEYS},"at":{at},"city":"{CITIES[n % 8]}","text":"{TEXT}"}}'
+    ).encode()
 
 
 def batch_size(rate: int) -> int:

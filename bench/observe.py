@@ -91,12 +91,26 @@ async def watching(
             await watcher
 
 
-def logged(bootstrap: str, topic: str) -> Sightings:
+class Rows:
     """When each record of a topic was written, by its time-stamp (milliseconds)."""
-    log, sightings = LogSettings(bootstrap=bootstrap), Sightings()
-    decode = msgspec.json.Decoder(_Row).decode
-    for partition, (start, stop) in bounds(log, topic).items():
-        for record in read_range(log, topic, partition, start, stop):
-            if record.value is not None:
-                sightings.add(decode(record.value).id, record.timestamp * 1_000_000)
-    return sightings
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._log, self._topic = LogSettings(bootstrap=bootstrap), topic
+        self._read: dict[int, int] = {}  # by partition, up to where
+        self._decode = msgspec.json.Decoder(_Row).decode
+        self.seen = Sightings()
+
+    def look(self) -> Sightings:
+        """Read what has come since the last look; all that was seen."""
+        for partition, (start, stop) in bounds(self._log, self._topic).items():
+            start = max(start, self._read.get(partition, 0))
+            for record in read_range(self._log, self._topic, partition, start, stop):
+                if record.value is not None:
+                    self.seen.add(self._decode(record.value).id, record.timestamp * 1_000_000)
+            self._read[partition] = stop
+        return self.seen
+
+
+def logged(bootstrap: str, topic: str) -> Sightings:
+    """When each record that is in a topic now was written."""
+    return Rows(bootstrap, topic).look()

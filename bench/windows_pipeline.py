@@ -1,0 +1,35 @@
+"""What bench.windows runs: one view of one kind of window, in one mode, chosen by environment."""
+
+import os
+from typing import cast
+
+from millstream import App
+from millstream.app import Mode
+
+KIND = os.environ.get("BENCH_KIND", "tumbling")
+MODE = cast(Mode, os.environ.get("BENCH_MODE", "auto"))
+WINDOWS = {
+    "tumbling": "window(at, '1 minute')",
+    "sliding": "window(at, '1 minute', '10 seconds')",
+    "session": "session_window(at, '500 milliseconds')",
+    "count": "count_window(5)",
+}
+
+app = App(f"bench_{KIND}_{MODE}")
+app.stream(
+    "events",
+    schema="id LONG, key INT, at TIMESTAMP, city STRING, text STRING",
+    key="key",
+    event_time="at",
+)
+# A count's rows come once, when it is full: a stream of them.
+KEY = ["window", "key"] if KIND != "count" else None
+app.view(
+    "windowed",
+    sql=f"""
+        SELECT {WINDOWS[KIND]} AS window, key, count(*) AS n, max(id) AS id
+        FROM events GROUP BY {WINDOWS[KIND]}, key
+    """,
+    key=KEY,
+    mode=MODE,
+)
