@@ -5,7 +5,7 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup setup-test dashboard bench bench-collect soak lock clean
+.PHONY: help demo test check setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -15,7 +15,7 @@ demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on ht
 		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE) --late 0.01 --broken 0.01"
 
 test: setup-test check ## everything: checks, then all tests
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	cd dashboard && npm test
 
 check: setup-test ## formatting, lint, types, imports between tiers
@@ -41,9 +41,17 @@ bench-collect: setup ## measure only what the collector takes in, and how soon i
 	$(BIN)/python -m bench.collect --write
 	$(BIN)/python -m bench.recovery --write
 
+bench-windows: setup ## measure each kind of window, and PyFlink beside it; fetches PyFlink once
+	$(BIN)/python -m bench.windows
+
 MINUTES ?= 10
 soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and then count
 	$(BIN)/python -m tests.collect.crashing --minutes $(MINUTES)
+
+ROUNDS ?= 5
+soak-time: setup-test ## run the examples of time ROUNDS times (5), each time with other events
+	for seed in $$(shuf -i 1-1000000 -n $(ROUNDS)); do \
+		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; done
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11

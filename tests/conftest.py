@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out among two processes: whole systems, Spark's, then the rest by file.
+    """Whole systems first, then Spark's, then the rest: the longest must not come last.
 
-    The longest come first, and two whole systems never run at once.
+    `make test` shares the tests out among two processes file by file, so that what a file's tests
+    have in common is started once, and they run in order.
     """
-    for item in items:
-        folder = item.path.relative_to(_TESTS).parts[0]
-        uses_spark = folder == "analyze" or "spark" in getattr(item, "fixturenames", ())
-        group = folder if folder == "end_to_end" else "spark" if uses_spark else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
-    order = ["end_to_end", "spark"]
 
     def turn(item: pytest.Item) -> int:
-        marker = item.get_closest_marker("xdist_group")
-        assert marker is not None
-        return order.index(marker.args[0]) if marker.args[0] in order else len(order)
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder == "end_to_end":
+            return 0
+        return 1 if folder == "analyze" or "spark" in getattr(item, "fixturenames", ()) else 2
 
     items.sort(key=turn)
 

@@ -77,6 +77,7 @@ def test_what_is_left_out_has_the_documented_default(tmp_path: Path) -> None:
     stream = app.streams["s"]
     assert (stream.key, stream.event_time, stream.source) == (None, None, None)
     assert (stream.lateness, stream.retention) == (timedelta(), timedelta(days=7))
+    assert stream.ahead == timedelta(minutes=1)
     assert stream.delivery == "exactly_once"
 
 
@@ -156,6 +157,7 @@ MISTAKES = {
         *(4, "lateness: 'soon' is not a duration", "'10 minutes'"),
     ),
     'app.stream("s", schema="x INT", lateness="1 hour")': (4, "no event_time to be late by"),
+    'app.stream("s", schema="x INT", ahead="1 hour")': (4, "no event_time to be ahead by"),
     'app.stream("s", schema="x INT", retention="0 days")': (4, "retention of nothing"),
     'app.stream("s", schema="x INT", retention=7)': (4, "'7' is not a duration"),
     'app.stream("s", schema="x INT", delivery="exactly-once")': (4, "did you mean 'exactly_once'?"),

@@ -21,7 +21,7 @@ CREATE STREAM rsvps (
   price DECIMAL(10, 2),
   `group` STRUCT<city: STRING>
 ) WITH (
-  key = 'id', event_time = 'at', lateness = '10 minutes', delivery = 'at_least_once',
+  key = 'id', event_time = 'at', lateness = '10 minutes', ahead = '5 s', delivery = 'at_least_once',
   retention = '1 day', source = 'ws://127.0.0.1:8600/rsvps', description = 'Answers'
 );
 
@@ -51,6 +51,7 @@ def test_a_script_gives_the_same_model_as_python(tmp_path: Path) -> None:
     )
     assert (stream.key, stream.event_time) == ("id", "at")
     assert (stream.lateness, stream.retention) == (timedelta(minutes=10), timedelta(days=1))
+    assert stream.ahead == timedelta(seconds=5)
     assert (stream.delivery, stream.description) == ("at_least_once", "Answers")
     assert stream.source == WebSocketSource("ws://127.0.0.1:8600/rsvps")
     assert stream.place == Place(str(path), 2)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.sql import read_query
+from millstream.sql import in_spark, read_query
+from millstream.windows import marker
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_the_result_columns_are_known_unless_there_is_a_star(
         ("SELECT max(x) AS x FROM r", True),
         ("SELECT DISTINCT city FROM r", True),
         ("SELECT n FROM (SELECT count(*) AS n FROM r)", True),
+        ("SELECT count_window(3) AS w, count(*) AS n FROM r GROUP BY count_window(3)", False),
         ("SELECT city, upper(name) AS x FROM r WHERE n > 3", False),
         ("SELECT explode(topics) AS topic FROM r", False),
     ],
@@ -115,3 +117,33 @@ WORDS = [
 def test_no_text_whatever_raises_anything_but_a_pipeline_error(text: str, select: bool) -> None:
     with contextlib.suppress(PipelineError):
         read_query(f"SELECT {text}" if select else text)
+
+
+def test_windows_by_count_are_written_in_a_way_that_spark_takes() -> None:
+    sql = "SELECT Count_Window (5 , 2) AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
+    assert in_spark(sql) == f"SELECT {marker(5, 2)} AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
+    assert in_spark("SELECT 1 FROM r") == "SELECT 1 FROM r"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("count_window()", "not given a number of events; write count_window(100)"),
+        ("count_window('5')", "not given a number of events"),
+        ("count_window(2.5)", "not given a number of events"),
+        ("count_window(1, 2, 3)", "not given a number of events"),
+        ("count_window(n)", "not given a number of events"),
+        ("count_window(0)", "size 0; write a number of events from 1 to 100,000"),
+        ("count_window(5, 100001)", "every 100001; write a number"),
+    ],
+)
+def test_a_window_by_count_that_cannot_be_is_told_with_its_line(call: str, message: str) -> None:
+    with pytest.raises(PipelineError) as raised:
+        read_query(f"SELECT 1 AS x\nFROM r GROUP BY {call}")
+    assert message in str(raised.value)
+    assert raised.value.line == 2
+
+
+def test_a_window_by_count_that_is_selected_needs_a_name() -> None:
+    with pytest.raises(PipelineError, match="has no name; write … AS window"):
+        read_query("SELECT count_window(5), count(*) AS n FROM r GROUP BY 1")

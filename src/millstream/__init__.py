@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from millstream import windows
     from millstream.app import App
     from millstream.errors import MillstreamError
     from millstream.source import (
@@ -45,6 +46,7 @@ __all__ = [
     "TcpListener",
     "UdpSource",
     "WebSocketSource",
+    "windows",
 ]
 __version__ = "0.1.0"
 
@@ -69,6 +71,8 @@ def __getattr__(name: str) -> Any:
     # and what they stand on takes longer to import than the answer to take.
     from importlib import import_module
 
+    if name == "windows":
+        return import_module("millstream.windows")
     if name not in _HOMES:
         raise AttributeError(f"module 'millstream' has no attribute {name!r}")
     return getattr(import_module(f"millstream.{_HOMES[name]}"), name)

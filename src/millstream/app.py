@@ -9,9 +9,10 @@ from typing import Any, Never, TypeVar, overload
 from millstream.declare import check_name, declare_stream, declare_view
 from millstream.errors import PipelineError
 from millstream.graph import check_graph, in_order
-from millstream.model import Delivery, Mode, OnInvalid, Reading, Stream, View
+from millstream.model import Delivery, Mode, OnDataLoss, OnInvalid, Reading, Stream, View
 from millstream.place import Call, Place, Statement, mistake
 from millstream.source import Source
+from millstream.trigger import Accumulation
 
 __all__ = ["App", "Delivery", "Mode", "OnInvalid", "Place", "Reading", "Stream", "View"]
 
@@ -46,6 +47,7 @@ class App:
         key: str | None = None,
         event_time: str | None = None,
         lateness: str | timedelta = "0 seconds",
+        ahead: str | timedelta = "1 minute",
         delivery: Delivery = "exactly_once",
         retention: str | timedelta = "7 days",
         source: Source | str | None = None,
@@ -62,6 +64,7 @@ class App:
         key: the column by which events are spread over partitions; order holds per key.
         event_time: the TIMESTAMP column that says when an event happened.
         lateness: how long a window waits for events that come late.
+        ahead: how far in the future an event may be dated; beyond, it is set aside.
         delivery: what holds when something dies: exactly_once, at_least_once or at_most_once.
         retention: how long the log keeps events.
         source: where the collector pulls events from, or its URL; posting works as well.
@@ -75,6 +78,7 @@ class App:
             "key": key,
             "event_time": event_time,
             "lateness": lateness,
+            "ahead": ahead,
             "delivery": delivery,
             "retention": retention,
             "source": source,
@@ -100,6 +104,10 @@ class App:
         keep: str | timedelta | None = None,
         mode: Mode = "auto",
         reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
         description: str = "",
         **unknown: Never,
     ) -> View: ...
@@ -113,6 +121,10 @@ class App:
         keep: str | timedelta | None = None,
         mode: Mode = "auto",
         reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Callable[[Function], Function]: ...
@@ -126,6 +138,10 @@ class App:
         mode: Mode = "auto",
         sql: str | None = None,
         reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Any:
@@ -137,6 +153,11 @@ class App:
         mode: real_time or micro_batch forces one; auto takes real_time where Spark can.
         sql: a SELECT in Spark SQL over streams and views.
         reads: how each table among the inputs is read: its "changes", or as "reference".
+        on_data_loss: continue or stop when retention took events before the view came to them.
+        trigger: when a row is shown: 'every change', 'every 10 seconds', 'every 100 events',
+            'when n > 100', 'at the watermark'.
+        accumulation: what it shows: accumulate, discard (what is new), retract (old, then new).
+        ledger: counts and sums of which each final row is entered, and each correction.
         """
         call = Call.of_user()
         if callable(name):
@@ -146,6 +167,10 @@ class App:
             "keep": keep,
             "mode": mode,
             "reads": reads,
+            "on_data_loss": on_data_loss,
+            "trigger": trigger,
+            "accumulation": accumulation,
+            "ledger": ledger,
             "description": description,
             **unknown,
         }

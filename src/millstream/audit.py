@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 Tier = Literal["collect", "analyze", "serve", "command"]
+Trend = Literal["", "steady", "growing", "shrinking"]
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -43,6 +44,18 @@ class StreamCounts(msgspec.Struct, omit_defaults=True):
     latency_ms: Latency | None = None  # received to acknowledged
     journaled_ms: Latency | None = None  # received to on disk
     sent_ms: Latency | None = None  # received to handed to Kafka
+    # Of a stream with event time; from here on, nothing adds up with the counts above.
+    watermark: int = 0  # milliseconds since the epoch, 0 if unknown
+    out_of_order: int = 0  # sent on after one that is dated later
+    future: int = 0  # dated further ahead than the stream allows; they are in the log
+    skew_ms: Latency | None = None  # received minus event time; below 0 is ahead
+    # By analyze, of all events in the stream's topic since it first read that:
+    in_order: int = 0  # no window missed them
+    late: int = 0  # in the late topic, for a window missed them
+    broken: int = 0  # there too: they have no event time
+    lost: int = 0  # retention took them before they were read
+    read: dict[str, int] = {}  # partition → the next offset to read
+    read_from: dict[str, int] = {}  # partition → the first offset that was
 
     def missing(self) -> int:
         """How many of the accepted events are accounted for nowhere: 0, or something is wrong."""
@@ -77,6 +90,49 @@ class JournalState(msgspec.Struct, omit_defaults=True):
     broken: str = ""  # why it takes nothing; empty while it does
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """An event on which a view's query fails; it is set aside, so that the others flow."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str  # Spark's
+    at: int  # when it was set aside; milliseconds since the epoch
+
+    @property
+    def position(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Events that the log's retention took before a view's query came to them."""
+
+    topic: str
+    partition: int
+    start: int  # the first that is lost
+    stop: int  # the first that is still there
+    at: int  # when it was found out; milliseconds since the epoch
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self):,} events of {self.topic}/{self.partition}, {self.start}-{self.stop - 1}"
+        )
+
+
+class Rebuild(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A view that `analyze` computes anew from the log, beside the one that is served."""
+
+    state: Literal["waiting", "replaying", "starting", "ready", "failed"]
+    request: str = ""  # whose; empty: the pipeline changed
+    topic: str = ""  # that it fills
+    done: int = 0  # records read
+    total: int = 0  # records to read
+    error: str = ""
+
+
 class ViewCounts(msgspec.Struct, omit_defaults=True):
     """One view in one process: `analyze` fills state and restarts, `serve` rows and latency."""
 
@@ -94,6 +150,29 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     read: dict[str, dict[str, int]] = {}
     read_at: int = 0  # when it was so; milliseconds since the epoch
     newest_received_at: int = 0  # by serve: when the newest event in the view was received
+    broken: int = 0  # by analyze: events that were set aside because the query fails on them
+    newest_broken: Broken | None = None
+    lost: int = 0  # by analyze: events that retention took before the query came to them
+    losses: list[Lost] = []  # the newest of them
+    # By analyze: at most so many events, and seconds, behind the ends of its inputs.
+    behind: int | None = None
+    behind_s: float = 0.0
+    trend: Trend = ""
+    catch_up_s: float | None = None  # until it has caught up, if it does
+    rebuild: Rebuild | None = None  # by analyze, while one is under way
+    watermark: int = 0  # by analyze: windows that ended by then are final; milliseconds, 0: unknown
+    dropped: int = 0  # by analyze: at least so many rows Spark left out that it should have counted
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """A field of a stream whose values are spread otherwise than they were lately."""
+
+    stream: str
+    field: str
+    at: int  # when it was seen to shift; milliseconds since the epoch
+    score: float  # the population stability index; from 0.2 on it is called a shift
+    before: str  # in words
+    now: str
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -112,6 +191,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     views: dict[str, ViewCounts] = {}
     clients: int = 0
     journal: JournalState | None = None
+    drifts: list[Drift] = []  # by analyze: fields that have shifted, until they come to rest
     ended: bool = False  # it ended in order: nothing is counted after this
 
 
@@ -135,3 +215,7 @@ class ViewDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
     keep_ms: int | None = None
     window: str | None = None  # the column that is a time window, if one is
+    trigger: str = "every change"  # when a row is shown
+    accumulation: Literal["accumulate", "discard", "retract"] = "accumulate"
+    ledger: list[str] = []  # the columns whose amounts are entered
+    topic: str = ""  # that holds its rows; empty: the one that bears its name

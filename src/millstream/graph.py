@@ -74,6 +74,27 @@ def _check_reads(view: View, views: Mapping[str, View]) -> None:
                 f"view {view.name!r} says how to read {name!r}, but rows of {kind} are events",
                 f"leave {name!r} out of reads",
             )
+        if table:
+            _check_accumulation(view, views[name])
+
+
+def _check_accumulation(view: View, table: View) -> None:
+    """What a row says must make sense to the one who reads it."""
+    match table.accumulation, view.reads[table.name]:
+        case "retract", "changes":
+            raise _wrong(
+                view,
+                f"view {view.name!r} reads the changes of {table.name!r}, "
+                "which takes old rows back: they would count as events",
+                f"read it as 'reference', or declare {table.name!r} with accumulation='discard'",
+            )
+        case "discard", "reference":
+            raise _wrong(
+                view,
+                f"view {view.name!r} looks rows of {table.name!r} up, "
+                "which say only what was new to them",
+                f"read its 'changes', or declare {table.name!r} without accumulation",
+            )
 
 
 def _check_answer(view: View) -> None:

@@ -10,11 +10,13 @@ from typing import Any, Literal
 from millstream.place import Place
 from millstream.schema import Schema
 from millstream.source import Source
+from millstream.trigger import EVERY_CHANGE, Accumulation, Trigger
 
 Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
 OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
+OnDataLoss = Literal["continue", "stop"]
 SHED_AT_RANDOM = "random"
 
 
@@ -36,6 +38,7 @@ class Stream:
     on_invalid: OnInvalid = "reject"
     shed: str | None = None  # "random", or an SQL condition for what matters least
     shed_at: float = 0.8  # how full the journal is when shedding begins
+    ahead: timedelta = timedelta(minutes=1)  # how far in the future an event may be dated
 
     @property
     def remembers_ids(self) -> bool:
@@ -58,3 +61,12 @@ class View:
     place: Place
     # For each input that is a table: whether its changes are read as events, or it is looked up.
     reads: Mapping[str, Reading] = field(default_factory=dict, hash=False)
+    on_data_loss: OnDataLoss | None = None  # None: as the settings say
+    trigger: Trigger = EVERY_CHANGE  # when a row is shown
+    accumulation: Accumulation = "accumulate"  # what a shown row says: all, or what is new
+    ledger: tuple[str, ...] = ()  # the columns whose amounts are entered, once a row is final
+
+    @property
+    def has_panes(self) -> bool:
+        """Whether rows are shown otherwise than as the query gives them."""
+        return self.trigger != EVERY_CHANGE or self.accumulation != "accumulate"

@@ -17,6 +17,7 @@ _RFC_3339 = re.compile(
     r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))",
     re.ASCII,
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 
 
@@ -26,15 +27,40 @@ class Timestamp:
     @staticmethod
     def check(value: object) -> Timestamp:
         """Something that stands for a valid one, as msgspec wants an instance; else ValueError."""
-        if type(value) is int:
-            if EARLIEST <= value * (1 if abs(value) >= MILLISECONDS_FROM else 1000) <= LATEST:
-                return _TIMESTAMP
-        elif type(value) is str and _RFC_3339.fullmatch(value):
-            time = datetime.fromisoformat(value)
-            if time.year in (MINYEAR, MAXYEAR):
-                _check_year(time)
-            return _TIMESTAMP
-        raise ValueError("not a timestamp")
+        _read(value)
+        return _TIMESTAMP
+
+
+class EventTime:
+    """A timestamp that is read, too."""
+
+    __slots__ = ("milliseconds",)
+
+    def __init__(self, milliseconds: int) -> None:
+        self.milliseconds = milliseconds  # since 1970; less than one is cut off
+
+    @staticmethod
+    def check(value: object) -> EventTime:
+        """The moment that the value stands for; ValueError if it is no timestamp."""
+        moment = _read(value)
+        if isinstance(moment, int):
+            return EventTime(moment if abs(moment) >= MILLISECONDS_FROM else moment * 1000)
+        since = moment - _EPOCH
+        return EventTime(
+            since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        )
+
+
+def _read(value: object) -> int | datetime:
+    if type(value) is int:
+        if EARLIEST <= value * (1 if abs(value) >= MILLISECONDS_FROM else 1000) <= LATEST:
+            return value
+    elif type(value) is str and _RFC_3339.fullmatch(value):
+        time = datetime.fromisoformat(value)
+        if time.year in (MINYEAR, MAXYEAR):
+            _check_year(time)
+        return time
+    raise ValueError("not a timestamp")
 
 
 def _check_year(time: datetime) -> None:

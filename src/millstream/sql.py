@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -14,6 +16,7 @@ from sqlglot.tokens import Token, TokenType
 from millstream.errors import PipelineError
 from millstream.names import closest
 from millstream.tokens import line_at, split_tokens
+from millstream.windows import marker
 
 _KEYWORDS = (
     *(
@@ -34,6 +37,7 @@ _KEYWORDS = (
 )
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "(")
 _FORM = "a view's sql is one SELECT"
+COUNT_WINDOW = "count_window"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,12 @@ class Query:
 def read_query(text: str) -> Query:
     """What a SELECT reads and gives; PipelineError (without a file) if it is not one SELECT."""
     tree = _parse(text)
+    counts = _check_count_windows(tree, text)
     inputs = _inputs(tree, text)
     if not inputs:
         raise PipelineError("the sql reads no stream and no view", remedy="write FROM and its name")
-    aggregates = _aggregates(tree)
+    # A window's row that comes when the window is full, and never changes, replaces no other.
+    aggregates = _aggregates(tree) and not counts
     names = [_name(each) for each in tree.selects]
     grouping = [
         name
@@ -65,6 +71,61 @@ def read_query(text: str) -> Query:
         aggregates,
         tuple(grouping),
     )
+
+
+def in_spark(text: str) -> str:
+    """The SELECT as Spark takes it: with what stands for `count_window(…)`, which Spark lacks."""
+    pieces, copied = [], 0
+    for call in _count_windows(text):
+        pieces += [text[copied : call.start], call.marker]
+        copied = call.end
+    return "".join([*pieces, text[copied:]])
+
+
+class _Call(NamedTuple):
+    start: int
+    end: int
+    marker: str
+
+
+def _count_windows(text: str) -> Iterator[_Call]:
+    tokens = split_tokens(text, "the sql")
+    for at, token in enumerate(tokens[:-1]):
+        opens = tokens[at + 1].token_type is TokenType.L_PAREN
+        if token.text.lower() != COUNT_WINDOW or not opens:
+            continue
+        words = list(
+            itertools.takewhile(lambda t: t.token_type is not TokenType.R_PAREN, tokens[at + 2 :])
+        )
+        numbers = words[::2]
+        line = line_at(text, token.start)
+        commas = all(word.token_type is TokenType.COMMA for word in words[1::2])
+        whole = all(n.token_type is TokenType.NUMBER and n.text.isdigit() for n in numbers)
+        if not (len(words) in (1, 3) and commas and whole):
+            raise PipelineError(
+                f"the sql has a {COUNT_WINDOW} that is not given a number of events",
+                remedy=f"write {COUNT_WINDOW}(100), or {COUNT_WINDOW}(100, 10) for one each 10",
+                line=line,
+            )
+        try:
+            made = marker(*(int(n.text) for n in numbers))
+        except PipelineError as error:
+            raise PipelineError(error.message, remedy=error.remedy, line=line) from None
+        yield _Call(token.start, tokens[at + 2 + len(words)].end + 1, made)
+
+
+def _check_count_windows(tree: exp.Query, text: str) -> bool:
+    """Whether there are windows by count; PipelineError if one of them is not as it should be."""
+    calls = list(_count_windows(text))
+    for select in tree.find_all(exp.Select):
+        for each in select.selects:
+            if isinstance(each, exp.Anonymous) and each.name.lower() == COUNT_WINDOW:
+                raise PipelineError(
+                    f"the sql selects a {COUNT_WINDOW} that has no name",
+                    remedy="write … AS window behind it",
+                    line=line_at(text, calls[0].start),
+                )
+    return bool(calls)
 
 
 def _parse(text: str) -> exp.Query:

@@ -7,36 +7,57 @@
 
 Rows are as clients get them: JSON values, times as RFC 3339 text in UTC, windows with `start` and
 `end`. A view with a key has the newest row of each key, in the order of the keys; one without has
-its rows in the order of the events. The events are taken as all there is and in time: nothing
-comes late, no row expires, and a view that reads another one's changes sees the rows that are left
-at the end.
+its rows in the order of the events. The events are taken as all there is and in time: no row
+expires, and a view that reads another one's changes sees the rows that are left at the end. What
+came late, or from a clock that is ahead, is said by `Logged`:
+
+    late = Logged({"city": "Bern", "at": "2026-11-16T10:00:30Z"}, watermark="2026-11-16T10:05:00Z")
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.analyze.build import build, check_key
-from millstream.analyze.lineage import trace
+from millstream.analyze.build import build, follow
 from millstream.analyze.reader import POSITION, events
 from millstream.analyze.session import start_session
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.writer import encode
 from millstream.app import App
 from millstream.errors import InvalidEvent, PipelineError
+from millstream.event import WATERMARK
 from millstream.load import load
 from millstream.model import Stream, View
 from millstream.names import suggest
+from millstream.scalars import MILLISECONDS_FROM
 from millstream.validate import Validator
 
-Event = Mapping[str, Any] | str | bytes  # an object, or its JSON
 Row = dict[str, Any]
+Moment = datetime | str  # with its zone; as text, in RFC 3339
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An event with what the log says about it.
+
+    `received_at` is when a collector got it; if left out: now, or when it happened if that is
+    later. `watermark` is for an event that came out of order: how far its stream had come before
+    it. Windows that ended the stream's lateness before that, or earlier, do not count it.
+    """
+
+    event: Mapping[str, Any] | str | bytes
+    received_at: Moment | None = None
+    watermark: Moment | None = None
+
+
+Event = Mapping[str, Any] | str | bytes | Logged  # an object, or its JSON
 
 _RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>"""
@@ -70,17 +91,41 @@ def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> Data
     validator, now = Validator(stream), datetime.now(UTC)
     rows: list[tuple[Any, ...]] = []
     for offset, event in enumerate(sent):
-        value = _encode(event)
+        logged = event if isinstance(event, Logged) else Logged(event)
+        value = _encode(logged.event)
         try:
             validator.check(value)
         except InvalidEvent as error:
             message = f"event {offset} of stream {stream.name!r}: {error.message}"
             raise InvalidEvent(message, field=error.field, remedy=error.remedy) from None
-        rows.append((bytearray(value), 0, offset, now, []))
-    return spark.createDataFrame(rows, _RECORD)
+        if logged.received_at is not None:
+            received = _moment(logged.received_at)
+        else:
+            received = max(now, _happened(value, stream) or now)
+        rows.append((bytearray(value), 0, offset, received, _headers(logged)))
+    # Else there are as many parts as Spark has slots, each with next to nothing to do.
+    return spark.createDataFrame(rows, _RECORD).coalesce(1)
 
 
-def _encode(event: Event) -> bytes:
+def _headers(logged: Logged) -> list[tuple[str, bytearray]]:
+    if logged.watermark is None:
+        return []
+    milliseconds = round(_moment(logged.watermark).timestamp() * 1000)
+    return [(WATERMARK, bytearray(str(milliseconds).encode()))]
+
+
+def _happened(value: bytes, stream: Stream) -> datetime | None:
+    written = json.loads(value).get(stream.event_time) if stream.event_time else None
+    if isinstance(written, int):
+        return datetime.fromtimestamp(written / (1000 if written >= MILLISECONDS_FROM else 1), UTC)
+    return None if written is None else _moment(written)
+
+
+def _moment(moment: Moment) -> datetime:
+    return datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+
+
+def _encode(event: Mapping[str, Any] | str | bytes) -> bytes:
     match event:
         case bytes():
             return event
@@ -91,8 +136,7 @@ def _encode(event: Event) -> bytes:
 
 
 def _rows(view: View, frame: DataFrame) -> list[Row]:
-    traced = trace(frame, view.key)
-    check_key(view, traced)
+    traced = follow(view, frame)
     found = [
         (row["key"], json.loads(row["value"])) for row in encode(traced.frame, view.key).collect()
     ]

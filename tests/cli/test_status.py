@@ -5,8 +5,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from millstream.audit import Broken, Lost, ViewCounts
 from millstream.cli.status import problems_of
 from millstream.home import Home
+from millstream.supervise.tables import gone, lag_text
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -28,6 +32,34 @@ def test_a_system_that_is_all_up_has_no_problems() -> None:
 
 def test_a_query_that_does_not_run_is_a_problem_with_its_error() -> None:
     assert problems_of(UP, system("restarting")) == ["view by_city is restarting: out of luck"]
+
+
+def test_a_view_that_falls_behind_is_a_problem() -> None:
+    now = system()
+    view = now["tiers"]["analyze"]["views"]["by_city"]
+    view |= {"behind": 4000, "behind_s": 31.2, "trend": "growing"}
+    assert problems_of(UP, now) == ["view by_city falls behind: 4,000 events, 31 s, and growing"]
+    assert lag_text(view).plain == "4,000 · 31.2 s ▲"
+    view |= {"trend": "shrinking", "catch_up_s": 12.0}
+    assert problems_of(UP, now) == []
+    assert lag_text(view).plain == "4,000 · 31.2 s ▼ 12 s"
+    assert lag_text({"behind": 0}).plain == "0"
+    assert lag_text({}).plain == "–"
+
+
+def test_what_a_view_goes_on_without_is_shown() -> None:
+    counts = msgspec.to_builtins(
+        ViewCounts(
+            broken=2,
+            newest_broken=Broken("t", 0, 7, "no number", 1),
+            lost=3,
+            losses=[Lost("t", 1, 5, 8, 1)],
+        )
+    )
+    assert gone(counts).plain == (
+        "2 set aside, the newest t/0/7: no number; 3 lost to retention: t/1 5-7"
+    )
+    assert gone({}).plain == ""
 
 
 def test_a_tier_that_is_missing_or_silent_is_a_problem() -> None:
@@ -54,6 +86,21 @@ def test_what_keeps_events_out_and_counts_that_are_off_are_problems() -> None:
     ]
     now["tiers"]["collect"] = {"state": "up", "journal": {"stored_bytes": 10, "max_bytes": 10}}
     assert "the journal is full" in problems_of(UP, now)[0]
+
+
+def test_rows_that_spark_left_out_are_a_problem_with_its_remedy() -> None:
+    now = system()
+    now["tiers"]["analyze"]["views"]["by_city"]["dropped"] = 3
+    (problem,) = problems_of(UP, now)
+    assert "by_city lacks at least 3 rows" in problem
+    assert "`millstream rebuild by_city`" in problem
+
+
+def test_events_that_nobody_looked_at_in_time_are_a_problem() -> None:
+    now = system()
+    now["tiers"]["analyze"]["streams"] = {"clicks": {"late": 3, "lost": 2}}
+    (problem,) = problems_of(UP, now)
+    assert problem == "2 events of clicks were past retention before they were looked at"
 
 
 def test_a_server_that_does_not_answer_is_a_problem() -> None:

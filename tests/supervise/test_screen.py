@@ -14,13 +14,16 @@ from millstream.supervise.screen import TerminalShow
 from millstream.supervise.steps import PlainShow, sentence
 from millstream.supervise.supervisor import Happening, Supervisor
 from millstream.supervise.tables import (
+    behind,
     journal_line,
     milliseconds,
     one_line,
     rate,
+    skew_table,
     sources_table,
     steps_table,
     streams_table,
+    times_table,
     views_table,
 )
 
@@ -28,7 +31,7 @@ LATENCY = {"p50": 9.12, "p99": 31.0, "max": 40.0, "count": 7}
 SYSTEM: dict[str, Any] = {
     "app": "shop",
     "streams": [
-        {"name": "orders", "source": None},
+        {"name": "orders", "source": None, "event_time": "at"},
         {"name": "rsvps", "source": {"kind": "websocket", "url": "ws://x"}},
     ],
     "views": [{"name": "by_city", "mode": "real_time", "rows": 1234}, {"name": "new", "rows": 0}],
@@ -44,6 +47,8 @@ SYSTEM: dict[str, Any] = {
                     "accepted": 5000,
                     "rejected": 2,
                     "rate": 12.34,
+                    "skew_ms": {"p50": -80.0, "p99": 1500.0, "max": 180_000_000.0, "count": 7},
+                    "out_of_order": 3,
                     "journaled_ms": {"min": 0.2, "mean": 0.5, "p99": 2.0, "max": 3.0, "count": 7},
                 }
             },
@@ -96,6 +101,13 @@ def test_streams_show_their_counts_and_how_long_each_step_took() -> None:
     assert "0.2 / 0.5 / 2.0 / 3.0 ms" in drawn(steps_table(SYSTEM))
 
 
+def test_streams_show_how_far_their_events_are_from_now() -> None:
+    shown = drawn(skew_table(SYSTEM)).splitlines()
+    assert "-80 ms / 1.5 s / 2.1 days" in shown[1]
+    assert shown[1].split()[-2:] == ["3", "0"]
+    assert len(shown) == 2
+
+
 def test_sources_show_whether_they_are_heard_from() -> None:
     rsvps = drawn(sources_table(SYSTEM)).splitlines()[1]
     assert rsvps.split()[:4] == ["rsvps", "websocket", "◐", "retrying"]
@@ -110,6 +122,21 @@ def test_the_journal_shows_how_full_it_is_and_why_it_takes_nothing() -> None:
     broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
     assert "takes nothing: disk full" in journal_line(broken).plain
     assert one_line(broken, 0).endswith("failed 2 · journal: disk full")
+
+
+def test_time_is_shown_by_how_far_behind_the_clock_it_is() -> None:
+    now = "2026-11-17T12:00:00.000Z"
+    moments = ("2026-11-17T11:59:56.750Z", "2026-11-17T11:00:30.000Z", "2026-11-16T12:00:00.000Z")
+    assert [behind(each, now) for each in moments] == ["3.2 s ago", "60 min ago", "24.0 h ago"]
+    assert behind("2015-01-31T12:00:00.000Z", now) == "2015-01-31T12:00"
+    assert behind(None, now) == "–"
+    told = {
+        "now": now,
+        "streams": [{"name": "clicks", "watermark": moments[0]}, {"name": "timeless"}],
+        "tiers": {"analyze": {"streams": {"clicks": {"in_order": 7, "late": 2}}}},
+    }
+    (clicks,) = drawn(times_table(told)).splitlines()[1:]
+    assert clicks.split() == ["clicks", "3.2", "s", "ago", "7", "2", "0", "0", "0"]
 
 
 def test_views_show_the_state_of_their_query() -> None:

@@ -14,6 +14,7 @@ from millstream.cli.outcome import FAILED
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from millstream.cli.balance import Auditor, Balance
 
@@ -39,8 +40,12 @@ def audit(
 
     Per stream: accepted = logged + rejected + failed + shed + duplicates + pending, over all
     collectors and all their starts that the audit topic still tells of (a day); and what was
-    counted as logged and rejected against what was ever written to the topics. The exit code is 1
-    if it does not add up; what is off is named.
+    counted as logged and rejected against what was ever written to the topics.
+
+    Per view: logged = read + waiting, in the topics that it reads. Per stream with an event time:
+    what was judged = in order + late + future + broken + lost; and what was set aside against the
+    records that the late topic holds. The exit code is 1 if it does not add up; what is off is
+    named.
 
     With --records each record that the topics hold is read, and an event that is there twice is
     found.
@@ -107,7 +112,39 @@ def picture(balance: Balance) -> RenderableType:
             "–" if written is None else f"{written.at_most:,}",
             "–" if written is None else f"{written.held:,}",
         )
+    parts: list[RenderableType] = [table, ""]
+    parts += [part for each in completeness(balance) for part in (each, "")]
     lines = [Text(f"✗ {problem}", "red") for problem in balance.problems]
     notes = [Text(note, "dim") for note in balance.notes]
     verdict = [] if balance.problems else [Text("✓ it adds up", "green")]
-    return Group(table, "", *lines, *verdict, *notes)
+    return Group(*parts, *lines, *verdict, *notes)
+
+
+def completeness(balance: Balance) -> list[Table]:
+    """What is in views, and what is late; nothing where nothing has a time, or is read."""
+    from rich.text import Text
+
+    from millstream.cli.text import moment
+    from millstream.supervise.tables import grid
+
+    columns = (">in order", ">late", ">future", ">broken", ">lost", ">off", ">waiting")
+    times = grid("stream", *columns, ">late topic", "watermark")
+    for name, row in balance.completeness.streams.items():
+        counts = (row.in_order, row.late, row.future, row.broken, row.lost)
+        times.add_row(
+            Text(name, "bold"),
+            *(f"{count:,}" for count in counts),
+            Text(f"{row.off:,}", "bold red" if row.off else "green"),
+            f"{row.waiting:,}",
+            f"{row.held:,}",
+            moment(row.watermark) if row.watermark else "–",
+        )
+    views = grid("view", ">logged", ">= read", ">+ waiting", ">late", ">lost", "watermark")
+    for name, view in balance.completeness.views.items():
+        views.add_row(
+            Text(name, "bold"),
+            *(f"{count:,}" for count in (view.logged, view.read, view.waiting, view.late)),
+            Text(f"{view.lost:,}", "bold red" if view.lost else ""),
+            moment(view.watermark) if view.watermark else "–",
+        )
+    return [each for each in (times, views) if each.row_count]

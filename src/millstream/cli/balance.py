@@ -1,4 +1,4 @@
-"""The audit's two sides: what the collectors counted, and what the topics were given."""
+"""The audit's two sides: what was counted, and what the topics were given."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millstream import event
+from millstream.cli.completeness import Completeness, Watch, newest
 from millstream.cli.ledger import Counted, Ledger, Row
 from millstream.cli.text import moment
 from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, known_topics, rejected_topic, stream_topic
+from millstream.log.topics import (
+    audit_topic,
+    known_topics,
+    late_topic,
+    rejected_topic,
+    stream_topic,
+)
 
 _SECONDS = 30.0
 _LIVE_MS = 5_000  # a collector that has not reported for so long is not there
@@ -42,6 +49,7 @@ class Balance:
     rejected: dict[str, Written]  # to their rejected topics
     problems: list[str]
     notes: list[str] = field(default_factory=list)
+    completeness: Completeness = field(default_factory=Completeness)
 
     def content(self) -> dict[str, Any]:
         return {
@@ -56,6 +64,11 @@ class Balance:
                 }
                 for name, row in self.rows.items()
             },
+            "time": {
+                name: {**asdict(row), "set_aside": row.set_aside}
+                for name, row in self.completeness.streams.items()
+            },
+            "views": {name: asdict(row) for name, row in self.completeness.views.items()},
             "problems": self.problems,
             "notes": self.notes,
         }
@@ -73,6 +86,7 @@ class Auditor:
         self._app = app
         self._topic = audit_topic(app)
         self._ledger = Ledger()
+        self._watch = Watch(log, app)
         self._next = 0
         self._is_whole = True  # no report has been deleted yet
 
@@ -92,6 +106,7 @@ class Auditor:
         names = list(self._ledger.rows()[0])
         topics = known_topics(self._log)
         before = self._ends(names, topics)
+        self._watch.prepare(self._ledger, topics)
         since = time.time_ns() // 1_000_000
         self._await_reports(since)
         counted, problems = self._ledger.rows()
@@ -104,12 +119,17 @@ class Auditor:
                 if topic in before and topic in after:
                     first, end = after[topic]
                     into[name] = Written(before[topic][1], end, end - first)
-        return balance, self._judge(balance, since)
+        surplus = self._judge(balance, since)
+        balance.completeness = found = self._watch.look(self._ledger, topics, since)
+        balance.problems += found.problems
+        balance.notes += found.notes
+        return balance, surplus or found.is_off
 
     def find_doubles(self, balance: Balance) -> None:
         """Read all that the topics hold, and name those in which an event is more than once."""
         there = [(name, stream_topic(self._app, name)) for name in balance.written]
         there += [(name, rejected_topic(self._app, name)) for name in balance.rejected]
+        there += [(name, late_topic(self._app, name)) for name in balance.completeness.streams]
         for name, topic in there:
             looked_at, doubles = self._doubles(topic)
             balance.notes.append(f"{topic}: {looked_at:,} records were looked at")
@@ -124,6 +144,8 @@ class Auditor:
                 continue
             for record in read_range(self._log, topic, partition, first, end, patience=_SECONDS):
                 looked_at += 1
+                if event.LATE_ERROR in dict(record.headers):
+                    continue  # one for each view that it breaks
                 if identity := event.identity(record.headers):
                     collector, sequence, index = identity
                     numbers = seen.setdefault(collector, set())
@@ -148,11 +170,10 @@ class Auditor:
             self._read()
 
     def _is_awaited(self, since: int) -> list[Counted]:
-        return [
-            starts[-1]
-            for starts in self._ledger.collectors().values()
-            if not starts[-1].ended and since - _LIVE_MS < starts[-1].at < since
-        ]
+        last = [starts[-1] for starts in self._ledger.collectors().values()]
+        if (analyze := newest(self._ledger)) is not None:
+            last.append(analyze)
+        return [each for each in last if not each.ended and since - _LIVE_MS < each.at < since]
 
     def _ends(self, names: list[str], topics: set[str]) -> dict[str, tuple[int, int]]:
         """Per topic, how many records it has lost to retention, and was given in all."""
@@ -223,6 +244,16 @@ class Auditor:
             )
         if not balance.rows:
             balance.notes.append("no collector has reported yet")
+        for name, counts in self._ledger.views().items():
+            if (newest := counts.newest_broken) is not None:
+                balance.notes.append(
+                    f"view {name}: {counts.broken:,} events were set aside because its query fails "
+                    f"on them, the newest {newest.position}: {newest.reason}"
+                )
+            for loss in counts.losses:
+                balance.notes.append(
+                    f"view {name} goes on without {loss}: past retention before it came to them"
+                )
 
 
 def app_of(log: LogSettings) -> str:

@@ -10,17 +10,23 @@ import click
 from millstream.cli import (
     audit,
     doctor,
+    drop,
+    entries,
     failed,
     keys,
+    late,
     plan,
     query,
+    rebuild,
     rejected,
     run,
     send,
+    state,
     status,
     tail,
     tiers,
     trace,
+    verify,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +34,20 @@ if TYPE_CHECKING:
 
 COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
     ("One machine", (run.run, plan.plan, doctor.doctor)),
-    ("A running system", (status.status, tail.tail, send.send, query.query, keys.keys)),
-    ("What became of events", (trace.trace, audit.audit, rejected.rejected, failed.failed)),
+    (
+        "A running system",
+        (
+            *(status.status, tail.tail, send.send, query.query, state.state),
+            *(rebuild.rebuild, drop.drop, keys.keys),
+        ),
+    ),
+    (
+        "What became of events",
+        (
+            *(trace.trace, audit.audit, verify.verify, entries.ledger),
+            *(rejected.rejected, late.late, failed.failed),
+        ),
+    ),
     ("One tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
 )
 

@@ -1,21 +1,32 @@
-"""Events that were set aside, rejected or failed: which ones are meant, and how they are shown."""
+"""Events that were set aside: which ones are meant, and how they are shown."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from millstream.cli.options import home_option, set_option
 from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.log.set_aside import SetAside
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHOWN_OF_EVENT = 200
 _MOST_EVENTS, _MOST_BYTES = 500, 1 << 20
+
+
+def place_options(function: F) -> F:
+    """Where the log is, and whose stream is meant."""
+    app = click.option("--app", default="", help="The pipeline, if several have such a stream.")
+    return home_option(set_option(app(function)))
 
 
 def choice_options(function: F) -> F:
@@ -35,8 +46,8 @@ def check_choice(ids: tuple[str, ...], everything: bool, since: str, reason: str
         raise click.UsageError("give ids, or a choice by --all, --since and --reason, not both")
 
 
-def since_when(text: str) -> int:
-    """The moment that `1 hour` or `2026-01-31T12:00:00Z` means, in milliseconds."""
+def since_when(text: str, option: str = "--since") -> int:
+    """The moment that `1 hour` (ago) or `2026-01-31T12:00:00Z` means, in milliseconds."""
     from datetime import datetime
 
     from millstream.duration import parse_duration
@@ -49,9 +60,42 @@ def since_when(text: str) -> int:
         return round((time.time() - parse_duration(text).total_seconds()) * 1000)
     except ValueError:
         raise MillstreamError(
-            f"--since {text!r} is neither a duration nor a time",
+            f"{option} {text!r} is neither a duration nor a time",
             remedy="write '2 hours', or '2026-01-31T12:00:00Z'",
         ) from None
+
+
+def parse_name(name: str, word: str) -> tuple[str, int, int]:
+    """The stream, partition and offset of an event that was set aside; `word` says as what."""
+    stream, *numbers = name.split("/")
+    if len(numbers) != 2 or not all(each.isascii() and each.isdigit() for each in numbers):
+        raise MillstreamError(
+            f"{name!r} names no {word} event",
+            remedy=f"write STREAM/PARTITION/OFFSET, as `millstream {word} list` does",
+        )
+    return stream, int(numbers[0]), int(numbers[1])
+
+
+A = TypeVar("A", bound="SetAside")
+
+
+def print_newest(
+    events: Iterable[A], limit: int, print_one: Callable[[A], None], what: str, counted: bool
+) -> None:
+    """The newest of them, the newest last; then how many there are, if that is wanted."""
+    count = 0
+
+    def counting() -> Iterator[A]:
+        nonlocal count
+        for one in events:
+            count += 1
+            yield one
+
+    newest = sorted(heapq.nlargest(limit, counting()))
+    for one in newest:
+        print_one(one)
+    if counted:
+        click.echo(f"{len(newest):,} of {count:,} {what}", err=True)
 
 
 class _Kept(Protocol):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millstream.audit import JournalState, StreamCounts, Tier
+from millstream.audit import JournalState, StreamCounts, Tier, ViewCounts
 from millstream.cli.text import moment
 
 SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
@@ -33,6 +33,7 @@ class Counted(msgspec.Struct):
     at: int
     started_at: int
     streams: dict[str, StreamCounts] = {}
+    views: msgspec.Raw = msgspec.Raw(b"{}")
     journal: JournalState | None = None
     ended: bool = False
 
@@ -63,6 +64,11 @@ class Ledger:
     """The newest counts of each start of each process."""
 
     starts: dict[tuple[Tier, str, int], Counted] = field(default_factory=dict)
+
+    def views(self) -> dict[str, ViewCounts]:
+        """What `analyze` told of its views last."""
+        told = self.of("analyze")
+        return views_of(max(told, key=lambda each: each.at)) if told else {}
 
     def take(self, values: Iterable[bytes | None]) -> None:
         """More records of the audit topic, in their order."""
@@ -106,6 +112,10 @@ class Ledger:
             if row.off
         ]
         return rows, problems
+
+
+def views_of(report: Counted) -> dict[str, ViewCounts]:
+    return msgspec.json.decode(report.views, type=dict[str, ViewCounts])
 
 
 def _add_collector(rows: dict[str, Row], starts: list[Counted], problems: list[str]) -> None:

@@ -14,8 +14,10 @@ import click
 
 from millstream.cli.options import (
     Flags,
+    home_option,
     json_option,
     load_app,
+    open_home,
     pipeline_argument,
     set_option,
     settings_of,
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @pipeline_argument()
+@home_option
 @set_option
 @json_option
-def plan(pipeline: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     """Explain what would run: each view's inputs, topics, key, mode and the reason for it.
 
-    Builds every query with Spark, which takes some 10 s, but starts none and needs no Kafka.
+    Builds every query with Spark, which takes some 10 s, but starts none and needs no Kafka. Where
+    the views have run before, in --home, it says which of them go on and which are rebuilt.
 
     \b
     millstream plan pipeline.py
@@ -47,13 +51,30 @@ def plan(pipeline: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     app = load_app(pipeline)
     settings = settings_of(pipeline, Flags(assignments))
     with Console().status("building the queries with Spark"), sparks_words_kept():
+        from millstream.analyze.checkpoint import generations, left_behind
         from millstream.analyze.planner import plan as make_plan
 
-        found = make_plan(app, settings)
+        checkpoints = open_home(home).checkpoints
+        before = {name: generations(checkpoints, app.name, name) for name in app.views}
+        topics = {name: next(iter(held)) for name, held in before.items() if held}
+        found = make_plan(app, settings, topics)
+    states = {view.name: state(view, before[view.name]) for view in found.views}
+    if not any(before.values()):
+        states = {}
+    gone = left_behind(checkpoints, app.views)
     if as_json:
-        click.echo(json.dumps(as_data(app, found), indent=2))
+        click.echo(json.dumps(as_data(app, found, states, gone), indent=2))
     else:
-        show(app, found)
+        show(app, found, states, gone)
+
+
+def state(view: ViewPlan, before: dict[str, str]) -> str:
+    """What becomes of a view when it starts, by the generations that have run."""
+    if not before:
+        return "new: computed from the log's beginning"
+    if view.generation in before.values():
+        return "unchanged: goes on where it left off"
+    return "changed: rebuilt from the log, while the old answer is served"
 
 
 @contextlib.contextmanager
@@ -76,7 +97,7 @@ def sparks_words_kept() -> Iterator[None]:
             os.close(terminal)
 
 
-def as_data(app: App, found: Plan) -> dict[str, Any]:
+def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> dict[str, Any]:
     """The plan as JSON."""
     import msgspec
 
@@ -93,13 +114,19 @@ def as_data(app: App, found: Plan) -> dict[str, Any]:
         for stream in app.streams.values()
     ]
     views = [
-        {**msgspec.to_builtins(view), "guarantee": view.guarantee, "slots": view.slots}
+        {
+            **msgspec.to_builtins(view),
+            "guarantee": view.guarantee,
+            "slots": view.slots,
+            "state": states.get(view.name),
+        }
         for view in found.views
     ]
-    return {"app": found.app, "slots": found.slots, "streams": streams, "views": views}
+    whole = {"app": found.app, "slots": found.slots, "streams": streams, "views": views}
+    return {**whole, "not_in_the_pipeline": gone}
 
 
-def show(app: App, found: Plan) -> None:
+def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None:
     from rich.text import Text
 
     from millstream.log.topics import stream_topic
@@ -123,22 +150,43 @@ def show(app: App, found: Plan) -> None:
         )
     for view in found.views:
         out.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
-        out.print(lines(facts(view)))
+        known = {"state": states[view.name]} if view.name in states else {}
+        out.print(lines({**facts(app.name, view), **known}))
+    for name in gone:
+        words = f"is not in the pipeline any more; `millstream drop {name}` removes its state"
+        out.print(Text.assemble("\n", ("view ", "dim"), (name, "bold"), f" {words}"))
     out.print(f"\n{found.slots} task slots in all")
 
 
-def facts(view: ViewPlan) -> dict[str, str]:
+def facts(app: str, view: ViewPlan) -> dict[str, str]:
     """What a user may want to know about a view, in words."""
+    windowed = {"window": view.window_spec.words} if view.window_spec else {}
     return {
         "reads": f"{', '.join(view.inputs)} ({', '.join(view.reads)})",
         "topic": view.topic,
         "key": ", ".join(view.key) if view.key else "none: a stream of result rows",
         "columns": ", ".join(f"{column.name} {column.type}" for column in view.columns),
         "mode": f"{view.mode.replace('_', '-')}: {view.reason}",
+        **windowed,
+        "trigger": view.trigger,
+        "eviction": view.eviction,
+        **shown(app, view),
         "slots": str(view.slots),
         "lineage": view.lineage,
         "guarantee": view.guarantee,
     }
+
+
+def shown(app: str, view: ViewPlan) -> dict[str, str]:
+    """When rows are shown and how, and what is entered, if the user said anything of it."""
+    from millstream.log.topics import ledger_topic
+
+    if view.panes is None:
+        return {}
+    told = {} if view.panes.is_direct else {"shown": f"{view.panes.words} (from {view.written})"}
+    if view.panes.ledger:
+        told["ledger"] = f"{', '.join(view.panes.ledger)} ({ledger_topic(app, view.name)})"
+    return told
 
 
 def lines(pairs: dict[str, str]) -> Any:

@@ -9,38 +9,102 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.options import home_option, json_option, url_of, url_option
+from millstream.cli.options import (
+    home_option,
+    json_option,
+    pipeline_argument,
+    set_option,
+    url_of,
+    url_option,
+)
 
 if TYPE_CHECKING:
     from millstream.client import Table
 
+MOST = 10_000  # rows of history, unless --limit says otherwise
+
 
 @click.command()
 @click.argument("sql")
+@pipeline_argument(required=False)
 @home_option
 @url_option
+@set_option
 @json_option
 @click.option("--limit", type=click.IntRange(1), default=None, help="At most so many rows.")
-def query(sql: str, home: Path, url: str, as_json: bool, limit: int | None) -> None:
+@click.option("--history", is_flag=True, help="Over the streams too, as they are in the log.")
+@click.option("--from", "since", default="", metavar="TIME", help="Of streams: from then on.")
+@click.option("--to", "until", default="", metavar="TIME", help="Of streams: before then.")
+def query(
+    sql: str,
+    pipeline: Path | None,
+    home: Path,
+    url: str,
+    assignments: tuple[str, ...],
+    as_json: bool,
+    limit: int | None,
+    history: bool,
+    since: str,
+    until: str,
+) -> None:
     """Answer SQL over all views, read only.
 
     A table on a terminal; JSON, one row a line, into a pipe or with --json. `-` reads the SQL from
     stdin.
 
+    With --history it is Spark SQL over what the log holds by now: the streams' events with all
+    their columns (and _id, _received_at, _event_time, _position by name), and the views' rows.
+    That takes a Spark session of its own, some 10 s, and the time to read the events. --from and
+    --to choose events by when they were collected: '2 hours' ago, or 2026-01-31T12:00:00Z. PIPELINE
+    is the one that runs in --home, unless another is given.
+
     \b
     millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
     millstream query - < report.sql
+    millstream query --history "SELECT city, avg(amount) FROM orders GROUP BY city" --from "1 day"
     """
-    import asyncio
-
     text = sys.stdin.read() if sql == "-" else sql
-    answer = asyncio.run(ask(url_of("serve", url, home), text, limit))
+    if history:
+        answer = ask_history(text, pipeline, home, assignments, limit or MOST, since, until)
+    elif pipeline or since or until or assignments:
+        raise click.UsageError("PIPELINE, --set, --from and --to are for --history")
+    else:
+        import asyncio
+
+        answer = asyncio.run(ask(url_of("serve", url, home), text, limit))
     if as_json or not sys.stdout.isatty():
         show_lines(answer)
     else:
         show_table(answer)
     if answer.truncated:
         click.echo(f"only the first {len(answer.rows):,} rows; add a LIMIT or --limit", err=True)
+
+
+def ask_history(
+    sql: str,
+    pipeline: Path | None,
+    home: Path,
+    assignments: tuple[str, ...],
+    limit: int,
+    since: str,
+    until: str,
+) -> Table:
+    from millstream.cli.past import moment_of, open_past, working
+    from millstream.client.messages import Column, Table
+
+    app, settings = open_past(pipeline, home, assignments)
+    start, end = moment_of("--from", since), moment_of("--to", until)
+    with working("starting Spark") as report:
+        from millstream.analyze.history import small_session
+        from millstream.analyze.history_query import answer
+        from millstream.analyze.history_query import ask as look_up
+
+        asked = look_up(app, settings.log, sql, start, end)
+        with small_session(settings.analyze, f"{app.name} query") as spark:
+            report(f"reading {asked.past.records:,} records of the log")
+            found = answer(spark, app, settings.log, asked, limit)
+    columns = [Column(each.name, each.type) for each in found.columns]
+    return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
 
 
 async def ask(url: str, sql: str, limit: int | None) -> Table:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from millstream.cli.kept import (
     check_choice,
     choice_options,
+    parse_name,
+    place_options,
     print_line,
+    print_newest,
     print_raw,
     print_whole,
     since_when,
@@ -21,10 +23,8 @@ from millstream.cli.kept import (
 from millstream.cli.options import (
     access_of,
     access_options,
-    home_option,
     json_option,
     log_of,
-    set_option,
     url_of,
     url_option,
 )
@@ -34,8 +34,6 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from millstream.log.rejected import Rejected
     from millstream.log.settings import LogSettings
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -47,12 +45,6 @@ def rejected() -> None:
     millstream rejected show orders/0/17
     millstream rejected replay orders --all
     """
-
-
-def place_options(function: F) -> F:
-    """Where the log is, and whose stream is meant."""
-    app = click.option("--app", default="", help="The pipeline, if several have such a stream.")
-    return home_option(set_option(app(function)))
 
 
 @rejected.command("list")
@@ -78,19 +70,14 @@ def list_(
     millstream rejected list orders --reason price --limit 100 --json
     """
     log = log_of(home, assignments)
-    count = 0
-
-    def counted() -> Iterator[Rejected]:
-        nonlocal count
-        for one in chosen(log, app, stream, since, reason):
-            count += 1
-            yield one
-
-    newest = sorted(heapq.nlargest(limit, counted()))
-    for one in newest:
-        show_line(one, as_json or not sys.stdout.isatty())
-    if not as_json:
-        click.echo(f"{len(newest):,} of {count:,} rejected events of {stream}", err=True)
+    lines = as_json or not sys.stdout.isatty()
+    print_newest(
+        chosen(log, app, stream, since, reason),
+        limit,
+        lambda one: show_line(one, lines),
+        f"rejected events of {stream}",
+        counted=not as_json,
+    )
 
 
 @rejected.command()
@@ -107,7 +94,7 @@ def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: boo
     from millstream.log.rejected import app_with, read_one
 
     log = log_of(home, assignments)
-    stream, partition, offset = parse_name(name)
+    stream, partition, offset = parse_name(name, "rejected")
     one = read_one(log, app or app_with(log, stream), stream, partition, offset)
     if raw:
         print_raw(one.value)
@@ -157,7 +144,7 @@ def replay(
     log = log_of(home, assignments)
     address, access = url_of("collect", url, home), access_of(key_file, ca)
     app = app or app_with(log, stream)
-    places = [parse_name(name) for name in ids]
+    places = [parse_name(name, "rejected") for name in ids]
     for (other, *_), name in zip(places, ids, strict=True):
         if other != stream:
             raise MillstreamError(f"{name} is no event of stream {stream!r}")
@@ -178,17 +165,6 @@ def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> 
     for one in read_rejected(log, app or app_with(log, stream), stream, start):
         if one.at >= start and reason.lower() in one.reason.lower():
             yield one
-
-
-def parse_name(name: str) -> tuple[str, int, int]:
-    """A rejected event's stream, partition and offset."""
-    stream, *numbers = name.split("/")
-    if len(numbers) != 2 or not all(each.isascii() and each.isdigit() for each in numbers):
-        raise MillstreamError(
-            f"{name!r} names no rejected event",
-            remedy="write STREAM/PARTITION/OFFSET, as `millstream rejected list` does",
-        )
-    return stream, int(numbers[0]), int(numbers[1])
 
 
 def show_line(one: Rejected, as_json: bool) -> None:

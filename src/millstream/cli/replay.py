@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 _CONTENT_TYPE = "application/cloudevents-batch+json"
 _PATIENCE = 60.0  # seconds, with a collector that asks to wait
 _FAILURES_SHOWN = 20
-_OURS = {event.SPECVERSION, event.COLLECTOR, event.SEQUENCE, event.INDEX, event.FINGERPRINT}
+_OURS = {
+    *(event.SPECVERSION, event.COLLECTOR, event.SEQUENCE, event.INDEX, event.FINGERPRINT),
+    event.WATERMARK,
+}
 
 
 def replay_events(

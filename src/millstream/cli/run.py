@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,7 @@ def run(
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
         await_leftovers(place, show)
+        ask_about_removed(place, app.views)
         ended_by = start(pipeline.resolve(), place, settings, flags, extras, show)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
@@ -157,6 +158,18 @@ def fetch_jars(settings: Settings, show: Show) -> None:
     if not settings.log.bootstrap:
         jars("broker", report=show.step)
     jars("connector", report=show.step)
+
+
+def ask_about_removed(home: Home, views: Iterable[str]) -> None:
+    """Views that are not in the pipeline any more keep their state, unless somebody agrees."""
+    if not sys.stdin.isatty():
+        return
+    from millstream.analyze.checkpoint import left_behind
+    from millstream.analyze.dropping import note_drop
+
+    for name in left_behind(home.checkpoints, views):
+        if click.confirm(f"View {name} is not in the pipeline any more. Drop its state?", err=True):
+            note_drop(home, name)
 
 
 def await_leftovers(home: Home, show: Show) -> None:

@@ -12,6 +12,7 @@ from millstream.cli.options import home_option, json_option, open_home
 from millstream.cli.outcome import FAILED
 from millstream.errors import MillstreamError
 
+_TOO_FAR = 10.0  # seconds that a view may be behind, and growing, before that is a problem
 TIERS = ("kafka", "collect", "analyze", "serve")
 
 
@@ -19,7 +20,7 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 @home_option
 @json_option
 def status(home: Path, as_json: bool) -> int:
-    """Show what runs: processes, addresses, rates, the state of each source and query.
+    """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
     Ends with exit code 1 if a tier is down, a source or a query does not run, the journal takes
     nothing, or the collectors' counts do not add up.
@@ -83,6 +84,25 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         if (state := counts.get("state") or "unknown") != "running":
             error = f": {counts['error']}" if counts.get("error") else ""
             problems.append(f"view {view['name']} is {state}{error}")
+        if dropped := counts.get("dropped"):
+            problems.append(
+                f"view {view['name']} lacks at least {dropped:,} rows that Spark had no state for: "
+                f"`millstream rebuild {view['name']}`"
+            )
+        if (
+            state == "running"
+            and counts.get("trend") == "growing"
+            and counts.get("behind_s", 0.0) > _TOO_FAR
+        ):
+            problems.append(
+                f"view {view['name']} falls behind: {counts['behind']:,} events, "
+                f"{counts['behind_s']:,.0f} s, and growing"
+            )
+    for stream, counts in system["tiers"].get("analyze", {}).get("streams", {}).items():
+        if lost := counts.get("lost"):
+            problems.append(
+                f"{lost:,} events of {stream} were past retention before they were looked at"
+            )
     return problems
 
 
@@ -111,13 +131,13 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
     from rich.text import Text
 
     from millstream.supervise.tables import (
+        analyze_parts,
         collect_parts,
         console,
         grid,
         milliseconds,
         state_text,
         tier_row,
-        views_table,
     )
 
     out = console()
@@ -134,7 +154,7 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
         )
     out.print(processes)
     if system is not None:
-        out.print("", *collect_parts(system), views_table(system), "", sep="\n")
+        out.print("", *collect_parts(system), *analyze_parts(system), sep="\n")
         out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
     for problem in problems:
         out.print(Text(f"✗ {problem}", "red"))

@@ -17,12 +17,13 @@ from millstream.source import Source, WebSocketSource, source_from_text
 from millstream.source.options import type_problem
 
 STREAM_OPTIONS = (
-    *("schema", "key", "event_time", "lateness", "delivery", "retention", "source"),
+    *("schema", "key", "event_time", "lateness", "ahead", "delivery", "retention", "source"),
     *("dedup", "on_invalid", "shed", "shed_at", "description"),
 )
+AHEAD = "1 minute"  # unless the user says something else
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
 # The reader adds these to every row; see the analyze tier.
-_RESERVED = ("_id", "_received_at", "_event_time", "_position", "_revision")
+_RESERVED = ("_id", "_received_at", "_event_time", "_position", "_revision", "_watermark")
 
 
 def declare_stream(statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
@@ -44,6 +45,14 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
             remedy="add event_time= with the column that tells when an event happened",
             option="lateness",
         )
+    ahead = options.get("ahead", AHEAD)
+    if ahead != AHEAD and event_time is None:
+        raise mistake(
+            statement,
+            f"{what} has ahead but no event_time to be ahead by",
+            remedy="add event_time= with the column that tells when an event happened",
+            option="ahead",
+        )
     retention = duration(statement, what, "retention", options.get("retention", "7 days"))
     if not retention:
         raise mistake(
@@ -58,6 +67,7 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         key=key,
         event_time=event_time,
         lateness=lateness,
+        ahead=duration(statement, what, "ahead", ahead),
         delivery=choice(statement, what, "delivery", options, "exactly_once", Delivery),
         retention=retention,
         source=_source(statement, what, options.get("source")),

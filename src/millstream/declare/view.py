@@ -8,13 +8,17 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from millstream.declare.options import check_name, check_options, choice, duration
+from millstream.declare.panes import PANE_OPTIONS, declare_panes
 from millstream.errors import PipelineError
-from millstream.model import Mode, Reading, View
+from millstream.model import Mode, OnDataLoss, Reading, View
 from millstream.names import suggest
 from millstream.place import Statement, mistake
 from millstream.sql import Query, read_query
 
-VIEW_OPTIONS = ("key", "keep", "mode", "sql", "name", "reads", "description")
+VIEW_OPTIONS = (
+    *("key", "keep", "mode", "sql", "name", "reads", "description", "on_data_loss"),
+    *PANE_OPTIONS,
+)
 
 
 def declare_view(
@@ -28,7 +32,7 @@ def declare_view(
     what = f"view {name!r}"
     check_options(statement, what, options, VIEW_OPTIONS)
     key = _key(statement, what, options.get("key"))
-    sql = options.get("sql")
+    sql, query = options.get("sql"), None
     if function is not None:
         inputs = _parameters(statement, what, function)
     else:
@@ -36,6 +40,7 @@ def declare_view(
         inputs = query.inputs
         _check_key(statement, what, key, query)
     keep = options.get("keep")
+    panes = declare_panes(statement, what, options, key, query)
     return View(
         name=name,
         inputs=inputs,
@@ -47,7 +52,18 @@ def declare_view(
         sql=sql,
         place=statement.place,
         reads=_reads(statement, what, options.get("reads") or {}, inputs),
+        on_data_loss=_on_data_loss(statement, what, options),
+        trigger=panes.trigger,
+        accumulation=panes.accumulation,
+        ledger=panes.ledger,
     )
+
+
+def _on_data_loss(statement: Statement, what: str, options: Mapping[str, Any]) -> OnDataLoss | None:
+    if options.get("on_data_loss") is None:
+        return None
+    chosen: OnDataLoss = choice(statement, what, "on_data_loss", options, "continue", OnDataLoss)
+    return chosen
 
 
 def _key(statement: Statement, what: str, key: object) -> tuple[str, ...] | None:

@@ -16,12 +16,12 @@ from rich.text import Text
 from millstream.supervise.steps import sentence
 from millstream.supervise.supervisor import Happening, Running, Supervisor
 from millstream.supervise.tables import (
+    analyze_parts,
     collect_parts,
     grid,
     milliseconds,
     state_text,
     tier_row,
-    views_table,
 )
 
 STEPS_EVERY, SCREEN_EVERY = 0.1, 0.5
@@ -112,7 +112,7 @@ class TerminalShow:
         if system is None:
             parts.append(Text("serve does not answer: no figures", style="yellow"))
         else:
-            parts += [*collect_parts(system), views_table(system), ""]
+            parts += [*collect_parts(system), *analyze_parts(system)]
             end_to_end = milliseconds(system.get("end_to_end_ms"))
             parts.append(Text(f"end to end {end_to_end} (p50 / p99)", style="bold"))
         parts += ["", *self._recent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,8 @@ from rich.text import Text
 
 GOOD = {"up", "ready", "running", "connected", "listening"}
 NEARLY_FULL = 0.8
+_NOTABLE = ("rejected", "shed", "future")
+_UNITS = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 PASSING = {"starting", "waiting", "connecting", "restarting", "retrying"}
 
 
@@ -81,7 +84,7 @@ def streams_table(system: dict[str, Any]) -> Table:
 
 def _count(counts: dict[str, Any], name: str) -> Text:
     value = counts.get(name, 0)
-    style = "red" if name == "failed" else "yellow" if name in ("rejected", "shed") else ""
+    style = "red" if name == "failed" else "yellow" if name in _NOTABLE else ""
     return Text(f"{value:,}", style=style if value else "")
 
 
@@ -95,6 +98,32 @@ def steps_table(system: dict[str, Any]) -> Table:
         if any(steps):
             table.add_row(Text(stream["name"]), "min / mean / p99 / max", *map(_spread, steps))
     return table
+
+
+def skew_table(system: dict[str, Any]) -> Table:
+    """How long before its arrival an event happened, as it says itself; below zero is ahead."""
+    streams = system["tiers"].get("collect", {}).get("streams", {})
+    table = grid("event time", "", ">behind the arrival", ">out of order", ">in the future")
+    for stream in system["streams"]:
+        counts = streams.get(stream["name"], {})
+        if stream.get("event_time") and (counts.get("skew_ms") or counts.get("future")):
+            skew = counts.get("skew_ms") or {}
+            measures = [_span(skew[name]) for name in ("p50", "p99", "max") if name in skew]
+            table.add_row(
+                Text(stream["name"]),
+                "p50 / p99 / max",
+                " / ".join(measures) or "–",
+                _count(counts, "out_of_order"),
+                _count(counts, "future"),
+            )
+    return table
+
+
+def _span(milliseconds: float) -> str:
+    for unit, size in _UNITS:
+        if abs(milliseconds) >= size:
+            return f"{milliseconds / size:.1f} {unit}"
+    return f"{milliseconds:.0f} ms"
 
 
 def _spread(latency: dict[str, float] | None) -> str:
@@ -171,15 +200,25 @@ def size(count: float) -> str:
 
 def collect_parts(system: dict[str, Any]) -> list[Table | Text | str]:
     """All that is told of the collection tier, with empty lines between."""
-    tables = (streams_table(system), steps_table(system), sources_table(system))
+    tables = (
+        *(streams_table(system), steps_table(system), skew_table(system)),
+        sources_table(system),
+    )
     parts = [part for table in tables if table.row_count for part in (table, "")]
     return [*parts, journal_line(system), ""]
+
+
+def analyze_parts(system: dict[str, Any]) -> list[Table | str]:
+    """All that is told of the analysis tier, with an empty line after each part."""
+    tables = (views_table(system), times_table(system), drifts_table(system))
+    return [part for table in tables if table.row_count for part in (table, "")]
 
 
 def views_table(system: dict[str, Any]) -> Table:
     analyze = system["tiers"].get("analyze", {}).get("views", {})
     serve = system["tiers"].get("serve", {}).get("views", {})
-    table = grid("view", "mode", "state", ">rows", ">rate", ">p50 / p99", ">restarts", "")
+    columns = (">rows", ">rate", ">p50 / p99", ">behind", ">restarts", ">watermark")
+    table = grid("view", "mode", "state", *columns, "")
     for view in system["views"]:
         counts, served = analyze.get(view["name"], {}), serve.get(view["name"], {})
         table.add_row(
@@ -189,10 +228,90 @@ def views_table(system: dict[str, Any]) -> Table:
             f"{view.get('rows') or 0:,}",
             rate(served.get("rate", 0.0)),
             milliseconds(served.get("analyze_ms") or counts.get("analyze_ms")),
+            lag_text(counts),
             str(counts.get("restarts", 0)),
-            Text(counts.get("error", ""), style="red"),
+            behind(view.get("watermark"), system.get("now")),
+            Text(counts.get("error", ""), style="red") if counts.get("error") else gone(counts),
         )
     return table
+
+
+def lag_text(counts: dict[str, Any]) -> Text:
+    """`1,204 · 3.1 s ▼ 12 s`: events and seconds behind; shrinking, so caught up in 12 s."""
+    behind = counts.get("behind")
+    if not behind:
+        return Text("–" if behind is None else "0")
+    signs = {"growing": " ▲", "shrinking": " ▼"}
+    trend = counts.get("trend", "")
+    left = f" {counts['catch_up_s']:,.0f} s" if counts.get("catch_up_s") is not None else ""
+    text = f"{behind:,} · {counts.get('behind_s', 0.0):,.1f} s{signs.get(trend, '')}{left}"
+    return Text(text, style="yellow" if trend == "growing" else "")
+
+
+def gone(counts: dict[str, Any]) -> Text:
+    """What a view goes on without: events that break it, and those that retention took."""
+    parts = []
+    if broken := counts.get("broken"):
+        newest = counts["newest_broken"]
+        place = f"{newest['topic']}/{newest['partition']}/{newest['offset']}"
+        parts.append(f"{broken:,} set aside, the newest {place}: {newest['reason']}")
+    if lost := counts.get("lost"):
+        losses = (
+            f"{loss['topic']}/{loss['partition']} {loss['start']}-{loss['stop'] - 1}"
+            for loss in counts.get("losses", [])
+        )
+        parts.append(f"{lost:,} lost to retention: {', '.join(losses)}")
+    return Text("; ".join(parts), style="yellow")
+
+
+def drifts_table(system: dict[str, Any]) -> Table:
+    """Fields whose values are spread otherwise than they were lately."""
+    table = grid("drift of", "field", "since", "before", "now")
+    for drift in system["tiers"].get("analyze", {}).get("drifts", []):
+        table.add_row(
+            Text(drift["stream"]),
+            Text(drift["field"]),
+            f"{datetime.fromtimestamp(drift['at'] / 1000, UTC):%H:%M:%S}Z",
+            Text(drift["before"]),
+            Text(drift["now"], style="yellow"),
+        )
+    return table
+
+
+def times_table(system: dict[str, Any]) -> Table:
+    """How far the time of each stream is, and how many events no window took."""
+    judged = system["tiers"].get("analyze", {}).get("streams", {})
+    table = grid("time of", ">watermark", ">in order", ">late", ">future", ">broken", ">lost")
+    for stream in system["streams"]:
+        counts = judged.get(stream["name"])
+        if counts is not None:
+            table.add_row(
+                Text(stream["name"]),
+                behind(stream.get("watermark"), system.get("now")),
+                *(
+                    _judged(counts, name)
+                    for name in ("in_order", "late", "future", "broken", "lost")
+                ),
+            )
+    return table
+
+
+def _judged(counts: dict[str, Any], name: str) -> Text:
+    value = counts.get(name, 0)
+    style = {"in_order": "", "lost": "red"}.get(name, "yellow")
+    return Text(f"{value:,}", style=style if value else "")
+
+
+def behind(watermark: str | None, now: str | None) -> str:
+    """`3.2 s ago`, by the server's clock; a dash while it is unknown."""
+    if not watermark or not now:
+        return "–"
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(watermark)).total_seconds()
+    if abs(seconds) < 60:
+        return f"{seconds:.1f} s ago"
+    if abs(seconds) < 3600:
+        return f"{seconds / 60:,.0f} min ago"
+    return f"{seconds / 3600:,.1f} h ago" if abs(seconds) < 172_800 else watermark[:16]
 
 
 def one_line(system: dict[str, Any] | None, restarts: int) -> str:

@@ -1,0 +1,47 @@
+"""`drop`: let go of what was computed of a view that the pipeline no longer has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millstream.cli.options import home_option, load_app, log_of, open_home, set_option
+from millstream.errors import MillstreamError
+
+
+@click.command()
+@click.argument("view")
+@home_option
+@set_option
+@click.option("--app", default="", help="The pipeline, if the log has several.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: bool) -> None:
+    """Remove the rows and the state of a view that is not in the pipeline any more.
+
+    The streams that it read stay, so it can be computed anew from what they hold. Its ledger stays.
+
+    \b
+    millstream drop by_city
+    millstream drop by_city --yes
+    """
+    from millstream.analyze.checkpoint import left_behind
+    from millstream.analyze.dropping import drop_view
+    from millstream.analyze.editions import describe_views
+    from millstream.cli.balance import app_of
+    from millstream.names import suggest
+
+    place, log = open_home(home), log_of(home, assignments)
+    app = app or app_of(log)
+    known = {*describe_views(app, log), *left_behind(place.checkpoints, ())}
+    if view not in known:
+        raise MillstreamError(f"there is no view {view!r}", remedy=suggest(view, sorted(known)))
+    running = place.running().get("analyze", {}).get("pipeline")
+    if running and view in load_app(Path(running)).views:
+        raise MillstreamError(
+            f"view {view} is in the pipeline that runs", remedy=f"take it out of {running} first"
+        )
+    if not yes:
+        click.confirm(f"Remove all rows and the state of {view}?", abort=True, err=True)
+    drop_view(place, log, app, view)
+    click.echo(f"{view} is gone", err=True)

@@ -1,0 +1,73 @@
+"""An entry of a view's ledger, as its topic holds it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["assertion", "retraction"]
+Amount = int | Decimal
+Amounts = dict[str, Amount]
+
+# Amounts are added as they are written, digit by digit: no order of adding gives another sum.
+_EXACT = Context(prec=min(MAX_PREC, 2000), Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What to add to the sums of a key: the amounts of an assertion, less those of a retraction."""
+
+    id: str
+    key: list[Any]  # the values of the view's key columns
+    kind: Kind
+    amounts: Amounts
+    reason: list[str]  # the late events that made a correction necessary, as far as they are known
+    at: str  # RFC 3339: when it was entered
+
+
+_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+def encode(entry: Entry) -> bytes:
+    return _ENCODER.encode(entry)
+
+
+def decode(value: bytes) -> Entry:
+    """The entry of a record; ValueError if it holds none."""
+    return msgspec.convert(_DECODER.decode(value), Entry)
+
+
+def identify(*parts: str) -> str:
+    """The same id for the same parts, always."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def add(one: Amount, other: Amount) -> Amount:
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return _EXACT.add(Decimal(one), Decimal(other))
+
+
+def negate(amount: Amount) -> Amount:
+    return -amount if isinstance(amount, int) else amount.copy_negate()
+
+
+def sums(entries: Iterable[Entry]) -> dict[str, tuple[list[Any], Amounts]]:
+    """The amounts of each key, by the key as JSON."""
+    found: dict[str, tuple[list[Any], Amounts]] = {}
+    for entry in entries:
+        name = msgspec.json.encode(entry.key).decode()
+        _, total = found.setdefault(name, (entry.key, {}))
+        add_entry(total, entry.kind, entry.amounts)
+    return found
+
+
+def add_entry(total: Amounts, kind: Kind, amounts: Mapping[str, Amount]) -> None:
+    """Add an entry's amounts to the sums of its key."""
+    for name, amount in amounts.items():
+        signed = amount if kind == "assertion" else negate(amount)
+        total[name] = add(total.get(name, 0), signed)

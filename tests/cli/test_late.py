@@ -1,0 +1,125 @@
+"""Late events are listed and shown, and the audit accounts for them."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+from tests.analyze.keeping_time import MINUTE, declare, keeper
+from tests.analyze.test_timekeeper import NOW, Stage
+from tests.conftest import Eventually
+
+from millstream.audit import Report, StreamCounts, ViewCounts
+from millstream.cli import balance
+from millstream.event import LATE_ERROR
+from millstream.log.connection import client_config
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic, late_topic, stream_topic
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+
+class Analyzed:
+    """A log with three events, of which one is late and one from the future, and its audit."""
+
+    def __init__(self, stage: Stage, run: Run, counts: StreamCounts) -> None:
+        self.stage, self.counts = stage, counts
+        self.read = {stream_topic(stage.app.name, "clicks"): {"0": 3}}
+        self._producer = Producer(client_config(stage.log))
+        self._run = run
+
+    def command(self, *words: str) -> tuple[int, str]:
+        app = ("--app", self.stage.app.name)
+        outcome = self._run(*words, *app, "--set", f"log.bootstrap={self.stage.log.bootstrap}")
+        return outcome.code, outcome.out + outcome.err
+
+    def audit(self) -> dict[str, Any]:
+        now = time.time_ns() // 1_000_000
+        view = ViewCounts(state="running", read=self.read, watermark=NOW)
+        # From the future by a minute: as one that reports on and on would be heard of.
+        told = Report("analyze", "a", now + MINUTE, now, {"clicks": self.counts}, [], {"v": view})
+        self.write(audit_topic(self.stage.app.name), msgspec.json.encode(told))
+        code, out = self.command("audit", "--json")
+        content: dict[str, Any] = json.loads(out)
+        assert (code == 0) == content["adds_up"], out
+        return content
+
+    def write(self, topic: str, value: bytes, *headers: tuple[str, str]) -> None:
+        self._producer.produce(topic, value, headers=list(headers))
+        assert self._producer.flush(10) == 0
+
+
+@pytest.fixture
+def analyzed(
+    run: Run, log_settings: LogSettings, app_name: str, eventually: Eventually
+) -> Analyzed:
+    stage = Stage(log_settings, app_name)
+    stage.event(1, NOW)
+    stage.event(2, NOW - 5 * MINUTE, watermark=NOW)
+    stage.event(3, NOW + 5 * MINUTE)
+    stage.flush()
+    keeping = keeper(log_settings, declare(app_name), idle=600)
+    keeping.start()
+    eventually(lambda: keeping.counts()["clicks"].future == 1)
+    eventually(lambda: len(stage.late()) == 2)
+    counts = keeping.counts()["clicks"]
+    keeping.close()
+    return Analyzed(stage, run, counts)
+
+
+def test_late_events_are_listed_and_shown(analyzed: Analyzed) -> None:
+    code, out = analyzed.command("late", "list", "clicks", "--json")
+    late, future = map(json.loads, out.splitlines())
+    assert code == 0
+    assert (late["kind"], late["late_by_ms"]) == ("late", 5 * MINUTE)
+    assert late["reason"].startswith("late by 300.000 s for per_minute [2026-09-21T14:08:00.000Z")
+    assert future["reason"].startswith("dated 300.000 s in the future; not in per_minute")
+    assert (
+        analyzed.command("late", "list", "clicks", "--reason", "future", "--json")[1].count("\n")
+        == 1
+    )
+    code, out = analyzed.command("late", "show", late["id"])
+    assert code == 0
+    assert '{"id": 2' in out
+    assert "late_views" in out
+    code, out = analyzed.command("late", "show", "clicks/0/99")
+    assert (code, "`millstream late list clicks`" in out) == (1, True)
+
+
+def test_the_audit_adds_up_and_tells_when_it_does_not(
+    analyzed: Analyzed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(balance, "_STARTING", 0.0)  # nothing that is off will come right here
+    content = analyzed.audit()
+    assert content["problems"] == []
+    row = {"in_order": 1, "late": 1, "future": 1, "held": 2, "set_aside": 2, "waiting": 0, "off": 0}
+    assert content["time"]["clicks"].items() >= row.items()
+    view = {"logged": 3, "read": 3, "waiting": 0, "late": 0, "lost": 0, "watermark": NOW}
+    assert content["views"] == {"v": view}
+    assert "it adds up" in analyzed.command("audit")[1]
+
+    name = analyzed.stage.app.name
+    analyzed.write(late_topic(name, "clicks"), b"a view's query failed on it", (LATE_ERROR, "why"))
+    assert analyzed.audit()["problems"] == []
+    analyzed.write(late_topic(name, "clicks"), b"by another program")
+    (problem,) = analyzed.audit()["problems"]
+    assert "holds 1 records more than were set aside" in problem
+
+    analyzed.counts.late += 2
+    (problem,) = [p for p in analyzed.audit()["problems"] if "missing" in p]
+    assert "4 events were set aside, but" in problem
+    assert "holds 3: 1 are missing" in problem
+
+    analyzed.counts.late -= 1
+    analyzed.counts.in_order -= 1
+    assert analyzed.audit()["problems"] == []
+    analyzed.counts.in_order -= 1
+    analyzed.read[stream_topic(name, "clicks")]["0"] = 7
+    first, second = analyzed.audit()["problems"]
+    assert first == "clicks: +1 events were read and counted as nothing"
+    assert "view v has read 7 records of" in second
