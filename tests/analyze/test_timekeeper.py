@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,7 +31,8 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, late_topic, stream_topic
 
-NOW = 1_790_000_000_000 // MINUTE * MINUTE
+# A moment of today: Kafka would delete what its retention has passed.
+NOW = time.time_ns() // 1_000_000 // MINUTE * MINUTE
 
 
 def clock_of(*partitions: PartitionClock) -> StreamClock:
@@ -173,6 +175,10 @@ def keeping(stage: Stage) -> Iterator[Timekeeper]:
     running.close()
 
 
+def moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
 def counts(keeping: Timekeeper) -> tuple[int, int, int, int]:
     found = keeping.counts()["clicks"]
     return found.in_order, found.late, found.future, found.broken
@@ -197,7 +203,7 @@ def test_what_no_window_takes_is_in_the_late_topic_with_why(
     assert (json.loads(late.value or b"")["id"], late.key, given_["ce_id"]) == (3, b"k", b"3")
     assert (given_[LATE_REASON], int(given_[LATE_BY])) == (b"late", 2 * MINUTE)
     assert json.loads(given_[LATE_VIEWS]) == {
-        "per_minute": [["2026-09-21T14:11:00.000Z", "2026-09-21T14:12:00.000Z"]]
+        "per_minute": [[moment(NOW - 2 * MINUTE), moment(NOW - MINUTE)]]
     }
     assert dict(future.headers)[LATE_REASON] == b"future"
     assert int(dict(future.headers)[LATE_BY]) == MINUTE + 1
