@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 from millstream.simulation import (
-    Faults,
     Judged,
     Simulation,
     Sliding,
@@ -116,9 +115,6 @@ SIMULATION = Simulation(
     window=HALF_HOUR.size,
     world=ride,
     truth=truth,
-    faults=Faults(
-        disordered=0.1, late=0.04, too_late=0.02, straggling=0.02, duplicate=0.02, future=0.005
-    ),
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import MillstreamError
-from millstream.simulation.faults import Faults, Sending, World, disorder, draw
+from millstream.simulation.faults import USUAL, Faults, Sending, World, disorder, draw
 from millstream.simulation.post import Post
 from millstream.simulation.rules import Judged, judge
 
@@ -27,7 +27,7 @@ class Simulation:
     window: int  # the longest one of its views
     world: World
     truth: Callable[[Sequence[Judged]], dict[str, Any]]
-    faults: Faults  # unless the command line says otherwise
+    faults: Faults = USUAL  # unless the command line says otherwise
 
     def sendings(
         self, *, seed: int, count: int, start: int, span: int, faults: Faults | None = None

@@ -60,6 +60,12 @@ class Faults:
         return ""
 
 
+# A few of each in any hundred events, so that a short run shows them all.
+USUAL = Faults(
+    disordered=0.1, late=0.04, too_late=0.02, straggling=0.02, duplicate=0.02, future=0.005
+)
+
+
 def draw(world: World, *, seed: int, count: int, start: int, span: int) -> list[Drawn]:
     """`count` events spread over `span`, in the order in which they happen."""
     times = Random(f"{seed}:times")
