@@ -123,14 +123,21 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Rebuild(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A view that `analyze` computes anew from the log, beside the one that is served."""
+    """A view that `analyze` computes anew from the log, beside the one that is served.
 
-    state: Literal["waiting", "replaying", "starting", "ready", "failed"]
+    When it is `done` the new one has taken the old one's place; when it has `failed`, none has.
+    """
+
+    state: Literal["waiting", "replaying", "starting", "ready", "done", "failed"]
     request: str = ""  # whose; empty: the pipeline changed
     topic: str = ""  # that it fills
     done: int = 0  # records read
     total: int = 0  # records to read
     error: str = ""
+    since: int | None = None  # only events from then on; milliseconds since the epoch
+    started_at: int = 0  # milliseconds since the epoch
+    ended_at: int = 0  # likewise; 0 while it is under way
+    left_s: float | None = None  # until all is read, as fast as it went so far
 
 
 class ViewCounts(msgspec.Struct, omit_defaults=True):
@@ -159,7 +166,7 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     behind_s: float = 0.0
     trend: Trend = ""
     catch_up_s: float | None = None  # until it has caught up, if it does
-    rebuild: Rebuild | None = None  # by analyze, while one is under way
+    rebuild: Rebuild | None = None  # by analyze: the one under way, or else the last one
     watermark: int = 0  # by analyze: windows that ended by then are final; milliseconds, 0: unknown
     dropped: int = 0  # by analyze: at least so many rows Spark left out that it should have counted
 

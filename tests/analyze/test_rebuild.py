@@ -8,20 +8,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.analyze.conftest import plain, read_topic
 
 from millstream.analyze.editions import describe_views, topic_of
+from millstream.analyze.planner import Planner
+from millstream.analyze.queries import Queries
+from millstream.analyze.rebuild import Rebuilds
+from millstream.analyze.requests import Request, put_request
 from millstream.analyze.service import _Analyze
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.app import App
+from millstream.audit import Rebuild, Report
 from millstream.cli.outcome import invoke
 from millstream.home import Home
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, known_topics, stream_topic, view_topic
+from millstream.log.topics import (
+    audit_topic,
+    ensure_topics,
+    known_topics,
+    stream_topic,
+    view_topic,
+)
 from millstream.log.write import write
 from millstream.settings import Settings
 
@@ -77,6 +89,13 @@ class Analyze:
         described = describe_views(self.app.name, self.settings.log).get(view)
         return topic_of(self.app.name, described) if described else ""
 
+    def told(self, view: str) -> Rebuild | None:
+        """What the newest report says of the view's rebuild."""
+        reports = (value for _, value in read_topic(self.settings.log, audit_topic(self.app.name)))
+        *_, newest = (each for each in reports if each is not None)
+        counts = msgspec.convert(newest, Report).views.get(view)
+        return counts.rebuild if counts is not None else None
+
     def table(self, view: str) -> dict[str, Any]:
         """The served rows by city."""
         if not (topic := self.topic(view)):
@@ -125,6 +144,12 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
     assert (done["swapped"], done["records"], done["same"]) == (True, 3, 1)
     (difference,) = done["differences"]
     assert (difference["old"]["n"], difference["new"]["n"]) == (99, 2)
+    eventually(lambda: (told := analyze.told("by_city")) and told.state == "done")
+    told = analyze.told("by_city")
+    assert told is not None
+    assert (told.state, told.done, told.total, told.topic) == ("done", 3, 3, done["topic"])
+    assert told.request
+    assert 0 < told.started_at < told.ended_at
     assert analyze.topic("by_city") == done["topic"] == f"{view_topic(name, 'by_city')}.1"
     assert analyze.topic("steady") == view_topic(name, "steady")
     assert analyze.topic("busy") == f"{view_topic(name, 'busy')}.1"  # it read the wrong row
@@ -143,6 +168,10 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
         "Ghent": {"city": "Ghent", "n": 1, "total": 10},
     }
     assert analyze.topic("by_city") == f"{view_topic(name, 'by_city')}.2"
+    eventually(lambda: (told := analyze.told("by_city")) and told.state == "done")
+    told = analyze.told("by_city")
+    assert told is not None
+    assert told.request == "", "nobody asked: the pipeline changed"
     assert analyze.topic("steady") == view_topic(name, "steady")
     said = capfd.readouterr().out
     assert "view by_city was changed (other columns; rebuilt)" in said
@@ -153,3 +182,37 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
     checkpoints = tmp_path / "home" / "checkpoints"
     kept = {"by_city.2", "steady", "busy.2"}
     eventually(lambda: {folder.name for folder in checkpoints.iterdir()} == kept)
+
+
+def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
+    spark: SparkSession,
+    log_settings: LogSettings,
+    pipeline: Load,
+    eventually: Eventually,
+    tmp_path: Path,
+) -> None:
+    app = pipeline(STREAM + f'app.view("v", key=["city"], trigger="every 1 hour", {COUNT}')
+    ensure_topics(app, log_settings)
+    settings, home = Settings(log=log_settings), Home(tmp_path / "home")
+    queries = Queries(spark, app, settings, home.checkpoints)
+    fulfilled: list[str] = []
+    rebuilds = Rebuilds(
+        *(spark, app, settings, home, queries), lambda topic, key, _: fulfilled.append(key)
+    )
+
+    def told_after_tick() -> object:
+        rebuilds.tick()
+        return rebuilds.add_to({})
+
+    try:
+        rebuilds.serve([Planner(spark, app, settings).query("v").plan])
+        put_request(log_settings, app.name, "v", Request("1", 5_000))
+        eventually(told_after_tick)
+        put_request(log_settings, app.name, "v", Request("1", cancel=True))  # who asked has gone
+        eventually(lambda: told_after_tick() and fulfilled)
+        told = rebuilds.add_to({})["v"].rebuild
+        assert told is not None
+        assert (told.state, told.request, told.since) == ("failed", "1", 5_000)
+        assert "has a trigger" in told.error
+    finally:
+        rebuilds.close(1)

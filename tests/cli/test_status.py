@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
-from millstream.audit import Broken, Lost, ViewCounts
+from millstream.audit import Broken, Lost, Rebuild, ViewCounts
 from millstream.cli.status import problems_of
 from millstream.home import Home
-from millstream.supervise.tables import gone, lag_text
+from millstream.supervise.tables import console, gone, lag_text, rebuilds_table
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -45,6 +46,35 @@ def test_a_view_that_falls_behind_is_a_problem() -> None:
     assert lag_text(view).plain == "4,000 · 31.2 s ▼ 12 s"
     assert lag_text({"behind": 0}).plain == "0"
     assert lag_text({}).plain == "–"
+
+
+def test_a_rebuild_is_shown_while_it_runs_and_when_it_has_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = system()
+    view = now["tiers"]["analyze"]["views"]["by_city"]
+
+    def shown(rebuild: Rebuild) -> str:
+        view["rebuild"] = msgspec.to_builtins(rebuild)
+        console().print(rebuilds_table(now), width=200)
+        return " ".join(capsys.readouterr().out.split())
+
+    running = Rebuild("replaying", "r", done=250, total=1000, started_at=1_000, left_s=90.0)
+    told = shown(running)
+    assert "by_city replaying 250 of 1,000 1.5 min all 1970-01-01 00:00:01Z it was asked" in told
+    assert "the old rows are served until it is ready" in told
+    told = shown(msgspec.structs.replace(running, state="done", ended_at=9_000, since=2_000))
+    assert "from 1970-01-01 00:00:02Z on" in told
+    assert "served in a new epoch since 1970-01-01 00:00:09Z" in told
+    assert problems_of(UP, now) == []
+    told = shown(Rebuild("failed", "r", error="no room"))
+    assert "no room" in told
+    assert problems_of(UP, now) == [], "who asked for it was told"
+    assert "the pipeline changed" in shown(Rebuild("failed", error="no room"))
+    assert problems_of(UP, now) == [
+        "view by_city is served as it was before the pipeline changed, for it cannot be rebuilt: "
+        "no room"
+    ]
 
 
 def test_what_a_view_goes_on_without_is_shown() -> None:

@@ -160,7 +160,7 @@ async def test_leaving_early_closes_the_connection(socket_peer: StartSocket) -> 
 
 async def test_either_a_view_or_a_stream_is_followed() -> None:
     async with Client("http://127.0.0.1:9") as client:
-        with pytest.raises(TypeError, match="either a view or a stream"):
+        with pytest.raises(TypeError, match="either a view, or a stream"):
             client.changes()
-        with pytest.raises(TypeError, match="either a view or a stream"):
+        with pytest.raises(TypeError, match="either a view, or a stream"):
             client.changes("v", stream="s")

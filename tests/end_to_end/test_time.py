@@ -225,10 +225,7 @@ def test_the_ledger_says_which_stragglers_corrected_a_row(site: Example) -> None
 def test_the_bill_is_what_is_owed(site: Example) -> None:
     command = [sys.executable, str(EXAMPLES / "clicks/billing.py"), "--once"]
     outcome = subprocess.run(
-        [*command, "--bootstrap", site.system.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [*command, "--url", site.system.serve_url], capture_output=True, text=True, timeout=60
     )
     assert outcome.returncode == 0, outcome.stderr
     owed: Counter[str] = Counter()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from examples.clicks import simulator as clicks
-from examples.clicks.billing import Bill
 from examples.riders import simulator as riders
 from pyspark.sql import SparkSession
 
@@ -63,20 +62,3 @@ def test_in_time_the_views_are_what_the_simulator_says(
 def _plain(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         yield {name: row[name] for name in sorted(row) if name != "_state"}
-
-
-def test_a_bill_adds_assertions_and_takes_off_retractions_each_once() -> None:
-    window = {"start": "2026-11-16T12:00:00Z", "end": "2026-11-16T12:01:00Z"}
-
-    def entry(name: str, kind: str, clicks: int, page: str = "/") -> dict[str, Any]:
-        amounts = {"clicks": clicks}
-        return {"id": name, "key": [window, page], "kind": kind, "amounts": amounts}
-
-    bill = Bill()
-    for each in (
-        *[entry("a", "assertion", 8), entry("a", "assertion", 8)],
-        *[entry("b", "retraction", 8), entry("c", "assertion", 9)],
-        entry("d", "assertion", 2, "/news"),
-    ):
-        bill.add(each)
-    assert bill.clicks == {"/": 9, "/news": 2}

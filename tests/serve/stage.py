@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import msgspec
 from confluent_kafka import Producer
 from websockets.asyncio.client import ClientConnection, connect
@@ -29,6 +30,7 @@ from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
 
 SECONDS = 60.0
+Event = dict[str, Any]
 
 
 async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
@@ -41,13 +43,14 @@ async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 def declare(name: str) -> App:
-    """A table, a table of windows, a view without key, and the stream that they read."""
+    """A table, one of windows with a ledger, a view without key, and the stream that they read."""
     app = App(name)
     app.stream("rsvps", schema="id LONG NOT NULL, city STRING, mtime TIMESTAMP", key="id")
     app.view("by_city", key=["city"], sql="SELECT city, count(*) AS n FROM rsvps GROUP BY 1")
     app.view(
         "per_minute",
         key=["window"],
+        ledger=["n"],
         sql="SELECT window(mtime, '1 minute') AS window, count(*) AS n FROM rsvps GROUP BY 1",
     )
     app.view("newest", sql="SELECT id, city FROM rsvps")
@@ -65,7 +68,7 @@ class Pipeline:
         window = Column("window", "struct<start:timestamp,end:timestamp>")
         n, city = Column("n", "bigint"), Column("city", "string")
         self.describe("by_city", ["city"], [city, n])
-        self.describe("per_minute", ["window"], [window, n], window="window")
+        self.describe("per_minute", ["window"], [window, n], window="window", ledger=["n"])
         self.describe("newest", None, [Column("id", "bigint"), city])
         self.flush()
 
@@ -168,3 +171,43 @@ async def socket(server: Server, **options: Any) -> AsyncIterator[Socket]:
     url = server.url.replace("http", "ws") + "/v1/connect"
     async with connect(url, max_size=None, **options) as connection:
         yield Socket(connection)
+
+
+@contextlib.asynccontextmanager
+async def events(
+    http: httpx.AsyncClient, path: str, headers: dict[str, str] | None = None
+) -> AsyncIterator[AsyncIterator[Event]]:
+    """The server-sent events of an answer."""
+    accept = {"Accept": "text/event-stream", **(headers or {})}
+    async with http.stream("GET", path, headers=accept) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        yield _parse(response.aiter_bytes())
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    # httpx's own lines end at U+2028 too, which those of server-sent events do not.
+    rest = b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode()
+
+
+async def _parse(parts: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+    fields: dict[str, str] = {}
+    async for line in _lines(parts):
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        else:
+            if "data" in fields:
+                event = json.loads(fields["data"])
+                assert event["type"] == fields["event"]
+                assert event["position"] == fields["id"]
+                yield event
+            fields = {}
+
+
+async def following(stream: AsyncIterator[Event]) -> Event:
+    """The next event."""
+    return await asyncio.wait_for(anext(stream), SECONDS)

@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
-from tests.serve.stage import SECONDS, Pipeline, until
+import pytest
+from tests.serve.stage import SECONDS, Pipeline, events, following, until
 
+from millstream.serve import streams
 from millstream.serve.service import Server
-
-Event = dict[str, Any]
-
-
-@asynccontextmanager
-async def events(
-    http: httpx.AsyncClient, path: str, headers: dict[str, str] | None = None
-) -> AsyncIterator[AsyncIterator[Event]]:
-    accept = {"Accept": "text/event-stream", **(headers or {})}
-    async with http.stream("GET", path, headers=accept) as response:
-        assert response.headers["content-type"] == "text/event-stream"
-        yield _parse(response.aiter_bytes())
-
-
-async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    # httpx's own lines end at U+2028 too, which those of server-sent events do not.
-    rest = b""
-    async for part in parts:
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            yield line.decode()
-
-
-async def _parse(parts: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    fields: dict[str, str] = {}
-    async for line in _lines(parts):
-        if line:
-            name, _, value = line.partition(": ")
-            fields[name] = value
-        else:
-            if "data" in fields:
-                event = json.loads(fields["data"])
-                assert event["type"] == fields["event"]
-                assert event["position"] == fields["id"]
-                yield event
-            fields = {}
-
-
-async def following(stream: AsyncIterator[Event]) -> Event:
-    return await asyncio.wait_for(anext(stream), SECONDS)
 
 
 async def test_events_are_a_snapshot_and_then_changes_and_resume_by_their_id(
@@ -139,3 +97,28 @@ async def test_a_poll_from_another_epoch_gets_a_gap_and_the_rows(
     answer = (await http.get("/v1/views/by_city/changes", params={"after": "other:0=3"})).json()
     assert answer["gap"]["asked"] == "other:0=3"
     assert answer["rows"][0]["row"]["n"] == 1
+
+
+async def test_a_poll_gives_every_large_event_that_memory_has_no_longer(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_NEWEST", 1)
+    for number in range(150):  # more than an answer holds
+        pipeline.event(id=number, city="x" * 20_000, mtime="2026-01-01T12:00:00Z")
+    pipeline.flush()
+    async with pipeline.server() as server:
+        found: list[int] = []
+        asked = {"wait": "0", "after": await _beginning(server.url)}
+        async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
+            while len(found) < 150:
+                page = (await http.get("/v1/streams/rsvps/events", params=asked)).json()
+                assert page["changes"], "it ended early"
+                found += [change["row"]["id"] for change in page["changes"]]
+                asked["after"] = page["position"]
+    assert found == list(range(150))
+
+
+async def _beginning(url: str) -> str:
+    async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as http:
+        now = (await http.get("/v1/streams/rsvps/events", params={"wait": "0"})).json()
+    return f"{now['position'].partition(':')[0]}:0=0"

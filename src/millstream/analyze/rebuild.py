@@ -57,8 +57,11 @@ class _Shadow:
     replay: Query | None  # in batches; None: only as it runs on does it give the same rows
     query: Query  # the same, to run on
     request: str  # whose; empty: the pipeline changed
+    events_since: int | None  # only those; in milliseconds since the epoch
+    began_at: int  # milliseconds since the epoch
     state: Literal["waiting", "replaying", "starting", "ready"] = "waiting"
     past: Past | None = None  # what it replays
+    replays_since: float = 0.0
     since: float = 0.0  # when it was first seen to run
     error: str = ""
 
@@ -90,7 +93,7 @@ class Rebuilds:
         self._beside = Queries(spark, app, settings, home.checkpoints)
         self._active: dict[str, ViewPlan] = {}
         self._shadows: dict[str, _Shadow] = {}
-        self._refused: dict[str, Rebuild] = {}
+        self._ended: dict[str, Rebuild] = {}  # the last one of each view
         self._retired: list[tuple[float, str, str]] = []  # when, view, topic
         self._wishes, read = open_requests(settings.log, app.name)
         self._fresh = dict(self._wishes)
@@ -140,7 +143,8 @@ class Rebuilds:
         self._check_slots(slots)
         for name in wanted:
             replay = None if _counts(runs[name]) else replace(replays[name], replays=True)
-            self._shadows[name] = _Shadow(name, replay, runs[name], request)
+            self._shadows[name] = _Shadow(name, replay, runs[name], request, since, _now())
+            self._ended.pop(name, None)
             _LOGGER.info("view %s is computed anew, into %s", name, topics[name])
 
     def tick(self) -> None:
@@ -157,23 +161,33 @@ class Rebuilds:
 
     def add_to(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
         """The views' counts with what is known of their shadows."""
-        for name, refused in self._refused.items():
-            counts.setdefault(name, ViewCounts()).rebuild = refused
+        for name, ended in self._ended.items():
+            counts.setdefault(name, ViewCounts()).rebuild = ended
         read = self._beside.counts()
         for name, shadow in self._shadows.items():
             entry = counts.setdefault(name, ViewCounts(state="starting"))
-            done = _done(shadow.past, read[name].read) if name in read else 0
-            total = shadow.past.records if shadow.past else 0
-            failed = name in read and self._beside.state_of(name)[0] == "failed"
-            entry.rebuild = Rebuild(
-                state="failed" if failed else shadow.state,
-                request=shadow.request,
-                topic=shadow.topic,
-                done=total if shadow.state in ("starting", "ready") else done,
-                total=total,
-                error=shadow.error,
-            )
+            entry.rebuild = self._tell_of(shadow, read.get(name))
         return counts
+
+    def _tell_of(self, shadow: _Shadow, counts: ViewCounts | None) -> Rebuild:
+        total = shadow.past.records if shadow.past else 0
+        replayed = shadow.state in ("starting", "ready")
+        done = total if replayed else _done(shadow.past, counts.read) if counts else 0
+        seconds = self._clock() - shadow.replays_since
+        return Rebuild(
+            state="failed" if counts and self._has_failed(shadow) else shadow.state,
+            request=shadow.request,
+            topic=shadow.topic,
+            done=done,
+            total=total,
+            error=shadow.error,
+            since=shadow.events_since,
+            started_at=shadow.began_at,
+            left_s=round((total - done) * seconds / done, 1) if done and not replayed else None,
+        )
+
+    def _has_failed(self, shadow: _Shadow) -> bool:
+        return self._beside.state_of(shadow.name)[0] == "failed"
 
     def close(self, patience: float) -> None:
         self._reader.close()
@@ -199,14 +213,19 @@ class Rebuilds:
         if wish.cancel:
             for shadow in mine:
                 self._give_up(shadow)
-            self._refused.pop(view, None)
             self._fulfil(view)
         elif not mine and view in self._active:
-            self._refused.pop(view, None)
+            self._ended.pop(view, None)
             try:
                 self._fulfil_later(view, wish, before)
             except MillstreamError as error:
-                self._refused[view] = Rebuild(state="failed", request=wish.id, error=str(error))
+                self._ended[view] = Rebuild(
+                    *("failed", wish.id),
+                    error=str(error),
+                    since=wish.since,
+                    started_at=_now(),
+                    ended_at=_now(),
+                )
 
     def _fulfil_later(self, view: str, wish: Request, before: Request | None) -> None:
         if view not in self._shadows:
@@ -229,7 +248,7 @@ class Rebuilds:
                 wish = self._wishes.get(self._asked_for(shadow))
                 since = wish.since if wish is not None else None
                 shadow.past = take_past(self._settings.log, shadow.query.plan.reads, since)
-                shadow.state = "replaying"
+                shadow.state, shadow.replays_since = "replaying", self._clock()
                 self._beside.add(shadow.replay or shadow.query)
             return
         state, shadow.error = self._beside.state_of(name)
@@ -276,12 +295,13 @@ class Rebuilds:
         self._tell(rebuilds_topic(self._app.name), view, None)
 
     def _swap(self, shadow: _Shadow) -> None:
-        old = self._active[shadow.name].topic
+        old, told = self._active[shadow.name].topic, self._tell_of(shadow, None)
         description = msgspec.json.encode(shadow.query.plan.describe())
         self._tell(views_topic(self._app.name), shadow.name, description)
         self._active[shadow.name] = shadow.query.plan
         self._queries.take_over(shadow.name, self._beside)
         del self._shadows[shadow.name]
+        self._ended[shadow.name] = msgspec.structs.replace(told, state="done", ended_at=_now())
         self._retired.append((self._clock() + _FAREWELL, shadow.name, old))
         _LOGGER.info("view %s is served from %s now", shadow.name, shadow.topic)
 
@@ -296,6 +316,9 @@ class Rebuilds:
             forget(self._checkpoints, name, but=kept)
 
     def _give_up(self, shadow: _Shadow) -> None:
+        if shadow.name in self._beside.views and self._has_failed(shadow):
+            told = self._tell_of(shadow, self._beside.counts()[shadow.name])
+            self._ended[shadow.name] = msgspec.structs.replace(told, ended_at=_now())
         self._beside.drop(shadow.name)
         del self._shadows[shadow.name]
         self._retired.append((self._clock() + _FAREWELL, shadow.name, shadow.topic))
@@ -358,6 +381,10 @@ def _counts(query: Query) -> bool:
     """Whether it groups by a number of events, which only real-time mode counts one by one."""
     spec = query.plan.window_spec
     return spec is not None and spec.kind == "count"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _done(past: Past | None, read: Mapping[str, Mapping[str, int]]) -> int:

@@ -120,7 +120,7 @@ class Watch:
     def await_end(self, request: str) -> None:
         """Return when the request is fulfilled."""
         for state in self.states(request):
-            if state is None:
+            if state is None or state.state == "done":
                 return
 
     def _reports(self) -> Iterator[Report]:
@@ -143,7 +143,7 @@ def follow(watch: Watch, request: str) -> Rebuild:
     """Show how far the rebuild is, until it is ready; MillstreamError if it can't be."""
     from rich.console import Console
 
-    console, started, told = Console(stderr=True, highlight=False), 0.0, ""
+    console, told = Console(stderr=True, highlight=False), ""
     with console.status("asking analyze") as status:
         for state in watch.states(request):
             if state is None:
@@ -152,8 +152,7 @@ def follow(watch: Watch, request: str) -> Rebuild:
                 raise MillstreamError(f"the rebuild failed: {state.error}")
             if state.state == "ready":
                 return state
-            started = started or time.monotonic()
-            words = progress(state, time.monotonic() - started)
+            words = progress(state)
             status.update(words)
             if not console.is_terminal and words != told:
                 click.echo(words, err=True)
@@ -161,14 +160,13 @@ def follow(watch: Watch, request: str) -> Rebuild:
     raise AssertionError("reports never end")
 
 
-def progress(state: Rebuild, seconds: float) -> str:
+def progress(state: Rebuild) -> str:
     """How far, and how long it takes on."""
     if state.state != "replaying":
         return {"waiting": "waiting for the views that it reads"}.get(state.state, "going live")
     words = f"replayed {state.done:,} of {state.total:,} records"
-    if state.done and seconds:
-        left = (state.total - state.done) * seconds / state.done
-        words += f", about {left:,.0f} s left"
+    if state.left_s is not None:
+        words += f", about {state.left_s:,.0f} s left"
     return words if not state.error else f"{words}; {state.error}"
 
 

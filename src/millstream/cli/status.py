@@ -84,6 +84,12 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         if (state := counts.get("state") or "unknown") != "running":
             error = f": {counts['error']}" if counts.get("error") else ""
             problems.append(f"view {view['name']} is {state}{error}")
+        rebuild = counts.get("rebuild") or {}
+        if rebuild.get("state") == "failed" and not rebuild.get("request"):
+            problems.append(
+                f"view {view['name']} is served as it was before the pipeline changed, for it "
+                f"cannot be rebuilt: {rebuild.get('error', '')}"
+            )
         if dropped := counts.get("dropped"):
             problems.append(
                 f"view {view['name']} lacks at least {dropped:,} rows that Spark had no state for: "

@@ -25,6 +25,7 @@ Line = dict[str, Any]
 @json_option
 @click.option("--where", default=None, help="Only rows for which this SQL condition holds.")
 @click.option("--after", default=None, help="Go on after this position instead of a snapshot.")
+@click.option("--ledger", is_flag=True, help="Follow the view's ledger: every entry of it.")
 @click.option("--lineage", is_flag=True, help="Show the lineage columns (_revision …) too.")
 @click.option(
     "-n",
@@ -40,6 +41,7 @@ def tail(
     as_json: bool,
     where: str | None,
     after: str | None,
+    ledger: bool,
     lineage: bool,
     limit_count: int | None,
 ) -> None:
@@ -53,11 +55,14 @@ def tail(
     millstream tail by_city
     millstream tail by_city --where "n > 10"
     millstream tail rsvps --json -n 5
+    millstream tail per_minute --ledger --where "kind = 'retraction'"
     """
     import asyncio
 
     plain = as_json or not sys.stdout.isatty()
     asked: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
+    if ledger:
+        asked["ledger"] = name
     asyncio.run(follow(url_of("serve", url, home), name, asked, plain, limit_count))
 
 
@@ -66,13 +71,15 @@ async def follow(
 ) -> None:
     from millstream.client import Client
 
-    shown = 0
+    shown, pretty = 0, show_entry if "ledger" in asked else show_pretty
+    show = show_json if plain else pretty
     async with Client(url) as client:
-        asked[await kind_of(client, name)] = name
+        if "ledger" not in asked:
+            asked[await kind_of(client, name)] = name
         async with client.changes(**asked) as changes:
             async for message in changes:
                 for line in lines_of(message):
-                    show_json(line) if plain else show_pretty(line)
+                    show(line)
                     shown += line["type"] in ("snapshot", "change")
                     if shown == count:
                         return
@@ -99,6 +106,8 @@ async def kind_of(client: Client, name: str) -> str:
 
 def lines_of(message: Message) -> Iterator[Line]:
     """A message as lines: a row each; the position is the one after the line."""
+    from decimal import Decimal
+
     from msgspec import to_builtins
 
     from millstream.client import Snapshot
@@ -108,14 +117,27 @@ def lines_of(message: Message) -> Iterator[Line]:
             row = {"op": "upsert", "key": keyed.key, "row": keyed.row}
             yield {"type": "snapshot", **row, "position": message.position}
     else:
-        yield to_builtins(message)
+        yield to_builtins(message, builtin_types=(Decimal,))
 
 
 def show_json(line: Line) -> None:
-    import json
+    from msgspec.json import Encoder
 
-    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.write(Encoder(decimal_format="number").encode(line).decode() + "\n")
     sys.stdout.flush()
+
+
+def show_entry(line: Line) -> None:
+    """A change of a ledger as `millstream ledger` shows it."""
+    from msgspec import convert
+
+    from millstream.cli.entries import show
+    from millstream.ledger import Entry
+
+    if line["type"] == "change":
+        show(convert(line["row"], Entry), plain=False)
+    else:
+        show_pretty(line)
 
 
 def show_pretty(line: Line) -> None:

@@ -16,6 +16,7 @@ from millstream.client.client import Client
 from millstream.client.delivery import Rejection
 from millstream.client.messages import (
     Change,
+    Entries,
     Gap,
     Keyed,
     Lag,
@@ -25,11 +26,14 @@ from millstream.client.messages import (
     Table,
 )
 from millstream.client.sender import Sender, Sent
+from millstream.ledger import Entry
 
 __all__ = [
     "Change",
     "Changes",
     "Client",
+    "Entries",
+    "Entry",
     "Gap",
     "Keyed",
     "Lag",

@@ -23,6 +23,7 @@ from millstream.client.messages import (
     Refused,
     Snapshot,
     decode,
+    decode_exactly,
 )
 from millstream.client.servers import Servers
 from millstream.errors import NotReachable, QueryError, RequestRefused
@@ -52,6 +53,8 @@ class Changes:
         self._request = request
         self._backoff = backoff
         self._attempts = attempts
+        # A ledger's amounts are added up, so that no digit may get lost in a float.
+        self._decode = decode_exactly if request.get("ledger") else decode
         self._messages = self._follow()
 
     @property
@@ -88,7 +91,7 @@ class Changes:
                 async with _connection(server) as socket:
                     await socket.send(_subscribe(self._request))
                     async for raw in socket:
-                        message = _checked(raw)
+                        message = _checked(self._decode(raw))
                         if message is None:
                             continue
                         failures = 0
@@ -131,8 +134,7 @@ def _subscribe(request: dict[str, Any]) -> str:
     return msgspec.json.encode({"type": "subscribe", "id": _ID, **asked}).decode()
 
 
-def _checked(raw: str | bytes) -> Message | None:
-    said: FromServer = decode(raw)
+def _checked(said: FromServer) -> Message | None:
     match said:
         case Refused(title, detail):
             raise QueryError(f"{title}: {detail}" if detail else title)
@@ -152,4 +154,4 @@ def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
 
 
 def _name(request: dict[str, Any]) -> str:
-    return str(request.get("view") or request.get("stream"))
+    return str(request.get("view") or request.get("stream") or request.get("ledger"))

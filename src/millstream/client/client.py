@@ -12,9 +12,10 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.changes import Changes
-from millstream.client.messages import Rows, Table
+from millstream.client.messages import Entries, Rows, Table, decode_page
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
+from millstream.ledger import decode as decode_entry
 
 _encode = msgspec.json.encode
 
@@ -77,11 +78,29 @@ class Client:
         row: dict[str, Any] = msgspec.json.decode(response.content)["row"]
         return row
 
+    async def ledger(
+        self, view: str, *, after: str | None = None, where: str | None = None
+    ) -> Entries:
+        """What was entered into a view's ledger up to now, since `after` if that is given."""
+        path, entries, gap = f"/v1/views/{quote(view, safe='')}/ledger", [], None
+        while True:
+            asked = {"after": after, "where": where, "wait": 0}
+            params = {name: value for name, value in asked.items() if value is not None}
+            response = await self._servers.ask(self._http, "GET", path, params=params)
+            page = decode_page(response.content)
+            after = page.position
+            entries += [decode_entry(bytes(change.row)) for change in page.changes]
+            if page.gap is not None:
+                entries, gap = [], page.gap.get("reason", "")
+            elif not page.changes:
+                return Entries(after, entries, gap)
+
     def changes(
         self,
         view: str | None = None,
         *,
         stream: str | None = None,
+        ledger: str | None = None,
         after: str | None = None,
         where: str | None = None,
         select: Sequence[str] | None = None,
@@ -92,16 +111,19 @@ class Client:
     ) -> Changes:
         """Follow a view, or the events of a stream: a snapshot, then every change, without end.
 
+        Or the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
         With `after`, only the changes since that position. A server that goes away is replaced by
         the next one, without loss; `attempts` failures in a row raise NotReachable (None: never).
         """
-        if (view is None) == (stream is None):
+        if (view, stream, ledger).count(None) != 2:
             raise TypeError(
-                "follow either a view or a stream: changes('by_city') or stream='rsvps'"
+                "follow either a view, or a stream, or a view's ledger: changes('by_city'), "
+                "changes(stream='rsvps') or changes(ledger='by_city')"
             )
         request = {
             "view": view,
             "stream": stream,
+            "ledger": ledger,
             "after": after,
             "where": where,
             "select": list(select) if select else None,

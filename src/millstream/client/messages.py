@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
+
+from millstream.ledger import Entry
 
 
 class Keyed(msgspec.Struct, frozen=True):
@@ -72,6 +75,31 @@ class Rows(msgspec.Struct, frozen=True):
     watermark: str | None = None  # windows that ended by then are final, as `_state` says
 
 
+class Entries(msgspec.Struct, frozen=True):
+    """The answer of `Client.ledger`: what was entered, and the position to go on from.
+
+    With `gap`, the reason, what was asked for is no longer held: these are all entries, anew.
+    """
+
+    position: str
+    entries: list[Entry]
+    gap: str | None = None
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """A change of a ledger; its entry is read by `millstream.ledger`, to the last digit."""
+
+    row: msgspec.Raw
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A server's answer to one poll of a ledger."""
+
+    position: str
+    changes: list[Entered] = []
+    gap: dict[str, str] | None = None
+
+
 class Column(msgspec.Struct, frozen=True):
     name: str
     type: str
@@ -87,3 +115,5 @@ class Table(msgspec.Struct, frozen=True):
 
 
 decode = msgspec.json.Decoder(FromServer).decode
+decode_exactly = msgspec.json.Decoder(FromServer, float_hook=Decimal).decode
+decode_page = msgspec.json.Decoder(Page).decode

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 
 from confluent_kafka import (
@@ -204,7 +204,7 @@ class Reader:
 
 def read_range(
     log: LogSettings, topic: str, partition: int, start: int, stop: int, *, patience: float = 30.0
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """The records with start <= offset < stop that are still there; blocks between them.
 
     LogError when `start` is not in the log any more, or nothing comes for `patience` seconds.

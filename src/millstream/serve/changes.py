@@ -17,6 +17,7 @@ from millstream.serve.views import ASKED, asked
 _MAX_WAIT = 60.0
 _ALIVE_SECONDS = 15.0
 _SLOW_SECONDS = 1.0
+_PAGE_BYTES = 1 << 20  # of changes in the answer to a poll, about
 
 
 def wants_events(request: Request) -> bool:
@@ -25,11 +26,11 @@ def wants_events(request: Request) -> bool:
 
 @contextlib.asynccontextmanager
 async def opened(state: State, kind: str, name: str) -> AsyncIterator[Live]:
-    """The view or stream of that name, kept up to date while it is used."""
+    """The view, stream or ledger of that name, kept up to date while it is used."""
     if kind == "view":
         yield state.view(name)
         return
-    async with state.streams.use(state.stream(name)) as live:
+    async with state.read_on_demand(kind, name) as live:
         yield live
 
 
@@ -120,9 +121,14 @@ async def _disconnected(request: Request) -> None:
 
 
 class PollFrame:
-    """A long poll's answer is put together at its end; until then messages are JSON parts."""
+    """A long poll's answer is put together at its end; until then messages are JSON parts.
 
-    def __init__(self) -> None:
+    `skips_start`: where all rows come as changes, the snapshot before them is no answer by itself,
+    unless it tells to begin anew.
+    """
+
+    def __init__(self, *, skips_start: bool = False) -> None:
+        self._skips_start = skips_start
         self.gap: bytes | None = None
         self.rows: bytes | None = None
         self.position = ""  # of the rows
@@ -134,7 +140,7 @@ class PollFrame:
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
         if kind == "gap":
             self.gap = b'{"position":"%b",%b}' % (position.encode(), fields)
-        elif kind == "snapshot":
+        elif kind == "snapshot" and not (self._skips_start and self.gap is None):
             self.rows = fields[fields.index(b',"rows":') + 1 :]
             self.watermark = fields[len(b'"watermark":') : fields.index(b",")]
             self.position = position
@@ -145,7 +151,7 @@ async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
     """The changes since `after`, as soon as there is one; the rows if that is not held."""
     request.refuse_unknown((*ASKED, "after", "wait"))
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
-    frame = PollFrame()
+    frame = PollFrame(skips_start=kind == "ledger" and "limit" not in request.query)
     async with listening(state, request, frame, kind, name) as client:
         changes = await _collect(client, frame, wait)
         position = str(client.subscription.position)
@@ -167,15 +173,19 @@ async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
 
 
 async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[bytes]:
-    clock = asyncio.get_running_loop().time
+    clock, subscription = asyncio.get_running_loop().time, client.subscription
     deadline = clock() + wait
+    changes: list[bytes] = []
     while True:
         client.awake.clear()
-        changes = [message for message in client.subscription.take(1 << 20) if message]
+        messages = subscription.take(_PAGE_BYTES)
+        while subscription.has_ready:  # the position of the answer is after them
+            messages += subscription.take(_PAGE_BYTES)
+        changes += [message for message in messages if message]
         left = deadline - clock()
-        if changes or frame.rows is not None or client.ended:
+        if frame.rows is not None or client.ended or sum(map(len, changes)) >= _PAGE_BYTES:
             return changes
-        if left <= 0 and not client.subscription.is_busy:
+        if not subscription.is_busy and (changes or left <= 0):
             return changes
         with contextlib.suppress(TimeoutError):
             # A snapshot or a replay that is under way is waited for, whatever was asked.

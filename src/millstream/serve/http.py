@@ -56,6 +56,8 @@ class Http:
                 return await views.show_view(state, request, name)
             case ("GET", "v1", "views", name, "changes"):
                 return await self._changes(request, send, "view", name)
+            case ("GET", "v1", "views", name, "ledger"):
+                return await self._changes(request, send, "ledger", name)
             case ("GET", "v1", "views", name, key):
                 return await views.show_row(state, request, name, key)
             case ("GET", "v1", "streams", name, "events"):

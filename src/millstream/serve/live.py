@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from millstream.audit import Column, ViewDescription
 from millstream.errors import LogError
+from millstream.expression.condition import Predicate
 from millstream.log.record import Record
 from millstream.position import Position
 from millstream.serve.filter import Pick, compile_select, compile_where, order_rows
@@ -28,10 +29,14 @@ Keyed = tuple[str | None, Mapping[str, Any]]
 class Live:
     """Belongs to the event loop's thread. Nothing here blocks."""
 
+    # Whether its rows mean something only all together: who names no position then gets them from
+    # the first one on, each as a change, instead of a snapshot.
+    adds_up = False
+
     def __init__(
         self,
         name: str,
-        kind: Literal["view", "stream"],
+        kind: Literal["view", "stream", "ledger"],
         topic: str,
         settings: ServeSettings,
         *,
@@ -121,12 +126,12 @@ class Live:
 
     def describe(self, description: ViewDescription) -> None:
         """Take in what `analyze` says about the view."""
-        before = is_exact(self.columns), self.is_stateful
+        before = self._is_exact(self.columns), self.is_stateful
         self.description = description
         columns = self._columns_of(description)
         if columns != self.columns:
             self.columns = columns
-            if (is_exact(columns), self.is_stateful) != before and not len(self.table):
+            if (self._is_exact(columns), self.is_stateful) != before and not len(self.table):
                 self.begin(self.epoch, dict(enumerate(self.table.offsets)))
             for listener in self.listeners:
                 listener(self, [])
@@ -149,10 +154,18 @@ class Live:
                 )
             pick: Pick = with_lineage if lineage else without_lineage
             if select:
-                pick = compile_select(select, self.columns)
-            predicate = compile_where(where, self.columns, self.kind == "view") if where else None
-            shape = self._shapes[asked] = Shape(predicate, pick)
+                pick = self._pick(select)
+            shape = self._shapes[asked] = Shape(self._predicate(where) if where else None, pick)
         return shape
+
+    def _predicate(self, where: str) -> Predicate:
+        return compile_where(where, self.columns, self.kind == "view")
+
+    def _pick(self, select: tuple[str, ...]) -> Pick:
+        return compile_select(select, self.columns)
+
+    def _is_exact(self, columns: tuple[Column, ...]) -> bool:
+        return is_exact(columns)
 
     def choice(
         self, shape: Shape, order: str | None = None, limit: int | None = None
@@ -182,7 +195,7 @@ class Live:
             stateful=stateful,
             recent=self._settings.recent_changes,
             newest=self._settings.newest_rows,
-            numbers="decimal" if is_exact(columns) else "float",
+            numbers="decimal" if self._is_exact(columns) else "float",
         )
         for partition, offset in sorted(starts.items()):
             table.start_at(partition, offset)

@@ -30,6 +30,8 @@ def describe(state: State) -> dict[str, Any]:
         what = (live.description.description if live.description else "") or live.name
         paths[at] = _get(f"Rows of {what}", _WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
         paths[f"{at}/changes"] = _changes(live.name)
+        if live.name in state.ledgers.lives:
+            paths[f"{at}/ledger"] = _changes(f"the ledger of {live.name}, from its first entry on")
         if live.key is not None:
             paths[f"{at}/{{key}}"] = _get("One row", _SELECT, _LINEAGE, path=("key",))
     for name in state.streams.lives:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+import logging
+import threading
+from collections.abc import AsyncIterator, Generator
 from itertools import islice
 
 from millstream.errors import LogError
@@ -13,7 +15,9 @@ from millstream.log.settings import LogSettings
 from millstream.serve.live import Live
 from millstream.store.ring import Change, Offsets, Row
 
+logger = logging.getLogger(__name__)
 _CHUNK = 500
+_AGAIN_SECONDS = 1.0
 
 
 class Gone(Exception):
@@ -36,7 +40,7 @@ class Replay:
         table, beginning, stop = live.table, live.beginnings, live.table.ring.floor
         ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
         wanted = sum(max(0, high - low) for _, low, high in ranges)
-        if wanted > self._limit:
+        if wanted > self._limit and not live.adds_up:
             raise Gone(f"{wanted} changes behind; at most {self._limit} are read again")
         for partition, low, high in ranges:
             if low < table.replayable.get(partition, 0):
@@ -66,6 +70,16 @@ class Replay:
                 )
                 before[change.key] = change.row
 
+    async def first(self, live: Live) -> Offsets:
+        """Where the log's oldest records are; waits while Kafka is away."""
+        while True:
+            try:
+                held = await asyncio.to_thread(bounds, self._log, live.topic)
+                return tuple(low for _, (low, _) in sorted(held.items()))
+            except LogError as error:
+                logger.warning("%s", error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+
     async def is_beyond_end(self, live: Live, offsets: Offsets) -> bool:
         """Whether `offsets` name records that Kafka has not got."""
         try:
@@ -77,12 +91,12 @@ class Replay:
     async def _records(
         self, live: Live, partition: int, low: int, high: int
     ) -> AsyncIterator[Record]:
-        records = read_range(self._log, live.topic, partition, low, high)
+        chunks = Chunks(read_range(self._log, live.topic, partition, low, high))
         next_offset = low
         try:
             while next_offset < high:
                 try:
-                    chunk = await asyncio.to_thread(_take(records))
+                    chunk = await asyncio.to_thread(chunks.take)
                 except LogError as error:
                     raise Gone(f"the log does not hold it: {error.message}") from error
                 for record in chunk:
@@ -95,12 +109,26 @@ class Replay:
                         return
                     raise Gone("the log was compacted since")
         finally:
-            if isinstance(records, Generator):
-                await asyncio.to_thread(records.close)
+            await asyncio.to_thread(chunks.close)
 
 
-def _take(records: Iterator[Record]) -> Callable[[], list[Record]]:
-    return lambda: list(islice(records, _CHUNK))
+class Chunks:
+    """Records some at a time, in any thread; blocks.
+
+    A client may leave while a thread reads for it: closing waits until that has what it wanted.
+    """
+
+    def __init__(self, records: Generator[Record, None, None]) -> None:
+        self._records = records
+        self._lock = threading.Lock()
+
+    def take(self) -> list[Record]:
+        with self._lock:
+            return list(islice(self._records, _CHUNK))
+
+    def close(self) -> None:
+        with self._lock:
+            self._records.close()
 
 
 def _change(live: Live, record: Record, start: Offsets) -> Change:

@@ -26,9 +26,17 @@ from millstream.home import Home
 from millstream.listen import bind
 from millstream.log.producer import Producer
 from millstream.log.record import Record
-from millstream.log.topics import audit_topic, ensure_topics, stream_topic, view_topic, views_topic
+from millstream.log.topics import (
+    audit_topic,
+    ensure_topics,
+    ledger_topic,
+    stream_topic,
+    view_topic,
+    views_topic,
+)
 from millstream.schema import type_ddl
 from millstream.serve.http import Http
+from millstream.serve.ledger import Ledger
 from millstream.serve.live import Live
 from millstream.serve.reading import Readings, Tail
 from millstream.serve.replay import Replay
@@ -129,7 +137,8 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for tail in (self._descriptions, self._audit):
             tail.stop()
-        self.state.streams.stop()
+        for on_demand in (self.state.streams, self.state.ledgers):
+            on_demand.stop()
         await self.state.sql.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
@@ -169,6 +178,11 @@ class Server:
             )
             for stream in app.streams.values()
         }
+        ledgers = {
+            view.name: Ledger(views[view.name], ledger_topic(app.name, view.name), settings)
+            for view in app.views.values()
+            if view.ledger
+        }
         sql = Sql(
             memory=settings.query_memory,
             seconds=settings.query_seconds,
@@ -183,6 +197,7 @@ class Server:
             settings=settings,
             views=views,
             streams=Streams(log, streams),
+            ledgers=Streams(log, ledgers),
             replay=Replay(log, settings.replay_limit),
             system=System(app, views, streams),
             sql=sql,
@@ -196,6 +211,8 @@ class Server:
         live = self.state.views.get(description.name)
         if live is None:
             return
+        if (ledger := self.state.ledgers.lives.get(live.name)) is not None:
+            ledger.describe(description)
         held = live.description
         topic = description.topic or view_topic(self._app.name, live.name)
         if topic != live.topic and live.epoch:

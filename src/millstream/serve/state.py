@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class State:
     settings: ServeSettings
     views: Mapping[str, Live]
     streams: Streams
+    ledgers: Streams
     replay: Replay
     system: System
     sql: Sql
@@ -67,12 +69,25 @@ class State:
         self.check_ready()
         return live
 
-    def stream(self, name: str) -> str:
-        """`name`, if a stream has it."""
-        if name not in self.streams.lives:
-            known = self.streams.lives
+    def read_on_demand(self, kind: str, name: str) -> AbstractAsyncContextManager[Live]:
+        """The stream, or the ledger of the view, of that name, read while it is used."""
+        if kind == "ledger":
+            self._check_ledger(name)
+            return self.ledgers.use(name)
+        known = self.streams.lives
+        if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
-        return name
+        return self.streams.use(name)
+
+    def _check_ledger(self, name: str) -> None:
+        self.view(name)
+        if name not in self.ledgers.lives:
+            others = ", ".join(self.ledgers.lives) or "none"
+            raise Problem(
+                404,
+                f"view {name} has no ledger; views with one: {others}",
+                remedy="declare it with ledger=['amount column'], for amounts that can be added up",
+            )
 
     def check_ready(self) -> None:
         # A half-read view would show numbers that clients have seen greater.

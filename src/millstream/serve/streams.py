@@ -1,4 +1,4 @@
-"""Streams' events for clients: read only while someone wants them, once for all who do."""
+"""Streams' events and ledgers' entries: read while a client wants them, once for all who do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from millstream.log.topics import topic_ids
 from millstream.serve.live import Live
 from millstream.serve.reading import Reading
 
-_NEWEST = 500  # events of each partition that a first client can be shown at once
+_NEWEST = 500  # records of each partition that a first client can be shown at once
 _LINGER_SECONDS = 10.0  # a client that reconnects finds the reading still going
 
 
 class Streams:
-    """The readings of streams that have clients."""
+    """The readings of streams, or of ledgers, that have clients."""
 
     def __init__(self, log: LogSettings, lives: Mapping[str, Live]) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class Streams:
 
     @contextlib.asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Live]:
-        """The stream, up to date when this is entered and as long as it lasts."""
+        """The one of that name, up to date when this is entered and as long as it lasts."""
         await self.acquire(name)
         try:
             yield self.lives[name]
@@ -70,9 +70,13 @@ class Streams:
             try:
                 ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
             except (KafkaException, TimeoutError) as error:
-                raise LogError(f"cannot read stream {name}: Kafka does not answer") from error
+                what = f"cannot read {live.kind} {name}"
+                raise LogError(f"{what}: Kafka does not answer") from error
             if live.topic not in ids:
-                raise LogError(f"stream {name} has no topic in the log", remedy="start collect")
+                raise LogError(
+                    f"{live.kind} {name} has no topic {live.topic} in the log",
+                    remedy="start collect, analyze or serve anew: each makes what is missing",
+                )
             reading = Reading(self._log, live, newest=_NEWEST, lost=lambda: self._again(name))
             await reading.start(ids[live.topic])
             self._readings[name] = reading

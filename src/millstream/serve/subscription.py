@@ -57,7 +57,8 @@ class Subscription:
         self._frame = frame
         self._wake = wake
         self._replay = replay
-        self._limit = asked.limit if asked.limit is not None or live.table.keyed else 100
+        shows_all = live.table.keyed or live.adds_up
+        self._limit = asked.limit if asked.limit is not None or shows_all else 100
         self._ready: deque[bytes] = deque()
         self._taken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -84,6 +85,11 @@ class Subscription:
     def behind(self) -> int:
         """Changes that the client has not been given yet."""
         return max(0, self.live.table.ring.end - self._cursor)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether messages are made already that were not taken: `position` is after them."""
+        return bool(self._ready)
 
     @property
     def is_busy(self) -> bool:
@@ -203,6 +209,9 @@ class Subscription:
 
     def _send_snapshot(self) -> None:
         live, shape, limit = self.live, self.shape, self._limit
+        if live.adds_up and limit is None:
+            self._start(self._send_all)
+            return
         self._cursor, self._offsets, self._ahead = live.table.ring.end, live.table.offsets, False
         self._told = self._offsets
         position, choose = str(live.position), live.choice(shape, limit=limit)
@@ -219,6 +228,13 @@ class Subscription:
 
         self._start(encode_beside)
 
+    async def _send_all(self) -> None:
+        """No rows, at the first position that the log holds; then each as a change."""
+        self._offsets, self._ahead = await self._replay.first(self.live), False
+        self._told = self._offsets
+        self._ready.append(self._snapshot(str(self.position), b"[]"))
+        self._resume()
+
     def _snapshot(self, position: str, rows: bytes) -> bytes:
         live = self.live
         fields = b'"watermark":%b,"%b":%b,"rows":%b' % (
@@ -232,7 +248,7 @@ class Subscription:
 
     async def _read_log(self) -> None:
         """Give the client what the ring has no longer, from Kafka, no faster than it takes it."""
-        asked = self.position
+        asked, floor = self.position, self.live.table.ring.floor
         try:
             async for change in self._replay.changes(self.live, self._offsets):
                 message = self._pass_old(change)
@@ -247,6 +263,8 @@ class Subscription:
             logger.warning("%s", error)
             self._gap(asked, "the log could not be read")
             return
+        # The last offsets before the ring may hold no record, but the end of a transaction.
+        self._offsets = _greatest(self._offsets, floor)
         self._resume()
 
     def _pass_old(self, change: Change) -> bytes | None:

@@ -23,6 +23,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from millstream.errors import MillstreamError, QueryError
 from millstream.position import Position
+from millstream.serve.live import Live
 from millstream.serve.shape import SocketFrame, encode
 from millstream.serve.state import State
 from millstream.serve.subscription import Asked, Subscription
@@ -38,6 +39,7 @@ class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknow
     id: str
     view: str | None = None
     stream: str | None = None
+    ledger: str | None = None  # of the view of that name
     where: str | None = None
     select: list[str] | None = None
     after: str | None = None
@@ -157,18 +159,17 @@ class Connection(WSListener):
         except MillstreamError as error:
             self._error(asked.id, "Bad Request", str(error))
             return
-        if asked.stream is None:
-            self._drop(asked.id)
-            self._begin(asked, after)
-            return
-        # A stream's topic is read only while someone wants it, so that it may have to begin first.
         self._drop(asked.id)
-        task = asyncio.get_running_loop().create_task(self._begin_stream(asked, after))
+        if asked.view is not None:
+            self._begin_view(asked, asked.view, after)
+            return
+        # Other topics are read only while someone wants them, so that it may have to begin first.
+        task = asyncio.get_running_loop().create_task(self._begin_on_demand(asked, after))
         self._opening[asked.id] = task
 
     def _check(self, asked: Subscribe) -> None:
-        if (asked.view is None) == (asked.stream is None):
-            raise QueryError("a subscription names either a view or a stream")
+        if (asked.view, asked.stream, asked.ledger).count(None) != 2:
+            raise QueryError("a subscription names either a view, or a stream, or a view's ledger")
         if len(asked.id) > _LONGEST_ID:
             raise QueryError(f"the id is longer than {_LONGEST_ID} characters")
         if asked.limit is not None and asked.limit < 0:
@@ -181,7 +182,24 @@ class Connection(WSListener):
                 remedy="unsubscribe from one, or open another connection",
             )
 
-    def _begin(self, asked: Subscribe, after: Position | None) -> None:
+    def _begin_view(self, asked: Subscribe, view: str, after: Position | None) -> None:
+        try:
+            self._begin(asked, self._state.view(view), after)
+        except MillstreamError as error:
+            self._error(asked.id, "Bad Request", str(error))
+
+    async def _begin_on_demand(self, asked: Subscribe, after: Position | None) -> None:
+        kind = "stream" if asked.stream is not None else "ledger"
+        try:
+            async with self._state.read_on_demand(kind, asked.stream or asked.ledger or "") as live:
+                self._begin(asked, live, after)
+                await asyncio.Event().wait()  # until the subscription is dropped
+        except MillstreamError as error:
+            self._error(asked.id, "Bad Request", str(error))
+        except TimeoutError:
+            self._error(asked.id, "Service Unavailable", "Kafka does not answer; try again")
+
+    def _begin(self, asked: Subscribe, live: Live, after: Position | None) -> None:
         wanted = Asked(
             asked.where or None,
             tuple(asked.select) if asked.select else None,
@@ -189,35 +207,16 @@ class Connection(WSListener):
             asked.limit,
         )
         identifier = asked.id
-        try:
-            if asked.view is not None:
-                live = self._state.view(asked.view)
-            else:
-                live = self._state.streams.lives[asked.stream or ""]
-            subscription = Subscription(
-                live,
-                wanted,
-                SocketFrame(identifier),
-                lambda: self._pump(identifier),
-                self._state.replay,
-                after=after,
-            )
-        except MillstreamError as error:
-            self._error(identifier, "Bad Request", str(error))
-            return
+        subscription = Subscription(
+            live,
+            wanted,
+            SocketFrame(identifier),
+            lambda: self._pump(identifier),
+            self._state.replay,
+            after=after,
+        )
         self._subscriptions[identifier] = (subscription, asked)
         self._pump(identifier)
-
-    async def _begin_stream(self, asked: Subscribe, after: Position | None) -> None:
-        try:
-            name = self._state.stream(asked.stream or "")
-            async with self._state.streams.use(name):
-                self._begin(asked, after)
-                await asyncio.Event().wait()  # until the subscription is dropped
-        except MillstreamError as error:
-            self._error(asked.id, "Bad Request", str(error))
-        except TimeoutError:
-            self._error(asked.id, "Service Unavailable", "Kafka does not answer; try again")
 
     def _drop(self, identifier: str) -> None:
         if (held := self._subscriptions.pop(identifier, None)) is not None:

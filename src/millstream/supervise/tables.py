@@ -210,7 +210,10 @@ def collect_parts(system: dict[str, Any]) -> list[Table | Text | str]:
 
 def analyze_parts(system: dict[str, Any]) -> list[Table | str]:
     """All that is told of the analysis tier, with an empty line after each part."""
-    tables = (views_table(system), times_table(system), drifts_table(system))
+    tables = (
+        *(views_table(system), rebuilds_table(system)),
+        *(times_table(system), drifts_table(system)),
+    )
     return [part for table in tables if table.row_count for part in (table, "")]
 
 
@@ -234,6 +237,37 @@ def views_table(system: dict[str, Any]) -> Table:
             Text(counts.get("error", ""), style="red") if counts.get("error") else gone(counts),
         )
     return table
+
+
+def rebuilds_table(system: dict[str, Any]) -> Table:
+    """Views that are computed anew, or were: how far, how long it takes on, what is served."""
+    table = grid("rebuild of", "state", ">replayed", ">left", "events", "began", "because", "")
+    for name, counts in system["tiers"].get("analyze", {}).get("views", {}).items():
+        if (rebuild := counts.get("rebuild")) is None:
+            continue
+        state, total, left = rebuild["state"], rebuild.get("total", 0), rebuild.get("left_s")
+        table.add_row(
+            Text(name),
+            Text(state, style={"failed": "red", "done": "green"}.get(state, "yellow")),
+            f"{rebuild.get('done', 0):,} of {total:,}" if total else "–",
+            "–" if left is None else _span(left * 1000),
+            "all" if rebuild.get("since") is None else f"from {_moment(rebuild['since'])} on",
+            _moment(rebuild["started_at"]) if rebuild.get("started_at") else "–",
+            "it was asked for" if rebuild.get("request") else "the pipeline changed",
+            Text(rebuild.get("error", ""), style="red") if state == "failed" else served(rebuild),
+        )
+    return table
+
+
+def served(rebuild: dict[str, Any]) -> Text:
+    """Which rows clients get."""
+    if rebuild["state"] != "done":
+        return Text("the old rows are served until it is ready", style="dim")
+    return Text(f"served in a new epoch since {_moment(rebuild['ended_at'])}", style="dim")
+
+
+def _moment(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def lag_text(counts: dict[str, Any]) -> Text:
