@@ -1,6 +1,7 @@
 // A stand-in for `serve` with a made-up Meetup, for work on the dashboard without Kafka and Spark:
 //   npm run build && npm run standin          → http://127.0.0.1:8500
-// Environment: PORT, RATE (events a second), DOWN (a tier), BROKEN (why the journal takes nothing), EMPTY=1 (no rows), HOSTILE=1 (markup in texts).
+// Environment: PORT, RATE (events a second), DOWN (a tier), BROKEN (why the journal takes nothing), REBUILD=1 (views computed anew, late
+// events, drift), EMPTY=1 (no rows), HOSTILE=1 (markup in texts).
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
@@ -11,6 +12,7 @@ const rate = Number(process.env.RATE ?? 30);
 const down = process.env.DOWN ?? "";
 const broken = process.env.BROKEN ?? "";
 const empty = process.env.EMPTY === "1";
+const rebuilding = process.env.REBUILD === "1";
 const root = new URL("../../src/millstream/serve/static/", import.meta.url).pathname;
 
 const cities = [
@@ -38,14 +40,15 @@ const zipf = (list, s = 0.85) => {
 const stamp = (at) => new Date(at).toISOString().replace("Z", "000Z");
 const WINDOW = { name: "window", type: "struct<start:timestamp,end:timestamp>" };
 const column = (name, type) => ({ name, type });
+const STATE = column("_state", "string");
 const describe = (name, key, columns, extra = {}) => ({
   name, key, columns, topic: `meetup.view.${name}`, inputs: ["rsvps"], window: null, keep_ms: null, mode: "real_time",
   reason: "every operator of this plan runs in Spark's real-time mode", guarantee: "each event counted once",
   lineage: "revision", description: "", ...extra,
 });
 const views = [
-  describe("trending_topics", ["window", "topic"], [WINDOW, column("topic", "string"), column("rsvps", "bigint")], { window: "window" }),
-  describe("rsvps_per_minute", ["window"], [WINDOW, column("rsvps", "bigint"), column("guests", "bigint")], { window: "window" }),
+  describe("trending_topics", ["window", "topic"], [WINDOW, column("topic", "string"), column("rsvps", "bigint"), STATE], { window: "window" }),
+  describe("rsvps_per_minute", ["window"], [WINDOW, column("rsvps", "bigint"), column("guests", "bigint"), STATE], { window: "window" }),
   describe("by_country", ["country"], [column("country", "string"), column("rsvps", "bigint"), column("guests", "bigint")]),
   describe("by_city", ["country", "city"], [column("country", "string"), column("city", "string"), column("rsvps", "bigint"), column("lat", "double"), column("lon", "double")],
     { mode: "micro_batch", reason: "avg over distinct members is not supported in real-time mode" }),
@@ -83,14 +86,16 @@ const windowAt = (at, length, slide = length) => {
   return Array.from({ length: length / slide }, (_, index) => newest - index * slide).map((start) => ({ start: stamp(start), end: stamp(start + length) }));
 };
 
+const stateOf = (at, length) => (at + length > Date.now() ? "provisional" : at % (3 * length) < length ? "corrected" : "final");
+
 function event(at) {
   total += 1;
   const [city, country, lat, lon] = zipf(cities);
   const guests = Math.random() < 0.2 ? 1 + Math.floor(Math.random() * 3) : 0;
   const hostile = process.env.HOSTILE === "1" && Math.random() < 0.2;
   const topic = hostile ? "<img src=x onerror=alert(1)>" : zipf(topics, 0.6 + 0.3 * Math.sin(at / 60000));
-  for (const window of windowAt(at, 3600_000, 300_000).slice(0, 12)) bump("trending_topics", ["window", "topic"], { window, topic }, { rsvps: 1 });
-  bump("rsvps_per_minute", ["window"], { window: windowAt(at, 60_000)[0] }, { rsvps: 1, guests });
+  for (const window of windowAt(at, 3600_000, 300_000).slice(0, 12)) bump("trending_topics", ["window", "topic"], { window, topic, _state: "provisional" }, { rsvps: 1 });
+  bump("rsvps_per_minute", ["window"], { window: windowAt(at, 60_000)[0], _state: stateOf(at, 60_000) }, { rsvps: 1, guests });
   bump("by_country", ["country"], { country }, { rsvps: 1, guests });
   bump("by_city", ["country", "city"], { country, city, lat, lon }, { rsvps: 1 });
   const jitter = () => (Math.random() - 0.5) * 2.4;
@@ -117,21 +122,37 @@ setInterval(() => {
   measured = { at: Date.now(), total, changes, rate: (total - measured.total) / seconds, changeRate: (changes - measured.changes) / seconds };
 }, 1000);
 
+const began = Date.now();
+
+/** A rebuild that is under way, one that is done, one that failed, and views that are behind. */
+function rebuilt(name) {
+  const done = Math.min(180_000, Math.floor((Date.now() - began) * 3));
+  const stages = {
+    trending_topics: { rebuild: { state: "replaying", request: "r", done, total: 180_000, started_at: began, left_s: (180_000 - done) / 3_000 } },
+    rsvps_per_minute: { behind: 1_204, behind_s: 3.1, trend: "shrinking", catch_up_s: 12 },
+    by_country: { rebuild: { state: "done", request: "r", done: 90_000, total: 90_000, started_at: began - 60_000, ended_at: began } },
+    by_city: { behind: 41_300, behind_s: 31.2, trend: "growing", rebuild: { state: "failed", error: "a rebuild needs 2 task slots besides 8 in use, but Spark has 8; add workers or cores" } },
+  };
+  return stages[name] ?? {};
+}
+
 function system() {
   const state = (tier) => (tier === down ? "down" : "up");
   const counts = (name) => ({ rate: measured.changeRate / views.length, analyze_ms: spread(9), rows: tables.get(name).rows.size });
-  const all = Object.fromEntries(views.map((view) => [view.name, { state: "running", ...counts(view.name) }]));
+  const all = Object.fromEntries(views.map((view) => [view.name, { state: "running", behind: 0, ...counts(view.name), ...(rebuilding ? rebuilt(view.name) : {}) }]));
   return {
     app: "meetup", version: "0.1.0", now: new Date().toISOString(),
-    streams: [{ name: "rsvps", topic: "meetup.stream.rsvps", columns: [], key: "rsvp_id", delivery: "exactly_once", source: { kind: "websocket", url: "ws://127.0.0.1:8600/rsvps" } }],
-    views: views.map((view) => ({ ...view, rows: tables.get(view.name).rows.size, position: position(tables.get(view.name)) })),
+    streams: [{ name: "rsvps", topic: "meetup.stream.rsvps", columns: [], key: "rsvp_id", delivery: "exactly_once", event_time: "mtime", watermark: stamp(Date.now() - 3_100), source: { kind: "websocket", url: "ws://127.0.0.1:8600/rsvps" } }],
+    views: views.map((view) => ({ ...view, rows: tables.get(view.name).rows.size, position: position(tables.get(view.name)), watermark: stamp(Date.now() - 4_200) })),
     tiers: {
       collect: { state: state("collect"), instances: 1, rate: measured.rate, accepted: total + 15, logged: total, rejected: empty ? 0 : 12, pending: 3, unaccounted: 0,
         latency_ms: empty ? null : spread(4.1), journaled_ms: empty ? null : spread(0.8), sent_ms: empty ? null : spread(0.9),
         journal: { entries: 3, bytes: 1_800, stored_bytes: 41_000_000, max_bytes: 1_000_000_000, broken: broken },
         sources: [{ stream: "rsvps", kind: "websocket", url: "ws://127.0.0.1:8600/rsvps", rate: measured.rate, state: down === "collect" ? "retrying" : "connected" }] },
       log: { state: state("log"), rate: measured.rate },
-      analyze: { state: state("analyze"), rate: measured.changeRate, latency_ms: empty ? null : spread(9.4), views: all },
+      analyze: { state: state("analyze"), rate: measured.changeRate, latency_ms: empty ? null : spread(9.4), views: all,
+        streams: { rsvps: { in_order: total, ...(rebuilding ? { late: 12, future: 1 } : {}) } },
+        drifts: rebuilding ? [{ stream: "rsvps", field: "guests", at: Date.now() - 95_000, score: 0.41, before: "mostly 0 to 1", now: "mostly 2 to 4" }] : [] },
       serve: { state: "up", instances: 1, clients: sockets.size, rate: measured.changeRate, latency_ms: empty ? null : spread(1.3), views: all },
     },
     end_to_end_ms: empty ? null : spread(14),

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { System, ViewDescription } from "../src/net/protocol";
 import { Rows } from "../src/state/rows";
 import { shapeOf } from "../src/state/shape";
-import { watermarkOf } from "../src/ui/card";
+import { watermarkOf } from "../src/ui/standing";
 import { LiveTable } from "../src/ui/table";
 
 const view: ViewDescription = {

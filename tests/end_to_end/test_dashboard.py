@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.async_api import expect
 from tests.end_to_end.conftest import System
 from tests.end_to_end.screen import SECONDS, Screen, Stage, screen
 
+from millstream.audit import Drift, Rebuild, StreamCounts, ViewCounts
 from millstream.log.settings import LogSettings
 
 HOSTILE = [
@@ -179,6 +181,76 @@ async def test_windows_race_and_places_light_up(stage: Stage, shown: Screen) -> 
     assert await overlay.evaluate(lit) is False
     stage.append("newest", id=1, city="Lima", lat=-12.05, lon=-77.04)
     await until(lambda: overlay.evaluate(lit), "the light on the map")
+
+
+async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
+    stage: Stage, shown: Screen
+) -> None:
+    now = time.time_ns() // 1_000_000
+    running = Rebuild("replaying", "r", done=420, total=1000, started_at=now - 60_000, left_s=12)
+    city, hour = (
+        shown.page.locator("[data-view=by_city]"),
+        shown.page.locator("[data-view=trending]"),
+    )
+    rebuild = city.locator(".rebuild")
+    await expect(rebuild).to_be_hidden()
+    drift = Drift("rsvps", "<b>city</b>", now, 0.4, "mostly Oslo", "mostly Rome")
+    stage.report(
+        views={
+            "by_city": ViewCounts("running", rebuild=running, behind=0),
+            "trending": ViewCounts(
+                "running", behind=4000, behind_s=31.2, trend="growing", watermark=now - 4_200
+            ),
+        },
+        streams={"rsvps": StreamCounts(in_order=7, late=2)},
+        drifts=[drift],
+    )
+    await expect(rebuild).to_contain_text("Rebuilding, 42 %")
+    await expect(rebuild).to_contain_text("about 12 s left")
+    await expect(rebuild).to_contain_text("the old rows are shown until it is ready")
+    await expect(shown.page.locator("[data-box=analyze]")).to_contain_text(
+        "by_city rebuilding 42 %"
+    )
+    await expect(city.locator(".behind")).to_have_text("up to date")
+    await expect(hour.locator(".behind")).to_have_text("4,000 events behind, 31.2 s ▲ growing")
+    await expect(hour.locator(".watermark")).to_contain_text("final until")
+    times = shown.page.locator(".event-times")
+    await expect(times).to_contain_text("7 in time2 late0 from the future0 broken")
+    await expect(times).to_contain_text("rsvps.<b>city</b>mostly Rome")
+    done = msgspec.structs.replace(running, state="done", ended_at=now)
+    failed = Rebuild("failed", error="no room")
+    stage.report(
+        views={"by_city": ViewCounts(rebuild=done), "trending": ViewCounts(rebuild=failed)}
+    )
+    await expect(rebuild).to_contain_text("a new epoch")
+    await expect(hour.locator(".rebuild")).to_contain_text("The rebuild failedno room")
+    await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
+
+
+async def test_a_rebuild_is_seen_from_its_beginning_to_the_new_epoch(system: System) -> None:
+    city = f"city {uuid.uuid4().hex[:8]}"
+    order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700}
+    await asyncio.to_thread(system.post, "orders", order)
+    async with screen(system.serve_url) as shown:
+        await shown.filter("by_city", f"city = '{city}'")
+        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
+        strip = shown.page.locator("[data-view=by_city] .rebuild")
+        command = asyncio.to_thread(system.millstream, "rebuild", "by_city", "--yes")
+        rebuilding = asyncio.create_task(command)
+        await expect(strip).to_contain_text("Rebuil")
+        epoch = shown.got("snapshot", "by_city")[-1]["position"].partition(":")[0]
+        outcome = await rebuilding
+        assert outcome.returncode == 0, outcome.stderr
+        await expect(strip).to_contain_text("Rebuilt at")
+        await until(lambda: _moved_on(shown, epoch), "the new epoch")
+        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
+        status = await asyncio.to_thread(system.millstream, "status")
+        assert "rebuild of" in status.stdout
+        assert "served in a new" in " ".join(status.stdout.split())
+
+
+async def _moved_on(shown: Screen, epoch: str) -> bool:
+    return not shown.got("snapshot", "by_city")[-1]["position"].startswith(f"{epoch}:")
 
 
 async def test_an_event_goes_all_the_way_to_the_browser(system: System) -> None:

@@ -23,6 +23,8 @@ export interface StreamDescription {
   readonly name: string;
   readonly columns: readonly Column[];
   readonly delivery?: string;
+  readonly event_time?: string | null;
+  readonly watermark?: string | null;
   readonly source?: { readonly kind: string; readonly url: string } | null;
 }
 
@@ -42,6 +44,19 @@ export interface ViewDescription {
   readonly watermark?: string | null;
 }
 
+/** A view that is computed anew beside the one that is served, or was; times in milliseconds. */
+export interface Rebuild {
+  readonly state: string;
+  readonly request?: string;
+  readonly done?: number;
+  readonly total?: number;
+  readonly error?: string;
+  readonly since?: number | null;
+  readonly started_at?: number;
+  readonly ended_at?: number;
+  readonly left_s?: number | null;
+}
+
 export interface ViewCounts {
   readonly state?: string;
   readonly restarts?: number;
@@ -49,6 +64,31 @@ export interface ViewCounts {
   readonly rate?: number;
   readonly analyze_ms?: Latency | null;
   readonly serve_ms?: Latency | null;
+  readonly behind?: number | null;
+  readonly behind_s?: number;
+  readonly trend?: string;
+  readonly catch_up_s?: number | null;
+  readonly broken?: number;
+  readonly lost?: number;
+  readonly rebuild?: Rebuild | null;
+}
+
+/** What became of a stream's events in event time. */
+export interface StreamTimes {
+  readonly in_order?: number;
+  readonly late?: number;
+  readonly future?: number;
+  readonly broken?: number;
+  readonly lost?: number;
+}
+
+export interface Drift {
+  readonly stream: string;
+  readonly field: string;
+  readonly at: number;
+  readonly score: number;
+  readonly before: string;
+  readonly now: string;
 }
 
 export interface SourceState {
@@ -98,6 +138,11 @@ export interface ViewsTier extends Tier {
   readonly views?: Readonly<Record<string, ViewCounts>>;
 }
 
+export interface AnalyzeTier extends ViewsTier {
+  readonly streams?: Readonly<Record<string, StreamTimes>>;
+  readonly drifts?: readonly Drift[];
+}
+
 export interface System {
   readonly app: string;
   readonly version: string;
@@ -107,7 +152,7 @@ export interface System {
   readonly tiers: {
     readonly collect: CollectTier;
     readonly log: Tier;
-    readonly analyze: ViewsTier;
+    readonly analyze: AnalyzeTier;
     readonly serve: ViewsTier;
   };
   readonly end_to_end_ms?: Latency | null;

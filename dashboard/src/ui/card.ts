@@ -1,7 +1,7 @@
 import type { Connection } from "../net/connection";
 import type { Message, Row, System, ViewDescription } from "../net/protocol";
 import { pictureFor, type Picture } from "../pictures";
-import { instantOf, isIdentifier, kindOf, numberOf, STATE, type Kind } from "../state/columns";
+import { isIdentifier, kindOf, numberOf, STATE, type Kind } from "../state/columns";
 import { shapeOf } from "../state/shape";
 import type { Store } from "../state/store";
 import { Subscription } from "../state/subscription";
@@ -9,6 +9,8 @@ import { element, say } from "./dom";
 import { FilterBox } from "./filter";
 import * as format from "./format";
 import type { Painter, Part } from "./painter";
+import { RebuildStrip, rebuildOf } from "./rebuild";
+import { lagOf, Standing, watermarkOf } from "./standing";
 import { LiveTable } from "./table";
 
 const PAINT_EVERY_MS = 200;
@@ -42,6 +44,8 @@ export class Card {
   private readonly frame = element("div", { class: "picture", role: "img" });
   private readonly empty = element("p", { class: "empty" }, "No rows yet. They appear here as events arrive.");
   private readonly facts = element("p", { class: "facts" });
+  private readonly standing = new Standing();
+  private readonly rebuild = new RebuildStrip();
   private readonly trouble = element("p", { class: "problem" });
   private readonly part: Part;
   private picture: Picture | null = null;
@@ -66,6 +70,7 @@ export class Card {
       { class: "card", "data-role": roleOf(view), "aria-labelledby": `view-${view.name}`, "data-view": view.name },
       this.head(),
       this.trouble,
+      this.rebuild.root,
       this.picker("measures" in shape ? shape.measures : []),
       this.frame,
       this.empty,
@@ -97,14 +102,15 @@ export class Card {
     const served = system.tiers.serve.views?.[this.view.name];
     const latency = served?.analyze_ms ?? analyzed?.analyze_ms ?? null;
     const rows = this.subscription.rows.entries.size;
-    const watermark = watermarkOf(system, this.view.name);
     const parts = [
       this.view.key === null ? `newest ${format.number(rows)}` : `${format.number(rows)} ${rows === 1 ? "row" : "rows"}`,
       `${format.rate(served?.rate ?? analyzed?.rate ?? 0)} changes/s`,
       ...(latency === null ? [] : [format.duration(latency.p50)]),
-      ...(watermark === null ? [] : [`watermark ${format.instant(watermark, this.around.serverNow())}`]),
     ];
     say(this.facts, parts.join("  ·  "));
+    const now = this.around.serverNow();
+    this.standing.paint(lagOf(analyzed), watermarkOf(system, this.view.name), now);
+    this.rebuild.paint(rebuildOf(analyzed?.rebuild, now));
     const failing = analyzed !== undefined && ["failed", "restarting"].includes(analyzed.state ?? "");
     say(this.trouble, failing ? `The query is ${analyzed.state ?? ""}${analyzed.error ? `: ${analyzed.error}` : ""}` : "");
   }
@@ -138,7 +144,7 @@ export class Card {
     );
     const title = element("h3", { id: `view-${this.view.name}` }, titleOf(this.view.name));
     if (this.view.description) title.title = this.view.description;
-    return element("div", { class: "card-head" }, title, element("code", {}, this.view.name), badge, this.facts);
+    return element("div", { class: "card-head" }, title, element("code", {}, this.view.name), badge, this.facts, this.standing.root);
   }
 
   /** Where a view has several numbers, the reader says which one is drawn. */
@@ -178,12 +184,6 @@ export class Card {
     this.describedAt = now;
     this.frame.setAttribute("aria-label", `${titleOf(this.view.name)}. ${this.picture.describe()}`);
   }
-}
-
-/** Until when the windows of a view are final, in milliseconds; null if it has none, or is not known. */
-export function watermarkOf(system: System, name: string): number | null {
-  const view = system.views.find((each) => each.name === name);
-  return view?.columns.some((column) => column.name === STATE) === true ? instantOf(view.watermark ?? undefined) : null;
 }
 
 /** A name as a person would write it: trending_topics → Trending topics. */

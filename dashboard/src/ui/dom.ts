@@ -31,6 +31,14 @@ export function say(target: Element, text: string): boolean {
   return true;
 }
 
+/** Makes the children anew only when what they say has changed. */
+export function fill(target: HTMLElement, said: unknown, make: () => Node[]): void {
+  const text = JSON.stringify(said);
+  if (target.dataset.said === text) return;
+  target.dataset.said = text;
+  target.replaceChildren(...make());
+}
+
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** True for readers who asked their system for less movement. */

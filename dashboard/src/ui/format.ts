@@ -34,6 +34,11 @@ export function duration(ms: number): string {
   return `${(ms / 3_600_000).toFixed(1)} h`;
 }
 
+/** A guess at a span of seconds, no finer than it is worth: 12 s, 3 min, 1.2 h. */
+export function roughly(seconds: number): string {
+  return seconds < 59.5 ? `${Math.max(1, Math.round(seconds))} s` : duration(seconds * 1_000);
+}
+
 /** Bytes as people say them: 812 B, 3.4 MB, 1.0 GB. */
 export function bytes(count: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];

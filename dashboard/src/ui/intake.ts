@@ -1,5 +1,5 @@
 import type { System } from "../net/protocol";
-import { element, say } from "./dom";
+import { element, fill, say } from "./dom";
 import * as format from "./format";
 import { intakeOf, type IntakeReading, type SourceReading, type StepReading, type Term } from "./intake-readings";
 
@@ -54,14 +54,6 @@ export class Intake {
 
 function cell(name: string, kind: string, ...body: readonly HTMLElement[]): HTMLElement {
   return element("div", { class: `cell ${kind}` }, element("h3", {}, name), ...body);
-}
-
-/** Makes the children anew only when what they say has changed. */
-function fill(target: HTMLElement, said: unknown, make: () => Node[]): void {
-  const text = JSON.stringify(said);
-  if (target.dataset.said === text) return;
-  target.dataset.said = text;
-  target.replaceChildren(...make());
 }
 
 function source({ stream, kind, tone, text, title }: SourceReading): HTMLElement {

@@ -4,6 +4,7 @@ import { explain, type Message, type System, type ViewDescription } from "../net
 import { Store } from "../state/store";
 import { Card, roleOf, type Role } from "./card";
 import { element, say } from "./dom";
+import { EventTimes } from "./event-times";
 import { Header } from "./header";
 import { Intake } from "./intake";
 import { Painter } from "./painter";
@@ -24,6 +25,7 @@ export class Page {
   });
   private readonly tiers = new Tiers();
   private readonly intake = new Intake();
+  private readonly times = new EventTimes();
   private readonly waiting = element("p", { class: "waiting" });
   private readonly grid = element("div", { class: "grid" });
   private readonly queryBox = new QueryBox();
@@ -53,7 +55,7 @@ export class Page {
       element("a", { class: "skip", href: "#sql" }, "Skip to the query"),
       this.header.root,
       this.banner,
-      element("main", {}, this.tiers.root, this.intake.root, views, this.queryBox.root),
+      element("main", {}, this.tiers.root, this.intake.root, this.times.root, views, this.queryBox.root),
       this.live,
     );
     say(this.waiting, "Waiting for the server …");
@@ -76,6 +78,7 @@ export class Page {
     this.header.paint(system);
     this.tiers.paint(system);
     this.intake.paint(system);
+    this.times.paint(system);
     this.tellTroubles(system);
     if (system === null) return;
     this.clockOffset = Date.parse(system.now) - Date.now();

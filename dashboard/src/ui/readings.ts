@@ -1,5 +1,6 @@
-import type { Latency, System } from "../net/protocol";
+import type { AnalyzeTier, Latency, System } from "../net/protocol";
 import * as format from "./format";
+import { briefly } from "./rebuild";
 
 /** What one box says. */
 export interface Reading {
@@ -60,6 +61,7 @@ export function read(system: System): Reading[] {
       latency: analyze.latency_ms ?? null,
       notes: [
         { text: system.views.length === 1 ? "1 query" : `${system.views.length} queries` },
+        ...rebuilding(analyze),
         ...failing.map(([name, view]) => ({ text: `${name} ${view.state ?? ""}`, title: view.error ?? "", tone: "bad" as const })),
       ],
     },
@@ -76,6 +78,11 @@ function counts({ tiers: { collect } }: System): Note[] {
     { text: `${format.brief(rejected)} rejected`, ...(rejected > 0 ? { tone: "warm" as const } : {}) },
     { text: `${format.brief(pending)} pending`, ...(pending > 1_000 ? { tone: "warm" as const } : {}) },
   ];
+}
+
+function rebuilding({ views = {} }: AnalyzeTier): Note[] {
+  const told = Object.entries(views).map(([name, { rebuild }]) => (rebuild ? briefly(name, rebuild) : null));
+  return told.filter((text) => text !== null).map((text) => ({ text, tone: "warm", title: "The old rows are shown until it is ready" }));
 }
 
 function instances(count: number | undefined): Note[] {

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from millstream.event import LATE_BY, LATE_REASON, LATE_VIEWS
-from millstream.log.set_aside import SetAside, app_with, read_all, read_place
+from millstream.log.held import find_app
+from millstream.log.set_aside import SetAside, read_all, read_place
 from millstream.log.settings import LogSettings
 from millstream.log.topics import late_topic
-
-__all__ = ["Late", "app_with", "read_late", "read_one"]
 
 
 class Late(SetAside):
@@ -52,6 +51,11 @@ class Late(SetAside):
             case "broken":
                 return f"without a time; not in {where or 'any view'}"
         return self.kind
+
+
+def app_with(log: LogSettings, stream: str) -> str:
+    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has."""
+    return find_app(log, "late", stream, "stream")
 
 
 def read_late(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Late]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.event import FIELD, REASON
-from millstream.log.set_aside import SetAside, app_with, read_all, read_place
+from millstream.log.held import find_app
+from millstream.log.set_aside import SetAside, read_all, read_place
 from millstream.log.settings import LogSettings
 from millstream.log.topics import rejected_topic
-
-__all__ = ["Rejected", "app_with", "read_one", "read_rejected"]
 
 
 class Rejected(SetAside):
@@ -24,6 +23,11 @@ class Rejected(SetAside):
     @property
     def field(self) -> str:
         return self.headers.get(FIELD, "")
+
+
+def app_with(log: LogSettings, stream: str) -> str:
+    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has."""
+    return find_app(log, "rejected", stream, "stream")
 
 
 def read_rejected(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Rejected]:
