@@ -58,8 +58,8 @@ class Seen:
                 self.wrong.append(f"{self.topic} lacks {before}")
             elif before["_state"] != PROVISIONAL:
                 now = self.rows[key]
-                is_same = self.epoch == old.epoch or plain(before) == plain(now)
-                if now["_state"] == PROVISIONAL or not (is_same or now["_state"] == CORRECTED):
+                fitting = {CORRECTED, FINAL} if plain(before) == plain(now) else {CORRECTED}
+                if now["_state"] not in fitting:
                     self.wrong.append(f"{self.topic}: {before} became {now}")
 
     def _judge(self, key: str, before: Row | None, now: Row) -> None:
