@@ -49,9 +49,11 @@ soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and
 	$(BIN)/python -m tests.collect.crashing --minutes $(MINUTES)
 
 ROUNDS ?= 5
-soak-time: setup-test ## run the examples of time ROUNDS times (5), each time with other events
+soak-time: setup-test ## draw events, kills, rebuilds and changes ROUNDS times (5), and compare with what is true
 	for seed in $$(shuf -i 1-1000000 -n $(ROUNDS)); do \
-		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; done
+		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; \
+		TRUTH_SEED=$$seed TRUTH_ACTIONS=8 $(BIN)/pytest tests/analyze/test_truth.py -q || exit 1; \
+		TRUTH_SEED=$$seed TRUTH_ACTIONS=6 TRUTH_KILL=1 $(BIN)/pytest tests/analyze/test_truth.py -q || exit 1; done
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11

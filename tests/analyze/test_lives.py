@@ -67,6 +67,22 @@ def test_a_window_ends_that_long_after_its_end_whenever_it_changed() -> None:
     assert len(lives.ends(now=61_000)) == 1
 
 
+def test_a_row_that_ends_before_it_was_final_is_final_first() -> None:
+    lives, table = Lives([view(window="w")]), Table(keyed=True, stateful=True)
+    window = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:01:00.000000Z"}
+    lives.apply(row(0, timestamp=99_999, w=window, _revision=1))
+    (end,) = lives.ends(now=100_000)
+    assert end.last is not None
+    final = Record("t", 0, 1, 100_000, KEY, end.last, ())
+    lives.apply(final)
+    change = table.apply(*final[1:6])
+    assert change is not None
+    assert change.row is not None
+    assert change.row["_state"] == "final"
+    lives.apply(tombstone(2, ends=end.offset))
+    assert (lives.ends(now=200_000), lives.returns()) == ([], [])
+
+
 def test_a_tombstone_that_did_not_get_through_is_due_again() -> None:
     lives = Lives([view()])
     lives.apply(row(0, timestamp=0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +12,19 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.analyze.conftest import plain, read_topic
+from tests.analyze.tier import Threaded
 
-from millstream.analyze.editions import describe_views, topic_of
 from millstream.analyze.planner import Planner
 from millstream.analyze.queries import Queries
 from millstream.analyze.rebuild import Rebuilds
 from millstream.analyze.requests import Request, put_request
-from millstream.analyze.service import _Analyze
-from millstream.analyze.settings import AnalyzeSettings
-from millstream.app import App
 from millstream.audit import Rebuild, Report
 from millstream.cli.outcome import invoke
 from millstream.home import Home
+from millstream.ledger import sums
 from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
+from millstream.log.ledger import read_entries
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
     audit_topic,
@@ -36,6 +35,7 @@ from millstream.log.topics import (
 )
 from millstream.log.write import write
 from millstream.settings import Settings
+from millstream.store.table import Table
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load
@@ -54,29 +54,8 @@ CHANGED = FIRST.replace("count(*) AS n", "count(*) AS n, sum(amount) AS total", 
 CHANGED = CHANGED.replace("1 day", "2 days")
 
 
-class Analyze:
-    """The tier as its process runs it, on the session that all tests share."""
-
-    def __init__(self, spark: SparkSession, log: LogSettings, home: Path) -> None:
-        self._spark, self._home = spark, Home(home)
-        analyze = AnalyzeSettings(checkpoint_interval="5 seconds")
-        self.settings = Settings(log=log, analyze=analyze)
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self, app: App) -> None:
-        self.app = app
-        ensure_topics(app, self.settings.log)
-        self._stopping.clear()
-        tier = _Analyze(app, self.settings, self._home, self._spark)
-        self._thread = threading.Thread(target=tier.run, args=(self._stopping,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(30)
-        self._spark.sparkContext.setLogLevel("WARN")
+class Analyze(Threaded):
+    """Cities in, counts out."""
 
     def send(self, *cities: str) -> None:
         producer = Producer(client_config(self.settings.log))
@@ -84,10 +63,6 @@ class Analyze:
             value = json.dumps({"city": city, "amount": 10})
             producer.produce(stream_topic(self.app.name, "orders"), value)
         assert producer.flush(10) == 0
-
-    def topic(self, view: str) -> str:
-        described = describe_views(self.app.name, self.settings.log).get(view)
-        return topic_of(self.app.name, described) if described else ""
 
     def told(self, view: str) -> Rebuild | None:
         """What the newest report says of the view's rebuild."""
@@ -184,6 +159,77 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
     eventually(lambda: {folder.name for folder in checkpoints.iterdir()} == kept)
 
 
+MINUTES = """
+app.stream("clicks", schema="page STRING, at TIMESTAMP", event_time="at", lateness="1 hour")
+app.view("bills", key=["window", "page"], ledger=["n"], sql='''
+    SELECT window(at, '1 minute') AS window, page, count(*) AS n FROM clicks GROUP BY 1, 2''')
+app.view("told", key=["window", "page"], ledger=["n"], trigger="at the watermark",
+         accumulation="retract", sql='''
+    SELECT window(at, '1 minute') AS window, page, count(*) AS n FROM clicks GROUP BY 1, 2''')
+"""
+TRUE = {("a", "assertion", 1), ("b", "assertion", 1)}
+FALSE = {("a", "assertion", 99), ("c", "assertion", 7)}
+AT = '{"start":"2026-01-01T00:00:00.000000Z","end":"2026-01-01T00:01:00.000000Z"}'
+
+
+def test_a_rebuild_corrects_what_was_shown_as_final_and_entered(
+    spark: SparkSession,
+    log_settings: LogSettings,
+    tmp_path: Path,
+    pipeline: Load,
+    eventually: Eventually,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    analyze = Threaded(spark, log_settings, tmp_path / "home", idle="1 second")
+    app = pipeline(MINUTES)
+    name = app.name
+    ensure_topics(app, log_settings)
+    events = {page: f'{{"page":"{page}","at":"2026-01-01T00:00:10Z"}}' for page in "ab"}
+    write(log_settings, stream_topic(name, "clicks"), {k: v.encode() for k, v in events.items()}, 9)
+
+    def shown(view: str) -> dict[Any, Any]:
+        topic = analyze.topic(view)
+        table = Table(keyed=True, stateful=True)
+        for partition, (low, high) in bounds(log_settings, topic).items():
+            for each in read_range(log_settings, topic, partition, low, high):
+                table.apply(partition, each.offset, each.timestamp, each.key, each.value)
+        return {row["page"]: (row["n"], row["_state"]) for row in table.rows.values()}
+
+    def entered(view: str) -> list[tuple[str, str, int, list[str]]]:
+        return [
+            (str(each.key[1]), each.kind, int(each.amounts["n"]), each.reason)
+            for each in read_entries(log_settings, name, view)
+        ]
+
+    def correct(view: str, kind: str) -> None:
+        eventually(lambda: {each[:3] for each in entered(view)} == TRUE, 120)
+        wrong = f'{{"window":{AT},"page":"a","n":99,"_revision":9}}'.encode()
+        ghost = f'{{"window":{AT},"page":"c","n":7,"_revision":7,"_state":"final"}}'.encode()
+        records = {f'[{AT},"a"]': wrong, f'[{AT},"c"]': ghost}
+        write(log_settings, f"{name}.{kind}.{view}", records, 9)  # as if Spark had erred
+        eventually(lambda: {each[:3] for each in entered(view)} >= FALSE)
+        before = shown(view)
+        assert before["a"] == (99, "corrected")
+        capfd.readouterr()
+        command = ["rebuild", view, "--app", name, "--yes", "--json"]
+        assert invoke([*command, f"--set=log.bootstrap={log_settings.bootstrap}"]) == 0
+        done = json.loads("{" + capfd.readouterr().out.partition("{")[2])
+        assert (done["same"], len(done["differences"])) == (1, 2)
+        assert shown(view) == {"a": (1, "corrected"), "b": before["b"]}
+        why = [f"rebuild:{done['topic']}"]
+        a = [("a", "retraction", 99, why), ("a", "assertion", 1, why)]
+        eventually(lambda: entered(view)[-3:] == [*a, ("c", "retraction", 7, why)])
+        balance = sums(read_entries(log_settings, name, view)).values()
+        assert {key[1]: each["n"] for key, each in balance} == {"a": 1, "b": 1, "c": 0}
+
+    try:
+        analyze.start(app)
+        correct("bills", "view")
+        correct("told", "changes")
+    finally:
+        analyze.stop()
+
+
 def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
     spark: SparkSession,
     log_settings: LogSettings,
@@ -191,7 +237,8 @@ def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
     eventually: Eventually,
     tmp_path: Path,
 ) -> None:
-    app = pipeline(STREAM + f'app.view("v", key=["city"], trigger="every 1 hour", {COUNT}')
+    body = MINUTES.replace('trigger="at the watermark"', 'trigger="when n > 5"')
+    app = pipeline(body.replace('accumulation="retract", ', ""))
     ensure_topics(app, log_settings)
     settings, home = Settings(log=log_settings), Home(tmp_path / "home")
     queries = Queries(spark, app, settings, home.checkpoints)
@@ -201,18 +248,18 @@ def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
     )
 
     def told_after_tick() -> object:
-        rebuilds.tick()
+        rebuilds.tick(lambda view, until: False)
         return rebuilds.add_to({})
 
     try:
-        rebuilds.serve([Planner(spark, app, settings).query("v").plan])
-        put_request(log_settings, app.name, "v", Request("1", 5_000))
+        rebuilds.serve([query.plan for query in Planner(spark, app, settings).queries()])
+        put_request(log_settings, app.name, "told", Request("1", 5_000))
         eventually(told_after_tick)
-        put_request(log_settings, app.name, "v", Request("1", cancel=True))  # who asked has gone
+        put_request(log_settings, app.name, "told", Request("1", cancel=True))  # who asked has gone
         eventually(lambda: told_after_tick() and fulfilled)
-        told = rebuilds.add_to({})["v"].rebuild
+        told = rebuilds.add_to({})["told"].rebuild
         assert told is not None
         assert (told.state, told.request, told.since) == ("failed", "1", 5_000)
-        assert "has a trigger" in told.error
+        assert "trigger" in told.error
     finally:
         rebuilds.close(1)

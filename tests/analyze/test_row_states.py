@@ -95,6 +95,8 @@ class Closer:
         self._claims |= claims
         self.lives.claimed |= claims
         for end in self.lives.ends(now):
+            if end.last is not None:
+                self.on_the_way.append((end.place.key, end.last, None))
             self.on_the_way.append((end.place.key, None, end.offset))
         for back in self.lives.returns():
             self.on_the_way.append((back.place.key, back.value, None))

@@ -39,9 +39,9 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     """
     folder = folder_of(checkpoints, plan.topic, plan.name)
     here, marker = folder / plan.generation, folder / f"{plan.generation}.json"
-    ids = topic_ids(log, [*plan.reads, plan.written])
+    ids = topic_ids(log, {*plan.reads, plan.written, plan.topic})
     edition = edition_of(plan.topic)
-    if edition and plan.written not in ids:
+    if edition and not {plan.written, plan.topic} <= ids.keys():
         recreate_topic(app, log, plan.name, edition)
         ids = topic_ids(log, [*plan.reads, plan.written])
     if missing := {*plan.reads, plan.written} - ids.keys():

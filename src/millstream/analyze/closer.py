@@ -64,6 +64,16 @@ class Claims:
         self._consumer.close()
 
 
+def closed_until(log: LogSettings, app: str, topic: str) -> int:
+    """By when the windows ended whose rows were made final in a topic; 0: none were. Blocks."""
+    claims = Claims(log, app, [topic])
+    try:
+        found = claims.read((topic, partition) for partition in bounds(log, topic))
+        return max((claim.until for claim in found.values()), default=0)
+    finally:
+        claims.close()
+
+
 class Closer:
     """Reads the views' topics, and writes what is due at each `tick`, from one thread."""
 
@@ -115,6 +125,8 @@ class Closer:
             statements = self._lives.statements(passed)
             self._lives.forget(passed, self._by_topic(committed or {}))
         for end in ends:
+            if end.last is not None:
+                self._write(end.place, end.last)
             self._write(end.place, None, end)
         for row in returns:
             _LOGGER.info("a row of %s was ended too early; it is back", row.place.topic)
@@ -137,6 +149,13 @@ class Closer:
     def quiet_seconds(self, view: str) -> float:
         """For how long the view's topic has brought nothing."""
         return time.monotonic() - self._heard.get(self._topics.get(view, ""), 0.0)
+
+    def is_closed(self, view: str, until: int) -> bool:
+        """Whether all rows of the view have their state in the log whose windows ended by then."""
+        if view not in self._topics or self._reader is None:
+            return True
+        with self._lock:
+            return self._reader.is_caught_up and self._lives.is_closed(self._topics[view], until)
 
     def close(self) -> None:
         if self._reader is not None:

@@ -12,11 +12,10 @@ from millstream.analyze.checkpoint import forget, left_behind
 from millstream.home import Home
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
-    changes_topic,
     delete_topics,
+    editions,
     known_topics,
     panes_topic,
-    view_topic,
     views_topic,
 )
 from millstream.log.write import write
@@ -45,8 +44,7 @@ def drop_view(home: Home, log: LogSettings, app: str, view: str) -> None:
     """Remove all that was computed of a view. The streams that it read and its ledger stay: what
     others have added up is not to be taken back. Blocks."""
     forget(home.checkpoints, view)
-    first, known = view_topic(app, view), known_topics(log)
-    gone = {first, changes_topic(app, view), panes_topic(app, view)}
-    delete_topics(log, [each for each in known if each in gone or each.startswith(f"{first}.")])
+    known = known_topics(log)
+    delete_topics(log, editions(app, view, known) | {panes_topic(app, view)})
     if views_topic(app) in known:
         write(log, views_topic(app), {view: None}, _SECONDS)

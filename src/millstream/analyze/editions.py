@@ -49,6 +49,13 @@ def topic_of(app: str, view: ViewDescription) -> str:
     return view.topic or view_topic(app, view.name)
 
 
+def written_to(app: str, view: ViewDescription, topic: str = "") -> str:
+    """The topic that the view's query writes to; of its edition in `topic`, if that is given."""
+    topic = topic or topic_of(app, view)
+    is_shown_otherwise = (view.trigger, view.accumulation) != ("every change", "accumulate")
+    return topic.replace(".view.", ".changes.", 1) if is_shown_otherwise else topic
+
+
 def compare(plan: ViewPlan, before: ViewDescription | None) -> Deployment:
     """What becomes of a view: its state is of use as long as its generation is the same."""
     if before is None:

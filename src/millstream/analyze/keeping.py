@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 from confluent_kafka import KafkaException
@@ -28,18 +28,31 @@ _LOGGER = logging.getLogger("millstream.analyze")
 class Keeping:
     """Call `note` and then `tick` about once a second, from one thread."""
 
-    def __init__(self, settings: Settings, app: App, views: Iterable[ViewPlan]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: App,
+        views: Iterable[ViewPlan],
+        timekeeper: Timekeeper | None = None,
+    ) -> None:
+        """With another's `timekeeper`: of views that are not served yet, which enter nothing."""
         self._settings, self._app = settings, app
         self._views = {view.name: view for view in views}
-        self._stateful = {view.name for view in stateful(self._views.values())}
-        idle = parse_duration(settings.analyze.idle)
-        self._timekeeper = Timekeeper(settings.log, app, self._views.values(), idle)
-        self._timekeeper.start()
+        self._is_served = timekeeper is None
+        if timekeeper is None:
+            idle = parse_duration(settings.analyze.idle)
+            timekeeper = Timekeeper(settings.log, app, self._views.values(), idle)
+            timekeeper.start()
+        self._timekeeper = timekeeper
         self._pace = Pace()
         self._closer: Closer | None = None
-        self._keepers: dict[str, Keeper] | None = None
+        self._keepers: dict[str, Keeper] = {}
         self._watermarks: dict[str, int] = {}
         self._committed: dict[str, int] = {}
+
+    def beside(self) -> Keeping:
+        """The same for views that are computed anew beside those that are served."""
+        return Keeping(self._settings, self._app, [], self._timekeeper)
 
     def streams(self) -> dict[str, StreamCounts]:
         """What is told of the streams."""
@@ -48,11 +61,31 @@ class Keeping:
     def follow(self, views: Iterable[ViewPlan]) -> None:
         """Go on with these: a view may have gone over to another topic."""
         fresh = {view.name: view for view in views}
-        if fresh != self._views:
-            self._views = fresh
-            if self._closer is not None:
-                self._closer.close()
-                self._closer = None
+        if fresh == self._views:
+            return
+        if not self._is_served:
+            for name, plan in self._views.items():
+                if fresh.get(name) != plan:
+                    self._pace.forget(name)
+                    self._watermarks.pop(name, None)
+        self._views = fresh
+        self._end_keepers()
+        if self._closer is not None:
+            self._closer.close()
+            self._closer = None
+
+    def is_closed(self, view: str, until: int) -> bool:
+        """Whether all rows of windows that ended by then are final, and shown as that."""
+        if self._closer is None or view not in self._views:
+            return False
+        if view in self._stateful and self._watermarks.get(view, 0) < until:
+            return False
+        keeper = self._keepers.get(view)
+        return self._closer.is_closed(view, until) and (keeper is None or keeper.is_at_end)
+
+    @property
+    def _stateful(self) -> set[str]:
+        return {view.name for view in stateful(self._views.values())}
 
     def note(self, counts: dict[str, ViewCounts]) -> None:
         """Take in how the queries are, and put the views' watermarks there."""
@@ -61,35 +94,51 @@ class Keeping:
         for name, each in counts.items():
             self._committed[name] = each.read_at
             each.watermark = self._watermarks[name] = self._watermark(name, each, now)
-            if not each.error and self._keepers is not None and name in self._keepers:
+            if not each.error and name in self._keepers:
                 each.error = self._keepers[name].error
 
-    def tick(self) -> None:
-        """Write the states and ends of rows that are due; see that panes and ledgers are kept."""
-        if self._keepers is None:
-            due = tasks(self._app, self._views.values())
-            self._keepers = {task.view: Keeper(self._settings.log, task) for task in due}
+    def tick(self, held: Container[str] = ()) -> None:
+        """Write the states and ends of rows that are due; see that panes and ledgers are kept.
+
+        Views that are `held` are about to be another edition: none of their rows becomes final.
+        """
+        for task in tasks(self._app, self._views.values(), enters=self._is_served):
+            if task.view not in self._keepers:
+                self._keepers[task.view] = Keeper(self._settings.log, task)
+        moving = {name: each for name, each in self._watermarks.items() if name not in held}
         try:
             if self._closer is not None and not self._closer.is_current():
                 self._closer.close()
                 self._closer = None  # a view has another topic: its rows begin anew
             if self._closer is None:
                 self._closer = Closer(self._settings.log, self._app.name, self._views.values())
-            self._closer.tick(self._watermarks, self._committed)
+            self._closer.tick(moving, self._committed)
         except KafkaException as error:
             _LOGGER.warning("rows end later than they should: %s", error.args[0].str())
         except LogError as error:
             _LOGGER.warning("rows end later than they should: %s", error.message)
 
     def close(self) -> None:
-        for keeper in (self._keepers or {}).values():
+        for keeper in self._keepers.values():
             keeper.close()
-        self._timekeeper.close()
+        if self._is_served:
+            self._timekeeper.close()
         if self._closer is not None:
             self._closer.close()
 
+    def _end_keepers(self) -> None:
+        """End those that have another task now."""
+        due = {
+            task.view: task
+            for task in tasks(self._app, self._views.values(), enters=self._is_served)
+        }
+        for name, keeper in list(self._keepers.items()):
+            if due.get(name) != keeper.task:
+                keeper.close()
+                del self._keepers[name]
+
     def _watermark(self, name: str, counts: ViewCounts, now: float) -> int:
-        if name not in self._stateful:  # no row waits for it
+        if name not in self._stateful:  # no row waits for it, or for what is computed anew
             return self._timekeeper.view_watermark(name)
         if self._closer is None:
             return 0

@@ -43,6 +43,7 @@ from millstream.store.life import (
 )
 
 ENDS = "ends"  # header of a tombstone: the offset of the row that it ends
+ANEW = "anew"  # header of a row that corrects one of an earlier edition of its view
 
 _OURS = re.compile(rb'(?:,?"_state":"[a-z]+")?(?:,?"_returned":\d+)?}$')  # as `written` puts it
 _UNHURRIED_MS = 60_000  # clocks of machines differ; nothing is forgotten sooner than this
@@ -68,6 +69,7 @@ class End(NamedTuple):
 
     place: Place
     offset: int  # of the row that it ends
+    last: bytes | None = None  # the row as it is to be written before: what ends is final
 
 
 class Return(NamedTuple):
@@ -119,6 +121,7 @@ class Lives:
 
     def __init__(self, views: Iterable[ViewPlan]) -> None:
         self._views = {view.written: view for view in views}
+        self._stateful = {view.written for view in stateful(self._views.values())}
         self._rows: dict[Place, _Row] = {}
         self._queue: list[tuple[int, Place]] = []  # may be too early for a row, never too late
         self._queued: set[Place] = set()
@@ -173,11 +176,21 @@ class Lives:
                 continue
             if row.due <= now and row.ending != row.offset:
                 row.ending = row.offset
-                due.append(End(place, row.offset))
+                due.append(End(place, row.offset, self._last(place, row)))
             again.append((max(row.due, now + 1), place))
         for later in again:
             self._enqueue(*later)
         return due
+
+    def _last(self, place: Place, row: _Row) -> bytes | None:
+        """The row with the state that it was never given, if it is to have one.
+
+        A view that was down for longer than it keeps its rows comes to their end at once, and
+        whoever enters what is final must hear of them nevertheless.
+        """
+        if row.stage != PROVISIONAL or row.value is None or place.topic not in self._stateful:
+            return None
+        return written(row.value, FINAL, int(row.mark[-1]))
 
     def returns(self) -> list[Return]:
         """The rows to write again; each is given out once."""
@@ -251,6 +264,14 @@ class Lives:
         elif row.stating == one.offset:
             row.stating = -1
             self._open_again(one.place, row)
+
+    def is_closed(self, topic: str, until: int) -> bool:
+        """Whether the log says of each row whose window ended by then what it is."""
+        return all(
+            row.is_gone or row.end is None or row.end > until or (row.stage and row.is_stated)
+            for place, row in self._rows.items()
+            if place.topic == topic
+        )
 
     def forget(self, watermarks: Mapping[str, int], committed: Mapping[str, int]) -> None:
         """Let go of rows that cannot change any more.

@@ -57,6 +57,10 @@ class Pace:
         self._views[view] = max(reached, self._views.get(view, 0))
         return self._views[view]
 
+    def forget(self, view: str) -> None:
+        """The view begins anew."""
+        self._views.pop(view, None)
+
     def _reached(self, stream: str, progress: Progress, now: float) -> int:
         for look in reversed(self._looks[stream]):
             if _has(progress, look, now):

@@ -4,6 +4,9 @@ A shadow has a topic and a checkpoint of its own: the next edition of its view. 
 log in batches up to its end, which is quick and says how far it has come; then it runs as the view
 does. Which topic holds a view's rows is told by its description: writing that one record is the
 change-over. What comes before it can be repeated after a crash; what comes after is cleaning up.
+
+Before that the shadow's rows get their states: what is final in the old edition is final in the new
+one, or corrected (`succession`). While it comes to that, no more rows of the old one become final.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Literal
 
 import msgspec
@@ -20,12 +24,18 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from millstream.analyze.checkpoint import forget
+from millstream.analyze.closer import closed_until
+from millstream.analyze.editions import describe_views, written_to
 from millstream.analyze.history import Past, take_past
+from millstream.analyze.lives import stateful
+from millstream.analyze.panes.book import Edition
+from millstream.analyze.panes.work import edition_record
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.planner import Planner, Query
 from millstream.analyze.queries import Queries
 from millstream.analyze.requests import Request, open_requests, read_request
 from millstream.analyze.session import task_slots
+from millstream.analyze.succession import Succession, whole_from
 from millstream.app import App
 from millstream.audit import Rebuild, ViewCounts
 from millstream.errors import LogError, MillstreamError
@@ -36,18 +46,21 @@ from millstream.log.topics import (
     delete_topics,
     edition_of,
     edition_topic,
+    editions,
     known_topics,
+    panes_topic,
     rebuilds_topic,
-    view_topic,
     views_topic,
 )
 from millstream.model import View
 from millstream.settings import Settings
+from millstream.trigger import When
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _BATCH = 200_000  # records that a replay reads at once: each batch is a step of its progress
 _OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}  # where nothing is that new
 _SETTLED = 2.0  # seconds after which a query that runs has taken in what came while it started
+_LOOK_EVERY = 0.5  # seconds between two looks at whether one can take over: that asks Kafka
 _FAREWELL = 5.0  # seconds for which an old topic stays for servers that still read it
 
 
@@ -63,6 +76,9 @@ class _Shadow:
     past: Past | None = None  # what it replays
     replays_since: float = 0.0
     since: float = 0.0  # when it was first seen to run
+    whole_from: int = 0  # events of an earlier time may be missing in it; milliseconds
+    succession: Succession | None = None
+    is_marked: bool = False  # rows that correct the old edition's say so
     error: str = ""
 
     @property
@@ -94,6 +110,7 @@ class Rebuilds:
         self._active: dict[str, ViewPlan] = {}
         self._shadows: dict[str, _Shadow] = {}
         self._ended: dict[str, Rebuild] = {}  # the last one of each view
+        self._looked = 0.0
         self._retired: list[tuple[float, str, str]] = []  # when, view, topic
         self._wishes, read = open_requests(settings.log, app.name)
         self._fresh = dict(self._wishes)
@@ -107,6 +124,21 @@ class Rebuilds:
         """The views as they are served."""
         return list(self._active.values())
 
+    @property
+    def kept(self) -> list[ViewPlan]:
+        """Those of them whose queries run: of one that was changed, the old one does not."""
+        return [plan for plan in self.plans if plan.name in self._queries.views]
+
+    @property
+    def ready(self) -> list[ViewPlan]:
+        """The shadows that have all that the log had when they began, and run on."""
+        return [s.query.plan for s in self._shadows.values() if s.state == "ready"]
+
+    @property
+    def leaving(self) -> set[str]:
+        """The views whose old edition is about to go."""
+        return {shadow.name for shadow in self._shadows.values() if self._may_go(shadow)}
+
     def serve(self, plans: Iterable[ViewPlan]) -> None:
         """The views as they are served; whatever else there is of them was left by a crash."""
         self._active = {plan.name: plan for plan in plans}
@@ -119,21 +151,19 @@ class Rebuilds:
             shadow = self._shadows.get(name)
             kept = {plan.topic, *([shadow.topic] if shadow else [])}
             forget(self._checkpoints, name, but=kept)
-            first = view_topic(self._app.name, name)
-            editions = {topic for topic in known if topic.startswith(f"{first}.")} | {first}
-            delete_topics(self._settings.log, editions - kept)
+            gone = editions(self._app.name, name, known, but=map(edition_of, kept))
+            delete_topics(self._settings.log, gone)
 
     def can(self, view: str) -> bool:
         """Whether a view and those that read its rows can be computed anew beside themselves."""
-        return all(
-            map(is_rebuildable, map(self._app.views.__getitem__, self._with_readers({view})))
-        )
+        views = map(self._app.views.__getitem__, self._with_readers({view}))
+        return all(not why_not(self._app, each) for each in views)
 
     def begin(self, names: Iterable[str], request: str = "", since: int | None = None) -> None:
         """Compute these views anew, and those that read their rows from the log."""
         wanted = self._with_readers(set(names))
         for name in wanted:
-            check_rebuildable(self._app.views[name])
+            check_rebuildable(self._app, self._app.views[name])
         topics = {name: plan.topic for name, plan in self._active.items()}
         topics |= {name: self._next_topic(name) for name in wanted}
         start = {} if since is None else {"startingTimestamp": str(since), **_OR_LATEST}
@@ -147,17 +177,28 @@ class Rebuilds:
             self._ended.pop(name, None)
             _LOGGER.info("view %s is computed anew, into %s", name, topics[name])
 
-    def tick(self) -> None:
-        """Do what is wished, and the next step of each shadow; Kafka being away delays it."""
+    def tick(self, is_closed: Callable[[str, int], bool]) -> None:
+        """Do what is wished, and the next step of each shadow; Kafka being away delays it.
+
+        `is_closed` tells of a shadow, by its view, whether the rows of all windows that ended by
+        then are final, and shown as that.
+        """
         self._heed_all()
         self._beside.tick()
         try:
             for shadow in list(self._shadows.values()):
                 self._advance(shadow)
-            self._change_over()
+            if self._clock() - self._looked >= _LOOK_EVERY:
+                self._looked = self._clock()
+                self._change_over(is_closed)
             self._retire()
         except (LogError, KafkaException) as error:
             _LOGGER.warning("rebuilding waits for Kafka: %s", error)
+
+    def counts(self) -> dict[str, ViewCounts]:
+        """How the shadows are that are ready."""
+        ready = {plan.name for plan in self.ready}
+        return {name: each for name, each in self._beside.counts().items() if name in ready}
 
     def add_to(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
         """The views' counts with what is known of their shadows."""
@@ -228,8 +269,13 @@ class Rebuilds:
                 )
 
     def _fulfil_later(self, view: str, wish: Request, before: Request | None) -> None:
-        if view not in self._shadows:
+        involved = self._with_readers({view})
+        busy = [self._shadows[name] for name in involved if name in self._shadows]
+        if not busy:
             self.begin([view], wish.id, wish.since)
+        elif any(not shadow.request for shadow in busy):
+            with self._lock:  # what changed in the pipeline comes first
+                self._fresh.setdefault(view, wish)
         elif before is not None and before.since == wish.since:
             # Whoever asked before is gone, else the request would be withdrawn.
             for shadow in self._shadows.values():
@@ -237,7 +283,7 @@ class Rebuilds:
                     shadow.request = wish.id
         else:
             raise MillstreamError(
-                f"view {view} is being rebuilt already, from another time or with a changed query",
+                f"view {view} is being rebuilt already, from another time or with its readers",
                 remedy="wait until that is done; `millstream status` tells",
             )
 
@@ -248,6 +294,10 @@ class Rebuilds:
                 wish = self._wishes.get(self._asked_for(shadow))
                 since = wish.since if wish is not None else None
                 shadow.past = take_past(self._settings.log, shadow.query.plan.reads, since)
+                ahead = max(stream.ahead for stream in self._app.streams.values())
+                shadow.whole_from = whole_from(
+                    self._settings.log, shadow.past, since, ahead // timedelta(milliseconds=1)
+                )
                 shadow.state, shadow.replays_since = "replaying", self._clock()
                 self._beside.add(shadow.replay or shadow.query)
             return
@@ -276,19 +326,50 @@ class Rebuilds:
         wishes = ((view, wish) for view, wish in self._wishes.items())
         return next((view for view, wish in wishes if wish.id == shadow.request), "")
 
-    def _change_over(self) -> None:
+    def _group(self, shadow: _Shadow) -> list[_Shadow]:
+        """Those that take over together."""
+        mates = [s for s in self._shadows.values() if s.request == shadow.request]
+        return mates if shadow.request else [shadow]
+
+    def _may_go(self, shadow: _Shadow) -> bool:
+        """Whether all that are to take over together are ready, and it is wished."""
+        wish = self._wishes.get(self._asked_for(shadow))
+        is_wished = not shadow.request or (wish is not None and wish.go)
+        return is_wished and all(each.state == "ready" for each in self._group(shadow))
+
+    def _change_over(self, is_closed: Callable[[str, int], bool]) -> None:
         for shadow in list(self._shadows.values()):
+            if shadow.name not in self._shadows or not self._may_go(shadow):
+                continue
+            group = self._group(shadow)
+            if not all([self._is_fit(each, is_closed) for each in group]):
+                continue
+            asked = self._asked_for(shadow)
+            for each in group:
+                self._swap(each)
             if shadow.request:
-                asked = self._asked_for(shadow)
-                group = [s for s in self._shadows.values() if s.request == shadow.request]
-                wish = self._wishes.get(asked)
-                if wish is None or not wish.go or any(s.state != "ready" for s in group):
-                    continue
-                for each in group:
-                    self._swap(each)
                 self._fulfil(asked)
-            elif shadow.name in self._shadows and shadow.state == "ready":
-                self._swap(shadow)
+
+    def _is_fit(self, shadow: _Shadow, is_closed: Callable[[str, int], bool]) -> bool:
+        """Whether clients can go over to it without seeing a final row that is so no more."""
+        plan, log = shadow.query.plan, self._settings.log
+        if next(stateful([plan]), None) is None:
+            return is_closed(shadow.name, 0)
+        described = describe_views(self._app.name, log).get(shadow.name)
+        old = "" if described is None else written_to(self._app.name, described)
+        if old not in known_topics(log):
+            return is_closed(shadow.name, 0)
+        if not is_closed(shadow.name, closed_until(log, self._app.name, old)):
+            return False
+        if shadow.succession is None and not shadow.is_marked:
+            shadow.succession = Succession(log, plan, old)
+        if shadow.succession is not None and not shadow.succession.is_alive():
+            error, shadow.succession = shadow.succession.error, None
+            shadow.is_marked = error is None
+            if error is not None:
+                _LOGGER.warning("view %s waits to take over: %s", shadow.name, error)
+            return False  # until those are shown, too
+        return shadow.is_marked
 
     def _fulfil(self, view: str) -> None:
         del self._wishes[view]
@@ -296,6 +377,9 @@ class Rebuilds:
 
     def _swap(self, shadow: _Shadow) -> None:
         old, told = self._active[shadow.name].topic, self._tell_of(shadow, None)
+        if self._app.views[shadow.name].ledger:
+            edition = Edition(shadow.topic, shadow.whole_from)
+            self._tell(panes_topic(self._app.name, shadow.name), *edition_record(edition))
         description = msgspec.json.encode(shadow.query.plan.describe())
         self._tell(views_topic(self._app.name), shadow.name, description)
         self._active[shadow.name] = shadow.query.plan
@@ -309,7 +393,12 @@ class Rebuilds:
         due = [each for each in self._retired if each[0] <= self._clock()]
         for each in due:
             _, name, topic = each
-            delete_topics(self._settings.log, [topic])
+            known, edition = known_topics(self._settings.log), edition_of(topic)
+            ours = editions(self._app.name, name, known)
+            delete_topics(self._settings.log, [t for t in ours if edition_of(t) == edition])
+            if self._app.views[name].ledger:
+                key, _ = edition_record(Edition(topic))
+                self._tell(panes_topic(self._app.name, name), key, None)
             self._retired.remove(each)
             shadow = self._shadows.get(name)
             kept = [self._active[name].topic, *([shadow.topic] if shadow else [])]
@@ -362,19 +451,32 @@ class Rebuilds:
             )
 
 
-def is_rebuildable(view: View) -> bool:
-    """Whether what a view shows is just what its query writes."""
-    return not view.has_panes and not view.ledger
-
-
-def check_rebuildable(view: View) -> None:
-    """MillstreamError unless the view can be computed anew beside itself."""
-    if not is_rebuildable(view):
-        raise MillstreamError(
-            f"view {view.name} has a trigger, an accumulation or a ledger of its own, and what "
-            "that has told cannot be taken back by another edition",
-            remedy="verify it; if it is wrong, stop the system and remove its checkpoint",
+def why_not(app: App, view: View) -> str:
+    """Why the view cannot be computed anew beside itself; empty if it can."""
+    if view.ledger and _reads_tables(app, view):
+        return (
+            f"view {view.name} has a ledger and reads a table, whose earlier rows the log has no"
+            " more: the sums that were entered cannot be computed anew"
         )
+    if view.ledger and isinstance(view.trigger, When):
+        return (
+            f"view {view.name} has a ledger of the rows that came to fulfil its trigger, which a"
+            " replay, that takes many events at once, may never see doing so"
+        )
+    return ""
+
+
+def check_rebuildable(app: App, view: View) -> None:
+    """MillstreamError unless the view can be computed anew beside itself."""
+    if problem := why_not(app, view):
+        raise MillstreamError(
+            problem, remedy="verify it; if it is wrong, stop the system and remove its checkpoint"
+        )
+
+
+def _reads_tables(app: App, view: View) -> bool:
+    upstream = [app.views[name] for name in view.inputs if name in app.views]
+    return bool(view.reads) or any(_reads_tables(app, each) for each in upstream)
 
 
 def _counts(query: Query) -> bool:

@@ -135,6 +135,7 @@ class _Analyze:
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
         keeping = Keeping(self._settings, self._app, self._rebuilds.plans)
+        beside = keeping.beside()  # for what is computed anew
         try:
             while not stopping.wait(_TICK):
                 if self._process is not None and (code := self._process.poll()) is not None:
@@ -143,15 +144,18 @@ class _Analyze:
                         remedy="see its lines above; more analyze.driver_memory may help",
                     )
                 keeper.tick()
-                self._rebuilds.tick()
+                self._rebuilds.tick(beside.is_closed)
                 if time.monotonic() - reported >= 1:
                     reported = time.monotonic()
                     counts = self._rebuilds.add_to(self._lags.tell(keeper.counts()))
                     self._report(keeping, counts)
                     if ready:  # each topic is the one that its query writes to
                         self._lags.follow(self._rebuilds.plans)
-                        keeping.follow(self._rebuilds.plans)
-                        keeping.tick()
+                        beside.follow(self._rebuilds.ready)
+                        beside.note(self._rebuilds.counts())
+                        beside.tick()
+                        keeping.follow(self._rebuilds.kept)
+                        keeping.tick(held=self._rebuilds.leaving)
                 if not ready and keeper.settled:
                     ready = True
                     self._home.announce(
@@ -162,6 +166,7 @@ class _Analyze:
                     views = len(self._app.views)
                     print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
         finally:
+            beside.close()
             keeping.close()
 
     def _report(self, keeping: Keeping, views: dict[str, ViewCounts]) -> None:

@@ -57,7 +57,7 @@ def rebuild(
     millstream rebuild by_city
     millstream rebuild by_city --from "1 day" --yes
     """
-    from millstream.analyze.editions import describe_views, known_view, topic_of
+    from millstream.analyze.editions import describe_views, known_view, written_to
     from millstream.analyze.requests import Request, put_request
     from millstream.cli.balance import app_of
     from millstream.cli.past import moment_of
@@ -66,14 +66,16 @@ def rebuild(
         raise click.UsageError("there is nobody to ask: give --yes")
     log = log_of(home, assignments)
     app = app or app_of(log)
-    described = known_view(describe_views(app, log), view)
+    known_view(describe_views(app, log), view)
     wish = Request(uuid.uuid4().hex[:12], moment_of("--from", since))
     watch = Watch(log, app, view)
     put_request(log, app, view, wish)
     swapped = False
     try:
         shadow = follow(watch, wish.id)
-        found = settled_diff(log, described, topic_of(app, described), shadow.topic)
+        described = known_view(describe_views(app, log), view)
+        new = written_to(app, described, shadow.topic)
+        found = settled_diff(log, described, written_to(app, described), new)
         if not as_json:
             show(found, limit)
         if yes or click.confirm("Swap?", err=True):

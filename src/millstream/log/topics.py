@@ -43,14 +43,17 @@ def view_topic(app: str, name: str) -> str:
     return f"{app}.view.{name}"
 
 
-def changes_topic(app: str, name: str) -> str:
+def changes_topic(app: str, name: str, edition: int = 0) -> str:
     """Compacted: what the query of a view gives whose rows are shown otherwise."""
-    return f"{app}.changes.{name}"
+    return _numbered(f"{app}.changes.{name}", edition)
 
 
-def panes_topic(app: str, name: str) -> str:
-    """Compacted: which rows of the view were shown and entered, and how far that has got."""
-    return f"{app}.panes.{name}"
+def panes_topic(app: str, name: str, edition: int = 0) -> str:
+    """Compacted: which rows of the view were shown, and how far that has got.
+
+    Which of them were entered into its ledger, and as what, is in the first edition's for ever.
+    """
+    return _numbered(f"{app}.panes.{name}", edition)
 
 
 def ledger_topic(app: str, name: str) -> str:
@@ -87,13 +90,25 @@ def rebuilds_topic(app: str) -> str:
 
 def edition_topic(app: str, name: str, edition: int) -> str:
     """The topic of a view's rows; each time that it is computed anew beside the one, another."""
-    return f"{view_topic(app, name)}.{edition}" if edition else view_topic(app, name)
+    return _numbered(view_topic(app, name), edition)
+
+
+def _numbered(first: str, edition: int) -> str:
+    return f"{first}.{edition}" if edition else first
 
 
 def edition_of(topic: str) -> int:
     """Which edition of a view its topic holds."""
     last = topic.rpartition(".")[2]
     return int(last) if last.isdigit() else 0
+
+
+def editions(app: str, name: str, known: Iterable[str], but: Iterable[int] = ()) -> set[str]:
+    """The `known` topics that belong to editions of a view, except what its ledger rests on."""
+    found, kept = set[str](), set(but)
+    for first in (view_topic(app, name), changes_topic(app, name), panes_topic(app, name)):
+        found |= {each for each in known if each == first or each.startswith(f"{first}.")}
+    return {each for each in found - {panes_topic(app, name)} if edition_of(each) not in kept}
 
 
 def seen_topic(app: str, name: str) -> str:
@@ -167,7 +182,9 @@ def recreate_topic(app: App, log: LogSettings, view_name: str, edition: int = 0)
     shown = replace(_view(app.name, view, log), name=edition_topic(app.name, view_name, edition))
     if not view.has_panes:
         return _recreate(shown, log)
-    written = _recreate(_changes(app.name, view, log), log)
+    if edition:
+        _recreate(_panes(app.name, view, edition), log)
+    written = _recreate(_changes(app.name, view, log, edition), log)
     _recreate(shown, log)
     return written
 
@@ -203,7 +220,7 @@ def _of_view(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
     if view.ledger:
         yield Topic(ledger_topic(app, view.name), log.partitions, _FOR_EVER)
     if view.has_panes or view.ledger:
-        yield Topic(panes_topic(app, view.name), 1, _compacted(timedelta(0)))
+        yield _panes(app, view)
 
 
 def _view(app: str, view: View, log: LogSettings) -> Topic:
@@ -215,9 +232,13 @@ def _view(app: str, view: View, log: LogSettings) -> Topic:
     return Topic(view_topic(app, view.name), log.partitions, config)
 
 
-def _changes(app: str, view: View, log: LogSettings) -> Topic:
+def _changes(app: str, view: View, log: LogSettings, edition: int = 0) -> Topic:
     config = _compacted(parse_duration(log.history))
-    return Topic(changes_topic(app, view.name), log.partitions, config)
+    return Topic(changes_topic(app, view.name, edition), log.partitions, config)
+
+
+def _panes(app: str, view: View, edition: int = 0) -> Topic:
+    return Topic(panes_topic(app, view.name, edition), 1, _compacted(timedelta(0)))
 
 
 def _retained(kept: timedelta) -> dict[str, str]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from millstream.analyze.panes.book import Book, Books
+from millstream.analyze.panes.book import Book, Books, Edition
 from millstream.analyze.panes.panes import Panes, Showing
-from millstream.analyze.panes.work import Topics, Work, Write
+from millstream.analyze.panes.work import Topics, Work, Write, edition_record
 from millstream.audit import Column
 from millstream.ledger import Amounts, Entry, decode, sums
 from millstream.log.record import Record
 from millstream.trigger import Accumulation, parse_trigger
 
-TOPICS = Topics("changes", "view", "ledger", "panes")
+TOPICS = Topics("changes", "view", "ledger", "panes", "panes")
 COLUMNS = (Column("k", "string"), Column("n", "bigint"), Column("total", "double"))
 FORGET_MS = 10**9
 
@@ -105,6 +105,21 @@ class Bench:
         self.changes = []
         self.written[TOPICS.view] = []
         self.crash()
+
+    def rebuild(self, whole_from: int = 0) -> None:
+        """The query is computed anew, beside what is served: what it shows is entered later."""
+        self.anew(f"{self.generation}.1")
+        self.ledger = False
+        self.crash()
+        self._edition = edition_record(Edition(TOPICS.view, whole_from))
+
+    def take_over(self) -> None:
+        """What was computed anew is served from now on."""
+        key, value = self._edition
+        self.written[TOPICS.book].append(Write(TOPICS.book, None, key.encode(), value))
+        self.ledger = True
+        self.crash()
+        self.keep()
 
     def shown(self, *columns: str) -> list[Any]:
         """What was written into the view's topic: of each row these columns, None for its end."""

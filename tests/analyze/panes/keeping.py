@@ -18,7 +18,7 @@ COLUMNS = (Column("k", "string"), Column("n", "bigint"), Column("total", "double
 
 def task(app: str, trigger: str | None, accumulation: Accumulation, ledger: bool) -> Task:
     """What is to be kept of a view `v`."""
-    names = ("changes" if trigger else "view", "view", "ledger", "panes")
+    names = ("changes" if trigger else "view", "view", "ledger", "panes", "panes")
     showing = None
     if trigger:
         showing = Showing(parse_trigger(trigger), accumulation, ("n", "total"), "window", COLUMNS)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from tests.analyze.panes.bench import Bench
+from tests.analyze.panes.bench import FORGET_MS, Bench
+
+from millstream.analyze.panes.book import Book, Books, Edition
 
 
 def kinds(bench: Bench) -> list[tuple[str, int]]:
@@ -108,6 +110,73 @@ def test_a_changed_query_that_gives_the_same_enters_nothing() -> None:
     bench.state()
     bench.keep()
     assert kinds(bench) == [("assertion", 5)]
+
+
+def rebuilt(**rows: int) -> Bench:
+    """A view whose rows `a` and `b` of 5 events each were entered, and which was computed anew."""
+    bench = final()
+    bench.row("b", 5)
+    bench.state("b")
+    bench.keep()
+    bench.rebuild()
+    for key, revision in rows.items():
+        bench.row(key, revision, 0.1 if key == "a" else 0.0)
+        bench.state(key)
+    bench.keep()
+    assert kinds(bench) == [("assertion", 5), ("assertion", 5)], "not served yet"
+    bench.take_over()
+    return bench
+
+
+def test_a_rebuilt_view_that_is_the_same_enters_nothing() -> None:
+    bench = rebuilt(a=5, b=5)
+    assert len(bench.entries) == 2
+    bench.crash()
+    bench.row("a", 6, 0.3, _late=["x"])
+    bench.keep()
+    assert kinds(bench)[2:] == [("retraction", 5), ("assertion", 6)]
+    assert bench.entries[-1].reason == ["x"]
+
+
+def test_a_rebuilt_view_corrects_the_ledger_and_says_why() -> None:
+    bench = rebuilt(a=3, b=5, c=1)
+    assert kinds(bench)[2:] == [("retraction", 5), ("assertion", 3), ("assertion", 1)]
+    reasons = [entry.reason for entry in bench.entries[2:]]
+    assert reasons == [["rebuild:view"], ["rebuild:view"], []]
+    assert {key: amounts["n"] for key, amounts in bench.balance().items()} == {
+        **{"a": 3, "b": 5, "c": 1}
+    }
+
+
+def test_what_a_rebuilt_view_has_no_more_is_retracted_and_may_come_back() -> None:
+    bench = rebuilt(a=5)
+    assert kinds(bench)[2:] == [("retraction", 5)]
+    assert bench.balance()["b"]["n"] == 0
+    bench.crash()
+    bench.keep()
+    bench.row("b", 5)
+    bench.state("b")
+    bench.keep()
+    assert kinds(bench)[3:] == [("assertion", 5)]
+    assert len({entry.id for entry in bench.entries}) == 4
+
+
+def test_a_rebuild_that_lacks_events_takes_nothing_back() -> None:
+    def row(revision: int) -> bytes:
+        return b'{"n":%d,"_revision":%d,"_state":"final"}' % (revision, revision)
+
+    early = b'[{"start":"1970-01-01T00:01:00.000000Z","end":"1970-01-01T00:02:00.000000Z"}]'
+    late = early.replace(b"00:01:00", b"00:03:00").replace(b"00:02:00", b"00:04:00")
+    gone = early.replace(b"00:00", b"00:30")
+    old, new = (Book(Books("v", name, ("n",)), FORGET_MS) for name in ("g", "g.1"))
+    for key in (early, late, gone):
+        old.enter(key, row(9), now=0)
+    for key, state in old.take():
+        new.recall(key, state or b"")
+    new.edition = Edition("v.1", whole_from=120_000)
+    assert new.enter(early, row(2), now=0) == []
+    assert [entry.kind for entry in new.enter(late, row(8), now=0)] == ["retraction", "assertion"]
+    assert new.settle(now=0) == [], "whose events may be gone"
 
 
 def test_what_is_no_number_is_no_amount() -> None:

@@ -3,6 +3,10 @@
 A row's amounts are asserted when it becomes final. When a newer one corrects it, what was asserted
 is retracted and the new amounts are asserted. So whoever adds up the entries has, at any moment,
 the amounts of the rows that are final. Each names the late events that no entry named before.
+
+When a view was computed anew, its rows are held against what stands in the ledger: what is the
+same stays, what differs is corrected, what has no row any more is retracted. Rows that lack events,
+because the log has them no more, say nothing against what was entered when they were there.
 """
 
 from __future__ import annotations
@@ -30,6 +34,19 @@ class Asserted(msgspec.Struct, frozen=True, omit_defaults=True):
     amounts: dict[str, Any]
     late: tuple[str, ...] = ()
     ended: int | None = None
+    partition: int = 0
+
+    @property
+    def stands(self) -> bool:
+        """Whether an assertion stands, and was not just taken back."""
+        return bool(self.amounts)
+
+
+class Edition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A view that was computed anew: what its rows mean to what was entered before."""
+
+    topic: str
+    whole_from: int = 0  # windows that begin earlier may lack events; milliseconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,7 @@ class Book:
         self._asserted: dict[bytes, Asserted] = {}
         self._ended: list[tuple[int, bytes]] = []
         self._changed: dict[bytes, None] = {}
+        self.edition: Edition | None = None  # None: the first one
 
     def recall(self, key: bytes, value: bytes) -> None:
         """Take back a state that `take` gave out; before any row."""
@@ -59,7 +77,7 @@ class Book:
         if held.ended is not None:
             heapq.heappush(self._ended, (held.ended, key))
 
-    def enter(self, key: bytes, value: bytes, now: int) -> list[Entry]:
+    def enter(self, key: bytes, value: bytes, now: int, partition: int = 0) -> list[Entry]:
         """What to enter for a row, as it is shown: nothing, unless it is final and news."""
         try:
             row = rows.decode(value)
@@ -72,20 +90,52 @@ class Book:
         late = tuple(str(each) for each in row.get(_LATE) or ())
         if held is None:
             entries = [self._assert(key, mark.revision, amounts, late, now)]
+        elif not held.stands:
+            entries = [self._assert(key, mark.revision, amounts, late, now, held.id)]
         elif held.generation == self._books.generation:
             if mark.revision <= held.revision:
                 return []
             entries = self._correct(key, held, mark.revision, amounts, late, now)
-        elif amounts == held.amounts:  # the query was changed, this amount was not
+        elif self._lacks_events(key):
+            return []
+        elif amounts == held.amounts:  # it was computed anew, perhaps by another query
             entries = []
         else:
             entries = self._correct(key, held, mark.revision, amounts, late, now)
         asserted = entries[-1].id if entries else held.id if held is not None else ""
         self._asserted[key] = Asserted(
-            asserted, self._books.generation, mark.revision, amounts, late
+            asserted, self._books.generation, mark.revision, amounts, late, partition=partition
         )
         self._changed[key] = None
         return entries
+
+    def settle(self, now: int) -> list[tuple[Entry, bytes, int]]:
+        """What to retract, by key and partition, of rows that a view computed anew has not.
+
+        Once all that it has shown before it was served is entered.
+        """
+        if self.edition is None:
+            return []
+        found = []
+        for key, held in self._asserted.items():
+            is_told = held.generation == self._books.generation or held.ended is not None
+            if is_told or not held.stands or self._lacks_events(key):
+                continue
+            entry = self._retract(key, held, (), now)
+            found.append((entry, key, held.partition))
+            self._asserted[key] = Asserted(
+                entry.id, self._books.generation, 0, {}, held.late, partition=held.partition
+            )
+            self._changed[key] = None
+        return found
+
+    def _lacks_events(self, key: bytes) -> bool:
+        """Whether the row as it is now may have fewer events than the one that was entered."""
+        if self.edition is None or not self.edition.whole_from:
+            return False
+        windows = [each for each in msgspec.json.decode(key) if isinstance(each, dict)]
+        starts = [datetime.fromisoformat(each["start"]) for each in windows if "start" in each]
+        return any(each.timestamp() * 1000 < self.edition.whole_from for each in starts)
 
     def end(self, key: bytes, now: int) -> None:
         """The row is gone; its entries stay, and so does what they say, for a time."""
@@ -124,10 +174,15 @@ class Book:
         reason = tuple(each for each in late if each not in known)
         # A query that was changed back may come to the same revision again.
         other = held.id if held.generation != self._books.generation else ""
-        return [
-            _entry(identify(held.id, "retraction"), key, "retraction", held.amounts, reason, now),
-            self._assert(key, revision, amounts, reason, now, other),
-        ]
+        retraction = self._retract(key, held, reason, now)
+        why = tuple(retraction.reason)
+        return [retraction, self._assert(key, revision, amounts, why, now, other)]
+
+    def _retract(self, key: bytes, held: Asserted, late: tuple[str, ...], now: int) -> Entry:
+        is_anew = self.edition is not None and held.generation != self._books.generation
+        reason = (f"rebuild:{self.edition.topic}", *late) if self.edition and is_anew else late
+        name = identify(held.id, "retraction")
+        return _entry(name, key, "retraction", held.amounts, reason, now)
 
     def _assert(
         self,

@@ -54,10 +54,11 @@ class Keeper:
         task: Task,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._log, self._task = log, task
+        self._log, self.task = log, task
         self._clock = clock
         self._closing = threading.Event()
         self.error = ""  # why it does not get on; empty while it does
+        self.is_at_end = False  # all that the query has written was shown, a moment ago
         self._thread = threading.Thread(target=self._run, name=f"panes {task.view}", daemon=True)
         self._thread.start()
 
@@ -73,16 +74,16 @@ class Keeper:
             except (KafkaException, LogError, BufferError) as failure:
                 cause = failure.args[0] if failure.args else failure
                 self.error = cause.str() if isinstance(cause, KafkaError) else str(failure)
-                _LOGGER.warning("view %s is shown later: %s", self._task.view, self.error)
+                _LOGGER.warning("view %s is shown later: %s", self.task.view, self.error)
                 self._closing.wait(_PAUSE)
             except Exception as failure:
                 self.error = f"{type(failure).__name__}: {failure}"
-                _LOGGER.exception("view %s is shown later", self._task.view)
+                _LOGGER.exception("view %s is shown later", self.task.view)
                 self._closing.wait(_LONG_PAUSE)
 
     def _keep(self) -> None:
         """Read and write until something fails or the query's topic is another one."""
-        topics = self._task.topics
+        topics, self.is_at_end = self.task.topics, False
         generation = self._generation()
         producer = self._producer()
         partitions = sorted(bounds(self._log, topics.written))
@@ -94,9 +95,9 @@ class Keeper:
             spread = {topic: len(bounds(self._log, topic)) for topic in self._outputs()}
             looked = time.monotonic()
             while not self._closing.is_set():
-                self._read(consumer, work)
+                is_news = self._read(consumer, work)
                 self._write(producer, work.outcome(self._clock()), spread)
-                self.error = ""
+                self.error, self.is_at_end = "", not is_news and work.has_read_all
                 if time.monotonic() - looked > _LOOK_AGAIN:
                     looked = time.monotonic()
                     if self._generation() != generation:
@@ -106,7 +107,7 @@ class Keeper:
 
     def _generation(self) -> str:
         """The ids of the topics: if either was made anew, all is to be shown anew."""
-        topics = self._task.topics
+        topics = self.task.topics
         asked = dict.fromkeys([topics.written, topics.view])
         found = topic_ids(self._log, asked)
         if missing := asked.keys() - found.keys():
@@ -114,15 +115,22 @@ class Keeper:
         return " ".join(found[topic] for topic in asked)
 
     def _producer(self) -> Producer:
-        """A producer that has ended whatever its predecessor left open."""
-        config = client_config(
-            self._log,
-            transactional_id=self._task.topics.panes,
-            transaction_timeout_ms=30_000,
-            linger_ms=5,
-        )
-        producer = Producer(config)
-        producer.init_transactions(_PATIENCE)
+        """A producer that has ended whatever its predecessor left open.
+
+        That may be the keeper of an earlier edition, which entered, or of this one before it was
+        served, which did not.
+        """
+        topics = self.task.topics
+        names = dict.fromkeys([topics.panes, topics.book] if self.task.books else [topics.panes])
+        for name in names:
+            config = client_config(
+                self._log,
+                transactional_id=name,
+                transaction_timeout_ms=30_000,
+                linger_ms=5,
+            )
+            producer = Producer(config)
+            producer.init_transactions(_PATIENCE)
         return producer
 
     def _consumer(self) -> Consumer:
@@ -141,33 +149,34 @@ class Keeper:
         )
 
     def _recall(self, generation: str, partitions: Iterable[int]) -> Work:
-        task = self._task
+        task = self.task
         panes = None
         if task.showing is not None:
             panes = Panes(task.showing, generation, task.forget_ms)
         book = None if task.books is None else Book(task.books, task.forget_ms)
         work = Work(task.topics, generation, partitions, panes, book)
-        newest: dict[bytes, Record] = {}
-        for partition, (first, end) in bounds(self._log, task.topics.panes).items():
-            if first < end:
-                for record in read_range(self._log, task.topics.panes, partition, first, end):
-                    newest[record.key or b""] = record
+        newest: dict[tuple[str, bytes], Record] = {}
+        for topic in {task.topics.panes, task.topics.book}:
+            for partition, (first, end) in bounds(self._log, topic).items():
+                for record in read_range(self._log, topic, partition, first, end):
+                    newest[topic, record.key or b""] = record
         for record in newest.values():
             work.recall(record)
         return work
 
     def _outputs(self) -> Iterable[str]:
-        topics = self._task.topics
+        topics = self.task.topics
         yield topics.panes
-        if self._task.showing is not None:
+        if self.task.showing is not None:
             yield topics.view
-        if self._task.books is not None:
-            yield topics.ledger
+        if self.task.books is not None:
+            yield from (topics.ledger, topics.book)
 
-    def _read(self, consumer: Consumer, work: Work) -> None:
+    def _read(self, consumer: Consumer, work: Work) -> bool:
+        """Whether there was anything."""
         first = consumer.poll(_WAIT)
         if first is None:
-            return
+            return False
         now = self._clock()
         for message in (first, *consumer.consume(_BATCH - 1, 0)):
             if (error := message.error()) is None:
@@ -176,6 +185,7 @@ class Keeper:
                 work.reached_end(message.partition() or 0)
             elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
                 raise KafkaException(error)
+        return True
 
     def _write(self, producer: Producer, writes: list[Write], spread: dict[str, int]) -> None:
         if not writes:

@@ -10,12 +10,14 @@ nothing had happened.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
 import msgspec
 
+from millstream.analyze.lives import ANEW
 from millstream.analyze.panes import rows
 from millstream.analyze.panes.rows import Mark, Stage
 from millstream.audit import Column
@@ -149,6 +151,8 @@ class Panes:
                 self._judge(record.key, row)
         if stage is not Stage.PROVISIONAL and row.stage is Stage.PROVISIONAL and row.ended is None:
             self._close(record.key, row, stage)
+        elif row.stage is Stage.FINAL and mark == row.shown_mark and ANEW in dict(record.headers):
+            self._show(record.key, row, stage)
 
     def _judge(self, key: bytes, row: _Row) -> None:
         """Decide what comes of a newer row."""
@@ -197,6 +201,12 @@ class Panes:
         panes, changed = self._panes, self._changed
         self._panes, self._changed = [], {}
         return panes, [(key, self._state(key)) for key in changed]
+
+    def standing(self) -> Iterator[tuple[bytes, int, bytes, bool]]:
+        """Rows that were shown and are not provisional: key, partition, row, whether it is gone."""
+        for key, row in self._rows.items():
+            if row.shown is not None and row.stage is not Stage.PROVISIONAL:
+                yield key, row.partition, rows.staged(row.shown, row.stage), row.ended is not None
 
     def _close(self, key: bytes, row: _Row, stage: Stage) -> None:
         """The window is over: its row is final. One that was never to be seen stays unseen."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.analyze.panes.book import Book
+from millstream.analyze.panes.book import Book, Edition
 from millstream.analyze.panes.panes import Panes
 from millstream.ledger import Entry
 from millstream.ledger import encode as encode_entry
 from millstream.log.record import Record
 
-_PANE, _ENTRY, _POSITION = b"pane ", b"entry ", b"position"
+_PANE, _ENTRY, _POSITION, _EDITION = b"pane ", b"entry ", b"position", b"edition "
 _POSITION_MS = 5_000  # how often the position is written where nothing else is
 
 
@@ -28,7 +28,8 @@ class Topics(NamedTuple):
     written: str  # by the query: what is read
     view: str
     ledger: str
-    panes: str
+    panes: str  # what was shown, and how far the query's topic was read
+    book: str  # what was entered: the same for all editions of the view
 
 
 class Write(NamedTuple):
@@ -38,6 +39,11 @@ class Write(NamedTuple):
     partition: int | None
     key: bytes
     value: bytes | None
+
+
+def edition_record(edition: Edition) -> tuple[str, bytes]:
+    """Key and value of the record in the topic of the book that tells of a view computed anew."""
+    return f"{_EDITION.decode()}{edition.topic}", msgspec.json.encode(edition)
 
 
 class _Position(msgspec.Struct):
@@ -63,13 +69,22 @@ class Work:
         self._judged = dict.fromkeys(partitions, 0)  # where what is new begins
         self._next: dict[int, int] = {}
         self._behind = set[int]()  # partitions that have not come to what is new
+        self._unread = set(partitions)  # those whose end was not seen yet
+        self._is_settled = book is None
         self._entries: list[tuple[Entry, bytes, int]] = []
         self._written_at = 0
 
     def recall(self, record: Record) -> None:
-        """Take back a record of the topic of panes; all of them before any other."""
+        """Take back a record of the topics of panes and book; all of them before any other."""
         key, value = record.key or b"", record.value
         if value is None:
+            return
+        if self._book is not None and record.topic == self._topics.book:
+            if key.startswith(_ENTRY):
+                self._book.recall(key.removeprefix(_ENTRY), value)
+            elif key == _EDITION + self._topics.view.encode():
+                self._book.edition = msgspec.json.decode(value, type=Edition)
+        if record.topic != self._topics.panes:
             return
         if key == _POSITION:
             position = msgspec.json.decode(value, type=_Position)
@@ -77,8 +92,6 @@ class Work:
                 self._judged |= position.offsets
         elif key.startswith(_PANE) and self._panes is not None:
             self._panes.recall(key.removeprefix(_PANE), value)
-        elif key.startswith(_ENTRY) and self._book is not None:
-            self._book.recall(key.removeprefix(_ENTRY), value)
 
     def start(self) -> dict[int, int]:
         """Where to read from, by partition, once all is recalled.
@@ -104,6 +117,12 @@ class Work:
     def reached_end(self, partition: int) -> None:
         """There is nothing more to read for now."""
         self._behind.discard(partition)
+        self._unread.discard(partition)
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether the end of each partition was seen."""
+        return not self._unread
 
     def outcome(self, now: int) -> list[Write]:
         """What to write now, as one; a failure to do so leaves this work of no use."""
@@ -120,14 +139,26 @@ class Work:
                 self._enter(pane.key, pane.partition, pane.row, now)
             writes += (Write(topics.panes, None, _PANE + key, state) for key, state in states)
         if self._book is not None:
+            self._settle(self._book, now)
             self._book.tick(now)
             for entry, key, partition in self._entries:
                 writes.append(Write(topics.ledger, partition, key, encode_entry(entry)))
             writes += (
-                Write(topics.panes, None, _ENTRY + key, state) for key, state in self._book.take()
+                Write(topics.book, None, _ENTRY + key, state) for key, state in self._book.take()
             )
         self._entries = []
         return self._with_position(writes, now)
+
+    def _settle(self, book: Book, now: int) -> None:
+        """Once, when all that there was is read: see to what was shown before it was entered."""
+        if self._is_settled or self._unread:
+            return
+        self._is_settled = True
+        for key, partition, row, is_over in self._panes.standing() if self._panes else ():
+            self._enter(key, partition, row, now)
+            if is_over:
+                book.end(key, now)
+        self._entries += book.settle(now)
 
     def _enter(self, key: bytes, partition: int, row: bytes | None, now: int) -> None:
         if self._book is None:
@@ -135,7 +166,7 @@ class Work:
         if row is None:
             self._book.end(key, now)
         else:
-            for entry in self._book.enter(key, row, now):
+            for entry in self._book.enter(key, row, now, partition):
                 self._entries.append((entry, key, partition))
 
     def _with_position(self, writes: list[Write], now: int) -> list[Write]:

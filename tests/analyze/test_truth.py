@@ -1,0 +1,324 @@
+"""The law of it all: random events and delays, interrupted, rebuilt and changed at random, and in
+the end every row, every sum and every late event is what plain Python makes of the same events.
+
+All is drawn from one seed, which a failure tells. `make soak-time` runs it over and over with
+others, and with a process of its own that is killed: TRUTH_SEED=17 TRUTH_KILL=1 repeats one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from tests.analyze.conftest import plain
+from tests.analyze.tier import Killed, Threaded, Tier
+from tests.analyze.watching import PROVISIONAL, Watcher
+
+from millstream.analyze.planner import Planner
+from millstream.analyze.verify import verify
+from millstream.cli.outcome import invoke
+from millstream.collect.watermark import Watermark
+from millstream.event import ID, WATERMARK
+from millstream.ledger import sums
+from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic, ensure_topics, late_topic, stream_topic
+from millstream.simulation import (
+    Faults,
+    Judged,
+    Sending,
+    Sliding,
+    Tumbling,
+    disorder,
+    draw,
+    grouped,
+    judge,
+    late_entries,
+    of_kind,
+    written,
+)
+
+if TYPE_CHECKING:
+    from tests.analyze.conftest import Load
+
+SEED = int(os.environ.get("TRUTH_SEED", "6"))
+KILL = "TRUTH_KILL" in os.environ
+ACTIONS = int(os.environ.get("TRUTH_ACTIONS", "4"))
+EVENTS = 240
+MINUTE, LATENESS, AHEAD = 60_000, 120_000, 60_000
+# So soon that rows are final in every pause, and stragglers correct them.
+IDLE = "2 seconds"
+FAULTS = Faults(0.15, 0.1, 0.05, 0.05, 0.05, 0.02)
+PAGES = ("/", "/news", "/docs")
+PIPELINE = """
+app.stream("clicks", schema="page STRING NOT NULL, price LONG, at TIMESTAMP", key="page",
+           event_time="at", lateness="2 minutes", ahead="1 minute")
+app.view("per_minute", key=["window", "page"], ledger=["n", "total"], sql='''
+    SELECT window(at, '1 minute') AS window, page, count(*) AS n, sum(price * {factor}) AS total
+    FROM clicks GROUP BY 1, 2''')
+app.view("overlapping", key=["window"], mode="micro_batch", sql='''
+    SELECT window(at, '2 minutes', '1 minute') AS window, count(*) AS n,
+           sum(price * {factor}) AS total
+    FROM clicks GROUP BY 1''')
+app.view("told", key=["window"], trigger="at the watermark", accumulation="discard",
+         ledger=["n"], sql='''
+    SELECT window(at, '1 minute') AS window, count(*) AS n FROM clicks
+    WHERE price > {factor} GROUP BY 1''')
+"""
+VIEWS = {"per_minute": Tumbling(MINUTE), "overlapping": Sliding(2 * MINUTE, MINUTE)}
+Row = dict[str, Any]
+
+
+class Collector:
+    """Writes events as the collector does, with its own word on who is late."""
+
+    def __init__(self, log: LogSettings, app: str) -> None:
+        self._topic = stream_topic(app, "clicks")
+        self._producer = Producer(client_config(log, linger_ms=0))
+        self._watermark = Watermark(AHEAD)
+        self.taken: list[Judged] = []
+
+    def take(self, judged: Sequence[Judged]) -> None:
+        for each in judged:
+            self.taken.append(each)
+            if each.fate == "duplicate":
+                continue
+            sending, now = each.sending, int(time.time() * 1000)
+            behind = self._watermark.pass_on([sending.at], now, ()).get(0)
+            assert behind == each.watermark, "the model is another than the collector"
+            headers = {ID: sending.id, **({WATERMARK: str(behind)} if behind else {})}
+            self._producer.produce(
+                *(self._topic, json.dumps(sending.event), str(sending.event["page"])),
+                headers=list(headers.items()),
+                timestamp=now,
+            )
+        assert self._producer.flush(10) == 0
+
+
+def click(n: int, at: int, rng: Random) -> Row:
+    return {"page": rng.choice(PAGES), "price": rng.randrange(10)}
+
+
+def by_none(event: Mapping[str, Any]) -> None:
+    return None
+
+
+def truth(judged: Sequence[Judged], factor: int) -> dict[str, dict[str, Row]]:
+    """What each view must hold when all windows are over: by key, the row without the key."""
+
+    def rows(groups: Mapping[Any, Sequence[Judged]], *columns: str) -> dict[str, Row]:
+        found = {}
+        for (window, by), events in groups.items():
+            key = [written(window), *([by] if by is not None else [])]
+            prices = [factor * int(each.sending.event["price"]) for each in events]
+            row = {"n": len(events), "total": sum(prices)}
+            found[key_of(key)] = {name: row[name] for name in columns}
+        return found
+
+    minute, overlapping = VIEWS["per_minute"], VIEWS["overlapping"]
+    dear = [each for each in judged if int(each.sending.event["price"]) > factor]
+    by_page = grouped(judged, minute, LATENESS, lambda event: str(event["page"]))
+    return {
+        "per_minute": rows(by_page, "n", "total"),
+        "overlapping": rows(grouped(judged, overlapping, LATENESS, by_none), "n", "total"),
+        "told": rows(grouped(dear, minute, LATENESS, by_none), "n"),
+    }
+
+
+def key_of(key: Sequence[Any]) -> str:
+    return json.dumps(key, separators=(",", ":"))
+
+
+class Run:
+    """A pipeline, what was sent to it, and what was done to it meanwhile."""
+
+    def __init__(self, tier: Tier, pipeline: Load, seed: int) -> None:
+        self.tier, self._pipeline = tier, pipeline
+        self._rng = Random(f"{seed}:actions")
+        self.factor = 1
+        self._rebuilding: list[threading.Thread] = []
+        self.app = pipeline(PIPELINE.format(factor=1))
+        self.log = tier.settings.log
+        ensure_topics(self.app, self.log)
+        self.collector = Collector(self.log, self.app.name)
+        self.watcher = Watcher(self.log, self.app.name)
+        tier.start(self.app)
+
+    def restart(self) -> None:
+        self.tier.stop()
+        self.tier.start(self.app)
+
+    def change(self) -> None:
+        """The pipeline is another one from now on."""
+        self.tier.stop()
+        self.factor += 1
+        self.app = self._pipeline(PIPELINE.format(factor=self.factor))
+        self.tier.start(self.app)
+
+    def rebuild(self) -> None:
+        view = self._rng.choice(["per_minute", "overlapping", "told"])
+        bootstrap = f"--set=log.bootstrap={self.log.bootstrap}"
+        command = ["rebuild", view, "--app", self.app.name, bootstrap, "--yes", "--json"]
+        self._rebuilding.append(threading.Thread(target=invoke, args=(command,), daemon=True))
+        self._rebuilding[-1].start()
+
+    def pause(self) -> None:
+        """Long enough for rows to be called final."""
+        self.await_truth()
+
+    def end_rebuilding(self) -> None:
+        for each in self._rebuilding:
+            each.join(120)
+            assert not each.is_alive(), f"a rebuild does not end: {self.told()}"
+
+    def await_truth(self, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while differences := list(self.differences()):
+            assert time.monotonic() < deadline, "\n".join([*differences[:20], str(self.told())])
+            time.sleep(0.3)
+
+    def differences(self) -> Iterator[str]:
+        """What is not as it must be once all that was sent is in, and final."""
+        expected = truth(self.collector.taken, self.factor)
+        for view, rows in expected.items():
+            seen = self.watcher.seen.get(view)
+            shown = {} if seen is None else seen.rows
+            if view == "told" and seen is not None:
+                shown = {key: {**row, "n": seen.sums[key]} for key, row in shown.items()}
+            for key in rows.keys() | shown.keys():
+                row = plain(shown.get(key, {}))
+                found = {name: row.get(name) for name in rows.get(key, row)}
+                state = shown.get(key, {}).get("_state")
+                if found != rows.get(key) or state in (None, PROVISIONAL):
+                    yield f"{view} {key} is {state} {found}, not {rows.get(key)}"
+        for view in ("per_minute", "told"):
+            entered = {key: amounts for key, (_, amounts) in self.balance(view).items()}
+            for key, row in expected[view].items():
+                if entered.get(key) != row:
+                    yield f"{view}'s ledger says {entered.get(key)} of {key}, not {row}"
+            for key in entered.keys() - expected[view].keys():
+                if any(entered[key].values()):
+                    yield f"{view}'s ledger has {entered[key]} of {key}, of which there is nothing"
+
+    def told(self) -> Any:
+        """What `analyze` told last."""
+        topic = audit_topic(self.app.name)
+        ((partition, (_, end)),) = bounds(self.log, topic).items()
+        (record,) = read_range(self.log, topic, partition, end - 1, end)
+        return json.loads(record.value or b"")["views"]
+
+    def balance(self, view: str) -> dict[str, Any]:
+        return sums(self.watcher.entries(view))
+
+
+@pytest.fixture
+def tier(spark: SparkSession, log_settings: LogSettings, tmp_path: Path) -> Iterator[Tier]:
+    home = tmp_path / "home"
+    running: Tier = (
+        Killed(log_settings, home, IDLE) if KILL else Threaded(spark, log_settings, home, IDLE)
+    )
+    yield running
+    running.stop()
+
+
+def drawn_actions(rng: Random) -> list[str]:
+    """One of each, and then what comes."""
+    actions = ["restart", "rebuild", "change"]
+    actions += rng.choices(["restart", "rebuild", "change", "pause"], k=max(0, ACTIONS - 3))
+    rng.shuffle(actions)
+    return actions
+
+
+def drawn_events(seed: int) -> list[Judged]:
+    span = 6 * MINUTE
+    start = int(time.time() * 1000) // MINUTE * MINUTE - span - 30 * MINUTE
+    happened = draw(click, seed=seed, count=EVENTS, start=start, span=span)
+    sendings: list[Sending] = disorder(
+        happened, FAULTS, seed=seed, time="at", lateness=LATENESS, window=2 * MINUTE
+    )
+    return list(judge(sendings))
+
+
+@pytest.mark.timeout(600)
+def test_whatever_happens_views_ledgers_and_late_topic_tell_the_truth(
+    tier: Tier, pipeline: Load, spark: SparkSession
+) -> None:
+    rng = Random(SEED)
+    events, actions = drawn_events(SEED), drawn_actions(rng)
+    print(f"TRUTH_SEED={SEED}: {', '.join(actions)}")
+    cuts = sorted(rng.randrange(1, len(events)) for _ in actions)
+    run = Run(tier, pipeline, SEED)
+    for start, end, action in zip([0, *cuts], [*cuts, len(events)], [*actions, ""], strict=True):
+        run.collector.take(events[start:end])
+        if action:
+            getattr(run, action)()
+    run.end_rebuilding()
+    run.await_truth()
+    run.watcher.close()
+
+    assert run.watcher.wrong == [], "no final row changes unless it says so"
+    for view in ("per_minute", "told"):
+        check_ledger(run, view)
+    check_late(run, events)
+    check_batch(run, spark)
+
+
+def check_ledger(run: Run, view: str) -> None:
+    """No entry twice, and at any moment each key has one amount or none."""
+    entries = run.watcher.entries(view)
+    repeated = [name for name, count in Counter(each.id for each in entries).items() if count > 1]
+    assert repeated == []
+    stands: dict[str, Any] = {}
+    for entry in entries:
+        key = key_of(entry.key)
+        if entry.kind == "assertion":
+            assert key not in stands, entry
+            stands[key] = entry.amounts
+        else:
+            assert stands.pop(key) == entry.amounts, entry
+
+
+def check_late(run: Run, events: Sequence[Judged]) -> None:
+    """What no row has is in the late topic, once, with the windows that it missed."""
+    found: dict[str, Row] = {}
+    topic = late_topic(run.app.name, "clicks")
+    for partition, (first, end) in bounds(run.log, topic).items():
+        for record in read_range(run.log, topic, partition, first, end):
+            headers = {name: value.decode() for name, value in record.headers if value}
+            assert headers[ID] not in found, "an event is in the late topic twice"
+            found[headers[ID]] = {"reason": headers["late_reason"]}
+            if "late_views" in headers and headers["late_reason"] == "late":
+                found[headers[ID]]["views"] = set(json.loads(headers["late_views"]))
+    expected = late_entries(events, {**VIEWS, "told": VIEWS["per_minute"]}, LATENESS)
+    for entry in expected.values():
+        if "views" in entry:
+            entry["views"] = set(entry["views"])
+    assert found == expected
+    missed = sum("per_minute" in entry.get("views", ()) for entry in found.values())
+    counted = sum(row["n"] for row in run.watcher.seen["per_minute"].rows.values())
+    logged, future = len(of_kind(events, "logged")), len(of_kind(events, "future"))
+    assert counted + missed == logged
+    assert logged + future == sum(
+        end for _, end in bounds(run.log, stream_topic(run.app.name, "clicks")).values()
+    )
+
+
+def check_batch(run: Run, spark: SparkSession) -> None:
+    """Each view is what its own query makes of the log in one batch."""
+    topics = {name: seen.topic for name, seen in run.watcher.seen.items()}
+    for name, rows in truth(run.collector.taken, run.factor).items():
+        query = Planner(spark, run.app, run.tier.settings, topics=topics).query(name)
+        verdict = verify(query, run.log)
+        assert verdict.differences == []
+        assert verdict.same == len(rows)

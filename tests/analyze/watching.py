@@ -1,0 +1,130 @@
+"""A server of views and what its clients see, from the first record to the last."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+from tests.analyze.conftest import plain
+
+from millstream.analyze.editions import describe_views, topic_of
+from millstream.audit import ViewDescription
+from millstream.errors import LogError
+from millstream.ledger import Entry, decode
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
+from millstream.log.topics import ledger_topic, topic_ids
+from millstream.store.table import Table
+
+Row = dict[str, Any]
+PROVISIONAL, FINAL, CORRECTED = "provisional", "final", "corrected"
+
+
+class Seen:
+    """One view, in one epoch."""
+
+    def __init__(self, description: ViewDescription, topic: str, epoch: str) -> None:
+        self.description, self.topic, self.epoch = description, topic, epoch
+        self.table = Table(keyed=True, stateful=True)
+        self.sums: dict[str, int] = defaultdict(int)  # of `n`, over all rows that a key ever had
+        self.wrong: list[str] = []
+        self._next: dict[int, int] = {}
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return dict(self.table.rows)
+
+    def read(self, log: LogSettings) -> None:
+        """Take in what is new."""
+        shown = {key: dict(row) for key, row in self.table.rows.items()}
+        for partition, (first, end) in bounds(log, self.topic).items():
+            start = self._next.get(partition, first)
+            for each in read_range(log, self.topic, partition, start, end):
+                change = self.table.apply(
+                    partition, each.offset, each.timestamp, each.key, each.value
+                )
+                if change is None or change.key is None or change.row is None:
+                    continue
+                self._judge(change.key, shown.get(change.key), change.row)
+                shown[change.key] = dict(change.row)
+                self.sums[change.key] += int(str(change.row["n"]))
+            self._next[partition] = end
+
+    def succeed(self, old: Seen) -> None:
+        """Judge the whole of it, as it takes the place of what its clients had."""
+        for key, before in old.rows.items():
+            if key not in self.rows:
+                self.wrong.append(f"{self.topic} lacks {before}")
+            elif before["_state"] != PROVISIONAL:
+                now = self.rows[key]
+                fitting = {CORRECTED, FINAL} if plain(before) == plain(now) else {CORRECTED}
+                if now["_state"] not in fitting:
+                    self.wrong.append(f"{self.topic}: {before} became {now}")
+
+    def _judge(self, key: str, before: Row | None, now: Row) -> None:
+        if before is not None and before["_state"] != PROVISIONAL and now["_state"] != CORRECTED:
+            self.wrong.append(f"{self.topic}: {before} became {now}")
+
+
+class Watcher(threading.Thread):
+    """Looks at the views of an app over and over, until it is closed."""
+
+    def __init__(self, log: LogSettings, app: str) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self._log, self._app = log, app
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self.seen: dict[str, Seen] = {}
+        self.wrong: list[str] = []  # what no client may see
+        self.swaps = 0
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._closing.wait(0.2):
+                self.look()
+        except BaseException as failure:
+            self._failure = failure
+
+    def close(self) -> None:
+        self._closing.set()
+        self.join(30)
+        if self._failure is not None:
+            raise self._failure
+
+    def look(self) -> None:
+        with self._lock:
+            described = describe_views(self._app, self._log)
+            topics = {name: topic_of(self._app, each) for name, each in described.items()}
+            ids = topic_ids(self._log, topics.values())
+            for name, topic in topics.items():
+                if topic in ids:
+                    self._look_at(described[name], topic, ids[topic])
+
+    def _look_at(self, description: ViewDescription, topic: str, epoch: str) -> None:
+        before = self.seen.get(description.name)
+        seen = before
+        if seen is None or seen.epoch != epoch:
+            seen = Seen(description, topic, epoch)
+        try:
+            seen.read(self._log)
+        except LogError:  # it is being deleted: the description tells of another, the next time
+            return
+        if before is not None and seen is not before:
+            self.swaps += 1
+            if before.description.accumulation != "discard":
+                seen.succeed(before)
+        self.seen[description.name] = seen
+        self.wrong += seen.wrong
+        seen.wrong = []
+
+    def entries(self, view: str) -> list[Entry]:
+        """The view's ledger so far, in the order of each key."""
+        topic = ledger_topic(self._app, view)
+        return [
+            decode(record.value or b"")
+            for partition, (first, end) in bounds(self._log, topic).items()
+            for record in read_range(self._log, topic, partition, first, end)
+        ]
