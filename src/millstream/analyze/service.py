@@ -28,6 +28,7 @@ from millstream.analyze.planner import Planner, Query, enough_slots
 from millstream.analyze.queries import Queries
 from millstream.analyze.rebuild import Rebuilds
 from millstream.analyze.session import java_process, start_session, task_slots
+from millstream.analyze.shedding.governor import Shedding
 from millstream.app import App
 from millstream.audit import Report, ViewCounts, ViewDescription
 from millstream.errors import LogError, MachineError, ViewFailed
@@ -135,6 +136,7 @@ class _Analyze:
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
         keeping = Keeping(self._settings, self._app, self._rebuilds.plans)
+        shedding = Shedding(keeper, self._lags)
         try:
             while not stopping.wait(_TICK):
                 if self._process is not None and (code := self._process.poll()) is not None:
@@ -152,6 +154,7 @@ class _Analyze:
                         self._lags.follow(self._rebuilds.plans)
                         keeping.follow(self._rebuilds.plans)
                         keeping.tick()
+                        shedding.tick(self._rebuilds.plans)
                 if not ready and keeper.settled:
                     ready = True
                     self._home.announce(
