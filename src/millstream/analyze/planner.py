@@ -147,15 +147,15 @@ class Planner:
         return self._queries[name]
 
     def _query(self, view: View) -> Query:
-        reading = _PLAINLY if view.shed is None else _Reading(headers=True, weighs=True)
-        frame = self._build(view, reading)
+        first = _PLAINLY if view.shed is None else _Reading(headers=True, weighs=True)
+        frame, reading = self._build(view, first), first
         traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
         if view.sheds_after is not None and decision.mode == "micro_batch":
             reading = replace(reading, at_once=_AT_ONCE)
         if traced.window is not None and traced.window.time is not None:
             reading = self._reading(reading, traced.window, decision)
-        if reading != _PLAINLY:
+        if reading != first:
             frame = self._build(view, reading)
             traced = follow(view, frame)
         if traced.counted is not None:
