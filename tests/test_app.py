@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -85,3 +87,22 @@ def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:
     app.view("c", sql="SELECT x FROM b")
     with pytest.raises(PipelineError, match="view 'b' feeds itself: b → c → b"):
         app.views_in_order()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"shed": "30 seconds"}, "has shed but no key"),
+        ({"key": ["n"], "shed": "soon"}, "shed='soon'"),
+        ({"key": ["n"], "shed": "1 second"}, "any restart of its query takes"),
+        ({"key": ["n"], "shed": "1 minute", "ledger": ["n2"]}, "nothing to bill by"),
+        ({"key": ["n"], "shed": "1 minute", "accumulation": "discard"}, "what is new has no error"),
+    ],
+)
+def test_when_a_view_may_shed_is_checked(app: App, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(PipelineError, match=re.escape(told)) as refused:
+        app.view("v", sql="SELECT n, n2 FROM logs", **options)
+    assert refused.value.remedy
+    view = app.view("w", sql="SELECT n FROM logs", key=["n"], shed="30 seconds")
+    assert view.sheds_after == timedelta(seconds=30)
+    assert app.view("x", sql="SELECT n FROM logs", key=["n"], shed="stream").sheds_after is None

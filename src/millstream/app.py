@@ -108,6 +108,7 @@ class App:
         trigger: str = "every change",
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
         description: str = "",
         **unknown: Never,
     ) -> View: ...
@@ -125,6 +126,7 @@ class App:
         trigger: str = "every change",
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Callable[[Function], Function]: ...
@@ -142,6 +144,7 @@ class App:
         trigger: str = "every change",
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Any:
@@ -158,6 +161,8 @@ class App:
             'when n > 100', 'at the watermark'.
         accumulation: what it shows: accumulate, discard (what is new), retract (old, then new).
         ledger: counts and sums of which each final row is entered, and each correction.
+        shed: how far behind the view may be before it takes a sample of its input, and tells
+            estimates with their error; 'stream': only weigh what its streams have shed.
         """
         call = Call.of_user()
         if callable(name):
@@ -171,6 +176,7 @@ class App:
             "trigger": trigger,
             "accumulation": accumulation,
             "ledger": ledger,
+            "shed": shed,
             "description": description,
             **unknown,
         }

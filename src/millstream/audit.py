@@ -169,6 +169,8 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     rebuild: Rebuild | None = None  # by analyze: the one under way, or else the last one
     watermark: int = 0  # by analyze: windows that ended by then are final; milliseconds, 0: unknown
     dropped: int = 0  # by analyze: at least so many rows Spark left out that it should have counted
+    shed: int = 0  # by analyze: of the events read, those that the view left out to keep up
+    share: float = 1.0  # by analyze: of the events that come, those that it takes
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -226,3 +228,4 @@ class ViewDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     accumulation: Literal["accumulate", "discard", "retract"] = "accumulate"
     ledger: list[str] = []  # the columns whose amounts are entered
     topic: str = ""  # that holds its rows; empty: the one that bears its name
+    weighed: list[str] = []  # the columns that may be estimates, whose errors are in `_error`

@@ -17,6 +17,8 @@ OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
 OnDataLoss = Literal["continue", "stop"]
+# Of a view's `shed`: what its streams have shed is weighed, no more.
+WEIGHED_ONLY: Literal["stream"] = "stream"
 SHED_AT_RANDOM = "random"
 
 
@@ -65,8 +67,16 @@ class View:
     trigger: Trigger = EVERY_CHANGE  # when a row is shown
     accumulation: Accumulation = "accumulate"  # what a shown row says: all, or what is new
     ledger: tuple[str, ...] = ()  # the columns whose amounts are entered, once a row is final
+    # How far behind it may be before it takes a sample of its input; None: it never does, and
+    # counts each event as one, even if that stands for others that its stream has shed.
+    shed: timedelta | Literal["stream"] | None = None
 
     @property
     def has_panes(self) -> bool:
         """Whether rows are shown otherwise than as the query gives them."""
         return self.trigger != EVERY_CHANGE or self.accumulation != "accumulate"
+
+    @property
+    def sheds_after(self) -> timedelta | None:
+        """How far behind it is when it begins to shed, if it ever does."""
+        return self.shed if isinstance(self.shed, timedelta) else None

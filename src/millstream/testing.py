@@ -32,11 +32,12 @@ from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.writer import encode
 from millstream.app import App
 from millstream.errors import InvalidEvent, PipelineError
-from millstream.event import WATERMARK
+from millstream.event import SAMPLED, WATERMARK
 from millstream.load import load
 from millstream.model import Stream, View
 from millstream.names import suggest
 from millstream.scalars import MILLISECONDS_FROM
+from millstream.store.life import ERROR
 from millstream.validate import Validator
 
 Row = dict[str, Any]
@@ -49,12 +50,14 @@ class Logged:
 
     `received_at` is when a collector got it; if left out: now, or when it happened if that is
     later. `watermark` is for an event that came out of order: how far its stream had come before
-    it. Windows that ended the stream's lateness before that, or earlier, do not count it.
+    it. Windows that ended the stream's lateness before that, or earlier, do not count it. `sampled`
+    is the share of events like it that the collector kept, if it shed some.
     """
 
     event: Mapping[str, Any] | str | bytes
     received_at: Moment | None = None
     watermark: Moment | None = None
+    sampled: float | None = None
 
 
 Event = Mapping[str, Any] | str | bytes | Logged  # an object, or its JSON
@@ -66,6 +69,7 @@ _RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
 def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict[str, list[Row]]:
     """What each view holds once these events of each stream are in.
 
+    Rows of a view that says `shed` have `_error` too: how far off their estimates may be.
     InvalidEvent for an event that a collector would reject; PipelineError for a mistake in the
     pipeline. The first call starts Spark, which takes some seconds; later ones use it again.
     """
@@ -75,8 +79,9 @@ def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict
         if name not in app.streams:
             raise PipelineError(f"there is no stream {name!r}", remedy=suggest(name, app.streams))
     spark = SparkSession.getActiveSession() or start_session(AnalyzeSettings(), 2, "testing")
+    weighs = any(view.shed is not None for view in app.views.values())
     frames: dict[str, DataFrame] = {
-        name: events(_records(spark, stream, sent.get(name, ())), stream)
+        name: events(_records(spark, stream, sent.get(name, ())), stream, weighs=weighs)
         for name, stream in app.streams.items()
     }
     views = {}
@@ -108,10 +113,13 @@ def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> Data
 
 
 def _headers(logged: Logged) -> list[tuple[str, bytearray]]:
-    if logged.watermark is None:
-        return []
-    milliseconds = round(_moment(logged.watermark).timestamp() * 1000)
-    return [(WATERMARK, bytearray(str(milliseconds).encode()))]
+    found = []
+    if logged.watermark is not None:
+        milliseconds = round(_moment(logged.watermark).timestamp() * 1000)
+        found.append((WATERMARK, bytearray(str(milliseconds).encode())))
+    if logged.sampled is not None:
+        found.append((SAMPLED, bytearray(f"{logged.sampled:.4g}".encode())))
+    return found
 
 
 def _happened(value: bytes, stream: Stream) -> datetime | None:
@@ -144,7 +152,8 @@ def _rows(view: View, frame: DataFrame) -> list[Row]:
         found.sort(key=lambda each: _place(each[1][POSITION]))
     if view.key is not None:
         found = sorted(dict(found).items())
-    return [{name: row[name] for name in traced.columns} for _, row in found]
+    names = (*traced.columns, *([ERROR] if traced.weighed else ()))
+    return [{name: row[name] for name in names} for _, row in found]
 
 
 def _place(position: Row) -> tuple[str, int, int]:

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.analyze.notes import broken_of
-from millstream.analyze.poison import Pending, find_broken, without
+from millstream.analyze.notes import as_noted, notes_of
+from millstream.analyze.poison import Pending, find_broken
 from millstream.analyze.verify import verify
 from millstream.log.connection import client_config
 from millstream.log.record import Record
@@ -120,8 +120,8 @@ app.view("numbers", sql="SELECT id, CAST(city AS INT) AS number FROM orders", mo
 
     # A recomputation in batch leaves the same ones out, else it would fail.
     query = next(each for each in live.planned if each.view.name == "numbers")
-    broken = broken_of(live._home / "checkpoints", "numbers", query.plan.generation)
-    rest = replace(query, whole=without(query.whole, broken))
+    noted = notes_of(live._home / "checkpoints", query.plan)
+    rest = replace(query, whole=as_noted(query.whole, noted))
     assert verify(rest, live.settings.log).differences == []
 
     # A changed query tries them again.

@@ -40,7 +40,7 @@ class Analyzed:
 
     def audit(self) -> dict[str, Any]:
         now = time.time_ns() // 1_000_000
-        view = ViewCounts(state="running", read=self.read, watermark=NOW)
+        view = ViewCounts(state="running", read=self.read, watermark=NOW, shed=1, share=0.5)
         # From the future by a minute: as one that reports on and on would be heard of.
         told = Report("analyze", "a", now + MINUTE, now, {"clicks": self.counts}, [], {"v": view})
         self.write(audit_topic(self.stage.app.name), msgspec.json.encode(told))
@@ -99,8 +99,9 @@ def test_the_audit_adds_up_and_tells_when_it_does_not(
     assert content["problems"] == []
     row = {"in_order": 1, "late": 1, "future": 1, "held": 2, "set_aside": 2, "waiting": 0, "off": 0}
     assert content["time"]["clicks"].items() >= row.items()
-    view = {"logged": 3, "read": 3, "waiting": 0, "late": 0, "lost": 0, "watermark": NOW}
-    assert content["views"] == {"v": view}
+    view = {"logged": 3, "read": 3, "waiting": 0, "late": 0, "shed": 1, "lost": 0}
+    assert content["views"] == {"v": {**view, "watermark": NOW}}
+    assert "view v takes 50.0% of its input to keep up" in content["notes"]
     assert "it adds up" in analyzed.command("audit")[1]
 
     name = analyzed.stage.app.name

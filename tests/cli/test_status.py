@@ -35,6 +35,14 @@ def test_a_query_that_does_not_run_is_a_problem_with_its_error() -> None:
     assert problems_of(UP, system("restarting")) == ["view by_city is restarting: out of luck"]
 
 
+def test_what_a_view_sheds_is_shown_and_no_problem() -> None:
+    now = system()
+    view = now["tiers"]["analyze"]["views"]["by_city"]
+    view |= {"shed": 4000, "share": 0.25}
+    assert problems_of(UP, now) == []
+    assert gone(view).plain == "4,000 shed; takes 25.0% of its input to keep up"
+
+
 def test_a_view_that_falls_behind_is_a_problem() -> None:
     now = system()
     view = now["tiers"]["analyze"]["views"]["by_city"]

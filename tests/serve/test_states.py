@@ -11,7 +11,7 @@ import msgspec
 from confluent_kafka import Producer
 from tests.serve.stage import Pipeline, socket, until
 
-from millstream.audit import Report, StreamCounts, ViewCounts
+from millstream.audit import Column, Report, StreamCounts, ViewCounts
 from millstream.client.client import Client
 from millstream.log.topics import audit_topic
 from millstream.serve.service import Server
@@ -143,3 +143,20 @@ async def test_a_client_that_comes_back_is_told_the_states_that_others_saw(
                 message = await client.next()
                 seen.append((message["row"]["n"], message["row"]["_state"]))
     assert seen == [(1, "provisional"), (1, "final"), *((n, "corrected") for n in range(2, 7))]
+
+
+async def test_errors_of_estimates_can_be_asked_for(
+    pipeline: Pipeline, server: Server, http: httpx.AsyncClient
+) -> None:
+    columns = [Column("city", "string"), Column("n", "bigint")]
+    pipeline.describe("by_city", ["city"], columns, weighed=["n"])
+    row = {"city": "Bern", "n": 40, "_error": {"n": 11.5}}
+    pipeline.put("by_city", ["Bern"], row, 10)
+    pipeline.flush()
+    view = server.state.views["by_city"]
+    await until(lambda: len(view.columns) == 3 and view.table.rows)
+    assert (await http.get("/v1/views/by_city")).json()["rows"] == [row]
+    selected = await http.get("/v1/views/by_city", params={"select": "n,_error"})
+    assert selected.json()["rows"] == [{"n": 40, "_error": {"n": 11.5}}]
+    query = {"sql": "SELECT n, _error.n FROM by_city WHERE _error.n > 10"}
+    assert (await http.post("/v1/query", json=query)).json()["rows"] == [[40, 11.5]]

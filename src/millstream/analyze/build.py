@@ -14,13 +14,14 @@ from millstream.analyze.catalyst import Catalyst, items
 from millstream.analyze.lineage import Traced, trace
 from millstream.analyze.reader import HIDDEN, MARK, REVISION
 from millstream.analyze.realtime import Refused, condense
+from millstream.analyze.shedding.weigh import Unweighable
 from millstream.errors import PipelineError
 from millstream.model import View
 from millstream.names import suggest
 from millstream.sql import in_spark
 
 # What is written beside a row's own columns.
-_OURS = (REVISION, "_state", "_kind", "_late", "_returned")
+_OURS = (REVISION, "_state", "_kind", "_late", "_returned", "_error")
 _UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
 
 
@@ -90,7 +91,15 @@ def follow(view: View, frame: DataFrame, whole: bool | None = None) -> Traced:
     `whole`: for a batch over all events, which a frame that is not streaming is in any case.
     """
     try:
-        traced = trace(frame, view.key, whole=whole, names_late=bool(view.ledger))
+        traced = trace(
+            frame,
+            view.key,
+            whole=whole,
+            names_late=bool(view.ledger),
+            weighs=view.shed is not None,
+        )
+    except Unweighable as refused:
+        raise mistake(view, f"has shed, but {refused}", refused.remedy) from refused
     except Refused as refused:
         raise mistake(view, f"cannot be built: {refused}") from refused
     _check_key(view, traced)

@@ -34,6 +34,10 @@ class Lag(NamedTuple):
     seconds: float
     trend: Trend
     catch_up: float | None  # seconds until it is 0 at this rate; None if it does not shrink
+    read: int = 0  # where the view is: its inputs' offsets, added up
+    end: int = 0  # the ends of its inputs, likewise
+    overdue: int = 0  # events that wait for longer than a view that may shed lets them
+    at: float = 0.0  # when it was measured, by the monotonic clock
 
 
 class Course:
@@ -68,8 +72,8 @@ class Lags(threading.Thread):
         super().__init__(name="lags", daemon=True)
         self._log = log
         self._streams = f"{app}.stream."
-        self._reads = {plan.name: plan.reads for plan in plans}
-        self._courses = {name: Course() for name in self._reads}
+        self._plans = {plan.name: plan for plan in plans}
+        self._courses = {name: Course() for name in self._plans}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}
         self._lags: dict[str, Lag] = {}
@@ -79,7 +83,11 @@ class Lags(threading.Thread):
 
     def follow(self, plans: Iterable[ViewPlan]) -> None:
         """What the views read from now on: a view that was rebuilt has another topic."""
-        self._reads = {plan.name: plan.reads for plan in plans}
+        self._plans = {plan.name: plan for plan in plans}
+
+    def of(self, view: str) -> Lag | None:
+        """The view's lag as it was measured last."""
+        return self._lags.get(view)
 
     def tell(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
         """The same counts with the lag as it was measured last."""
@@ -114,24 +122,43 @@ class Lags(threading.Thread):
                 self._served.update(report.views)
 
     def _measure(self, consumer: Consumer) -> None:
-        topics = {topic for reads in self._reads.values() for topic in reads}
+        topics = {topic for plan in self._plans.values() for topic in plan.reads}
         held = {topic: _held(consumer, topic) for topic in topics}
-        for name, reads in self._reads.items():
+        for name, plan in self._plans.items():
             counts = self._counts.get(name)
             if counts is None:
                 continue
             served = self._served.get(name, ViewCounts())
-            behind = 0
-            for topic in reads:
+            behind = overdue = read = 0
+            for topic in plan.reads:
+                due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
                 by_time = self._by_time(consumer, topic, held[topic], served.newest_received_at)
                 for partition, (oldest, end) in held[topic].items():
                     known = (counts.read, served.read, {topic: by_time})
                     at = max(each.get(topic, {}).get(str(partition), oldest) for each in known)
                     behind += max(0, end - at)
+                    overdue += max(0, due.get(str(partition), 0) - at)
+                    read += min(at, end)
             newest = max(served.newest_received_at, counts.read_at)
             seconds = time.time() - newest / 1000 if behind and newest else 0.0
-            trend, catch_up = self._courses[name].add(time.monotonic(), behind)
-            self._lags[name] = Lag(behind, round(max(0.0, seconds), 1), trend, catch_up)
+            now = time.monotonic()
+            trend, catch_up = self._courses[name].add(now, behind)
+            self._lags[name] = Lag(
+                *(behind, round(max(0.0, seconds), 1), trend, catch_up),
+                *(read, read + behind, overdue, now),
+            )
+
+    def _due(
+        self,
+        consumer: Consumer,
+        topic: str,
+        held: Mapping[int, tuple[int, int]],
+        allowed_ms: int | None,
+    ) -> dict[str, int]:
+        """The offsets behind all events that were received longer ago than a view may be behind."""
+        if allowed_ms is None:
+            return {}
+        return self._by_time(consumer, topic, held, time.time_ns() // 1_000_000 - allowed_ms)
 
     def _by_time(
         self, consumer: Consumer, topic: str, held: Mapping[int, tuple[int, int]], newest: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame
@@ -46,9 +46,12 @@ from millstream.analyze.reader import (
     RECEIVED,
     REVISION,
     WATERMARK,
+    WEIGHT,
 )
 from millstream.analyze.realtime import Refused
+from millstream.analyze.shedding.weigh import Unweighable, Weighed, errors_shown, weigh
 from millstream.analyze.window import Grouped, grouped_window, without_late
+from millstream.store.life import ERROR
 from millstream.windows import marked
 
 # Nodes that give their child's columns, whatever these are.
@@ -68,6 +71,14 @@ _TRANSPARENT = {
         "Sort",
     ),
     *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
+}
+# Of these, the ones that give other rows for a sample than a sample of their rows.
+_UNWEIGHABLE = {
+    "Deduplicate": "dropDuplicates",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "LocalLimit": "a limit",
+    "GlobalLimit": "a limit",
+    "Sample": "a sample of its own",
 }
 # An event's rows within rows (an explode in an explode): this many per level, on three levels.
 _ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
@@ -95,6 +106,11 @@ class Carried:
     id: Attribute | None = None  # are to be named
     late: Attribute | None = None  # the ids of those that are in a window's row
     lost: str = ""  # why there is no position
+    weight: Attribute | None = None  # how many events this one stands for
+    spread: Attribute | None = None  # how many rows an event was made into; None: one
+    fanned: bool = False  # it is in several windows, or grouping sets, each in a row of its own
+    unweighed: str = ""  # why there is no weight
+    errors: Mapping[int, Attribute] = field(default_factory=dict)  # of an aggregate's columns
 
     def hidden(self) -> dict[str, Attribute]:
         named = {
@@ -107,11 +123,17 @@ class Carried:
             "id": self.id,
             "late": self.late,
             "revision": self.revision,
+            "weight": self.weight,
+            "spread": self.spread,
+            **{f"error of {each}": attribute for each, attribute in self.errors.items()},
         }
         return {name: attribute for name, attribute in named.items() if attribute is not None}
 
     def without_position(self, why: str) -> Carried:
         return replace(self, position=None, row=None, lost=self.lost or why)
+
+    def without_weight(self, why: str) -> Carried:
+        return replace(self, weight=None, spread=None, unweighed=self.unweighed or why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +152,7 @@ class Traced:
     counted: Counted | None  # likewise, by a window of so many events
     sources: frozenset[str]  # the topics that its rows come from
     natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
+    weighed: tuple[str, ...]  # the columns that are estimates where events were shed
 
 
 def trace(
@@ -138,16 +161,20 @@ def trace(
     *,
     whole: bool | None = None,
     names_late: bool = False,
+    weighs: bool = False,
 ) -> Traced:
     """The user's result with hidden columns behind its own; Refused for what no mode can do.
 
     `whole`: for a batch over all events, which a frame that is not streaming is in any case.
     `names_late`: among the hidden columns are the ids of the late events in a window's row.
+    `weighs`: its counts, sums and averages are weighed, and `_error` tells how far off they may be.
     """
     catalyst = Catalyst.of(frame)
     plan = _inlined(catalyst, catalyst.analysed(frame))
     whole = not frame.isStreaming if whole is None else whole
-    carried = _Carrier(catalyst, whole, names_late).carry(plan)
+    carried = _Carrier(catalyst, whole, names_late, weighs).carry(plan)
+    if weighs and carried.aggregate is None:
+        raise Unweighable("it does not group, and only counts and sums of groups can be estimated")
     if carried.counted is not None:
         # Rows that do not change: known by their event, or by their number among those of the key.
         carried = replace(carried, revision=None) if key is None else carried
@@ -155,9 +182,11 @@ def trace(
         raise Refused("by_count(…), or count_window(…), is no column to select: group by it")
     output = items(plan.output())
     columns = [catalyst.column(attribute) for attribute in output]
-    result = catalyst.frame(carried.plan).select(*columns, *_columns(catalyst, carried))
     names = tuple(str(attribute.name()) for attribute in output)
     aggregate = carried.aggregate
+    errors = errors_shown(plan, aggregate, carried.errors) if carried.errors else {}
+    hidden = [*_columns(catalyst, carried), *_errors(catalyst, errors)]
+    result = catalyst.frame(carried.plan).select(*columns, *hidden)
     groups = None if aggregate is None else _grouping(catalyst, plan, output, aggregate)
     lineage: Lineage = "none"
     if carried.revision is not None:
@@ -175,6 +204,7 @@ def trace(
         carried.counted,
         carried.sources,
         {} if aggregate is None else natures(catalyst, plan, output, aggregate),
+        tuple(errors),
     )
 
 
@@ -206,13 +236,19 @@ def _columns(catalyst: Catalyst, carried: Carried) -> list[Column]:
     return hidden
 
 
+def _errors(catalyst: Catalyst, errors: Mapping[str, Attribute]) -> list[Column]:
+    told = [catalyst.column(attribute).alias(name) for name, attribute in errors.items()]
+    return [F.struct(*told).alias(ERROR)] if told else []
+
+
 class _Carrier:
     """Walks one plan."""
 
-    def __init__(self, catalyst: Catalyst, whole: bool, names_late: bool) -> None:
+    def __init__(self, catalyst: Catalyst, whole: bool, names_late: bool, weighs: bool) -> None:
         self._catalyst = catalyst
         self._whole = whole
         self._names_late = names_late
+        self._weighs = weighs
 
     def carry(self, plan: LogicalPlan) -> Carried:
         match name_of(plan):
@@ -234,6 +270,8 @@ class _Carrier:
                 return self._join(plan)
             case name if name in _TRANSPARENT:
                 child = self.carry(plan.child())
+                if name in _UNWEIGHABLE:
+                    child = child.without_weight(f"of a sample, {_UNWEIGHABLE[name]} gives others")
                 return replace(child, plan=self._over(plan, child.plan))
             case _ if not plan.isStreaming():
                 return Carried(plan)
@@ -261,6 +299,7 @@ class _Carrier:
                 closed=marked.get(CLOSED),
                 watermark=marked.get(WATERMARK) if self._names_late else None,
                 id=marked.get("_id") if self._names_late else None,
+                weight=marked.get(WEIGHT) if self._weighs else None,
             )
         else:
             child = self.carry(below)
@@ -273,6 +312,8 @@ class _Carrier:
         catalyst, child = self._catalyst, self.carry(plan.child())
         kind = name_of(plan.generator())
         output = items(plan.generatorOutput())
+        if child.weight is not None and kind in ("Explode", "PosExplode"):
+            child = self._spread(child, catalyst.column(plan.generator().child()))
         if child.position is None:
             return replace(child, plan=self._over(plan, child.plan))
         if kind == "PosExplode":
@@ -298,6 +339,14 @@ class _Carrier:
             replace(child, plan=made), F.coalesce(catalyst.column(ordinal), F.lit(0))
         )
 
+    def _spread(self, child: Carried, made_of: Column) -> Carried:
+        """Note how many rows are made of each row: all of them are kept, or none is."""
+        size = F.greatest(F.size(made_of), F.lit(1)).cast("double")
+        if child.spread is not None:
+            size *= self._catalyst.column(child.spread)
+        plan, added = self._catalyst.extend(child.plan, _spread=size)
+        return replace(child, plan=plan, spread=added["_spread"])
+
     def _expand(self, plan: LogicalPlan) -> Carried:
         """Several rows of each row: sliding windows, and grouping sets."""
         catalyst, child = self._catalyst, self.carry(plan.child())
@@ -310,7 +359,8 @@ class _Carrier:
             for number, projection in enumerate(items(plan.projections()))
         ]
         output = catalyst.seq([*items(plan.output()), *passed, ordinal])
-        made = replace(child, plan=plan.copy(catalyst.seq(projections), output, child.plan))
+        fresh = plan.copy(catalyst.seq(projections), output, child.plan)
+        made = replace(child, plan=fresh, fanned=True)
         return self._number(made, catalyst.column(ordinal))
 
     def _number(self, made: Carried, ordinal: Column) -> Carried:
@@ -330,6 +380,8 @@ class _Carrier:
         if not plan.isStreaming() and not child.sources:
             return Carried(plan)
         if counted_window(plan) is not None:
+            if self._weighs:
+                raise Unweighable("of a sample, windows of so many events hold others")
             return self._count(plan, child)
         window = grouped_window(plan)
         if window is not None and window.time == "event" and child.closed is not None:
@@ -343,9 +395,12 @@ class _Carrier:
         if window is not None and child.watermark is not None and child.id is not None:
             wanted[LATE] = late_ids(catalyst, window.attribute, child.watermark, child.id)
         added = catalyst.aggregates(child.plan, **wanted)
+        weighed = self._weigh(plan, child, window) if self._weighs else None
+        own = items(plan.aggregateExpressions()) if weighed is None else weighed.expressions
+        errors = {} if weighed is None else weighed.errors
         made = plan.copy(
             plan.groupingExpressions(),
-            plan.aggregateExpressions().appendedAll(catalyst.seq(added)),
+            catalyst.seq([*own, *added, *errors.values()]),
             child.plan,
             plan.hint(),
         )
@@ -359,7 +414,23 @@ class _Carrier:
             aggregate=plan,
             window=window,
             late=named.get(LATE),
+            errors={each: error.toAttribute() for each, error in errors.items()},
         )
+
+    def _weigh(self, plan: LogicalPlan, child: Carried, window: Grouped | None) -> Weighed:
+        if window is not None and window.function == "session":
+            raise Unweighable(
+                "of a sample, sessions fall apart, because the events between are not in"
+            )
+        if child.weight is None:
+            raise Unweighable(child.unweighed or child.lost or "its events have no weights")
+        if child.position is None:
+            raise Unweighable(f"an event's rows cannot be told apart: {child.lost}")
+        groups = [str(each.sql()) for each in items(plan.groupingExpressions())]
+        if child.fanned and window is None and "spark_grouping_id" not in groups:
+            why = "several windows of one event are put together, which a sample has all or none of"
+            raise Unweighable(why, "group by the window too, or leave shed out")
+        return weigh(self._catalyst, plan, child.plan, child.weight, child.spread)
 
     def _count(self, plan: LogicalPlan, child: Carried) -> Carried:
         if child.position is None or len(child.sources) != 1:
@@ -375,7 +446,7 @@ class _Carrier:
 
     def _distinct(self, plan: LogicalPlan) -> Carried:
         """Rows that differ in the user's columns; the hidden ones must not make a difference."""
-        child = self.carry(plan.child())
+        child = self.carry(plan.child()).without_weight("of a sample, DISTINCT gives others")
         deduplicate = self._catalyst.java(f"{LOGICAL}.Deduplicate")
         keys = plan.child().output()
         return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
@@ -393,6 +464,7 @@ class _Carrier:
                 self._over(plan, *alike), sources, lost="it puts grouped results together"
             )
         lost = next((branch.lost for branch in branches if branch.position is None), "")
+        is_weighed = all(branch.weight is not None for branch in branches)
         fresh, seen = [], set[str]()
         for number, (child, branch) in enumerate(
             zip(items(plan.children()), branches, strict=True), start=1
@@ -402,9 +474,13 @@ class _Carrier:
             seen |= branch.sources
             kept = [catalyst.column(attribute) for attribute in items(child.output())]
             hidden = _union_columns(catalyst, branch, label)
+            if is_weighed:
+                ways = sum(bool(branch.sources & other.sources) for other in branches)
+                hidden += _union_weights(catalyst, branch, ways)
             fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
         made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
-        position, row, received, event_time, closed = items(made.output())[-5:]
+        place = len(items(plan.output()))
+        position, row, received, event_time, closed, *weights = items(made.output())[place:]
         union = Carried(
             made,
             sources,
@@ -414,6 +490,8 @@ class _Carrier:
             received,
             event_time,
             closed,
+            **dict(zip(("weight", "spread"), weights, strict=False)),
+            unweighed=next((b.unweighed for b in branches if b.weight is None), ""),
         )
         return union.without_position(lost) if lost else union
 
@@ -484,6 +562,14 @@ def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Colu
         strict=True,
     )
     return [each.alias(name) for each, name in named]
+
+
+def _union_weights(catalyst: Catalyst, branch: Carried, ways: int) -> list[Column]:
+    """`ways`: through how many branches rows of one event may come, all of them or none."""
+    spread = F.lit(float(ways))
+    if branch.spread is not None:
+        spread *= catalyst.column(branch.spread)
+    return [catalyst.column(branch.weight).alias(WEIGHT), spread.alias("_spread")]
 
 
 def _topics(plan: LogicalPlan) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What went wrong with a view's input, noted beside its checkpoint: it ends when that does."""
+"""What a view goes on without of its input, noted beside its checkpoint: it ends when that does."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import msgspec
+from pyspark.sql import DataFrame
 
+from millstream.analyze.checkpoint import folder_of
 from millstream.analyze.damage import Damaged
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.poison import without
+from millstream.analyze.shedding.ranges import Range, sample
 from millstream.audit import Broken, Lost
 
 
@@ -17,6 +22,8 @@ class Notes(msgspec.Struct, frozen=True):
     broken: tuple[Broken, ...] = ()
     lost: tuple[Lost, ...] = ()
     begun: bool = False  # the query has committed a batch
+    shed: tuple[Range, ...] = ()
+    shed_before: int = 0  # events left out of ranges that retention has taken since
 
 
 def notes_file(checkpoint: Path) -> Path:
@@ -45,11 +52,11 @@ def write_notes(checkpoint: Path, notes: Notes) -> None:
     fresh.replace(file)
 
 
-def broken_of(checkpoints: Path, view: str, generation: str) -> tuple[Broken, ...]:
-    """What a view's query is running without, from wherever its checkpoint lies."""
-    files = [
-        *checkpoints.glob(f"{view}/{generation}.notes.json"),
-        *checkpoints.glob(f"{view}.*/{generation}.notes.json"),
-    ]
-    notes = (read_notes(file.with_name(generation)) for file in files)
-    return tuple(event for each in notes for event in each.broken)
+def as_noted(frame: DataFrame, notes: Notes) -> DataFrame:
+    """The same query over what the notes leave of its topics; its checkpoint fits it as before."""
+    return without(sample(frame, notes.shed), notes.broken)
+
+
+def notes_of(checkpoints: Path, plan: ViewPlan) -> Notes:
+    """What the query that writes a view's rows goes on without."""
+    return read_notes(folder_of(checkpoints, plan.topic, plan.name) / plan.generation)

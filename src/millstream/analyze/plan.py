@@ -98,6 +98,8 @@ class ViewPlan:
     trigger: str = ""  # when a row is given out
     eviction: str = ""  # when what a row is made of is forgotten
     panes: PanePlan | None = None  # None: the query's rows are all there is
+    weighed: tuple[str, ...] = ()  # columns that are estimates where events were shed
+    sheds_after_ms: int | None = None  # how far behind it is when it begins to shed; None: never
 
     @property
     def written(self) -> str:
@@ -105,6 +107,17 @@ class ViewPlan:
         if self.panes is None or self.panes.is_direct:
             return self.topic
         return self.topic.replace(".view.", ".changes.", 1)
+
+    @property
+    def shedding(self) -> str:
+        """Whether the view may leave events out, and what its rows then carry; empty if not."""
+        if not self.weighed:
+            return ""
+        bars = f"{', '.join(self.weighed)} are weighed, and _error has their 95 % error"
+        if self.sheds_after_ms is None:
+            return f"never; {bars} where a stream has shed"
+        after = format_duration(timedelta(milliseconds=self.sheds_after_ms))
+        return f"takes a sample while it is more than {after} behind; {bars}"
 
     @property
     def guarantee(self) -> str:
@@ -129,6 +142,7 @@ class ViewPlan:
             accumulation=self.panes.accumulation if self.panes else "accumulate",
             ledger=list(self.panes.ledger) if self.panes else [],
             topic=self.topic if edition_of(self.topic) else "",
+            weighed=list(self.weighed),
         )
 
 

@@ -32,6 +32,8 @@ from millstream.model import View
 from millstream.names import suggest
 from millstream.settings import Settings
 
+# A query that may shed takes another share between two batches, and repeats one for it.
+_AT_ONCE = 20_000
 _REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalancePartitions")
 
 
@@ -61,6 +63,8 @@ class _Reading:
     headers: bool = False
     slack: timedelta | None = None  # None: there is no window
     time: Time = "event"
+    weighs: bool = False
+    at_once: int | None = None  # records in one batch, at most; None: all that there are
 
 
 _PLAINLY = _Reading()
@@ -143,11 +147,16 @@ class Planner:
         return self._queries[name]
 
     def _query(self, view: View) -> Query:
-        frame = self._build(view)
+        first = _PLAINLY if view.shed is None else _Reading(headers=True, weighs=True)
+        frame, reading = self._build(view, first), first
         traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
+        if view.sheds_after is not None and decision.mode == "micro_batch":
+            reading = replace(reading, at_once=_AT_ONCE)
         if traced.window is not None and traced.window.time is not None:
-            frame = self._build(view, self._reading(traced.window, decision))
+            reading = self._reading(reading, traced.window, decision)
+        if reading != first:
+            frame = self._build(view, reading)
             traced = follow(view, frame)
         if traced.counted is not None:
             self._check_count(view, traced, decision)
@@ -179,7 +188,7 @@ class Planner:
                 lineage=lineage,
                 doubt=doubt,
                 slots=self._slots(decision),
-                keep_ms=None if view.keep is None else view.keep // timedelta(milliseconds=1),
+                keep_ms=_milliseconds(view.keep),
                 generation=generation(
                     rows,
                     view.place.file,
@@ -194,6 +203,8 @@ class Planner:
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
                 panes=panes,
+                weighed=traced.weighed,
+                sheds_after_ms=_milliseconds(view.sheds_after),
             ),
             rows,
             rows if traced.counted is None else follow(view, frame, whole=True).frame,
@@ -221,10 +232,11 @@ class Planner:
                     " group by, or set log.partitions to 1",
                 )
 
-    def _reading(self, window: Grouped, decision: _Decision) -> _Reading:
+    def _reading(self, plain: _Reading, window: Grouped, decision: _Decision) -> _Reading:
         """How to read for a window: with what tells who is late, and patience for the state."""
         assert window.time is not None
-        return _Reading(window.time == "event", self._slack(decision), window.time)
+        headers = plain.headers or window.time == "event"
+        return replace(plain, headers=headers, slack=self._slack(decision), time=window.time)
 
     def _slack(self, decision: _Decision) -> timedelta:
         # Rows that come only when they are final must not wait for longer than they have to.
@@ -251,6 +263,12 @@ class Planner:
         if name in self._app.streams:
             return self._stream(name, reading)
         upstream, topic = self._queries[name], self._topic(name)
+        if reading.weighs and view.reads.get(name) == "changes":
+            raise mistake(
+                view,
+                f"has shed, but reads the changes of {name!r}, each of which takes back another",
+                "read the stream, or leave shed out",
+            )
         # What is shown is written in transactions, of which some are not committed.
         options = {**self._options, "kafka.isolation.level": "read_committed"}
         if upstream.plan.written == upstream.plan.topic:
@@ -266,9 +284,14 @@ class Planner:
     def _stream(self, name: str, reading: _Reading) -> DataFrame:
         if (name, reading) not in self._streams:
             topic, stream = stream_topic(self._app.name, name), self._app.streams[name]
-            source = records(self._spark, topic, self._options, headers=reading.headers)
+            options = self._options
+            if reading.at_once is not None:
+                options = {"maxOffsetsPerTrigger": str(reading.at_once), **options}
+            source = records(self._spark, topic, options, headers=reading.headers)
             slack = timedelta() if reading.slack is None else reading.slack + stream.ahead
-            self._streams[name, reading] = events(source, stream, slack=slack, time=reading.time)
+            self._streams[name, reading] = events(
+                source, stream, slack=slack, time=reading.time, weighs=reading.weighs
+            )
         return self._streams[name, reading]
 
     def _topics(self, view: View) -> tuple[str, ...]:
@@ -341,6 +364,10 @@ class Planner:
 def kafka_options(log: LogSettings) -> dict[str, str]:
     """How Spark reaches Kafka; for planning alone, any address does."""
     return spark_options(log if log.bootstrap else LogSettings(bootstrap="127.0.0.1:1"))
+
+
+def _milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)
 
 
 def _streams(app: App, view: View) -> Iterator[str]:

@@ -7,6 +7,7 @@ interval long, so the query itself is further, by up to that: what is said here 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,17 @@ def read_so_far(checkpoint: Path) -> Read:
     return Read(_offsets(text), committed_at)
 
 
-def _offsets(text: str) -> dict[str, dict[str, int]]:
+def set_out(checkpoint: Path) -> dict[str, dict[str, int]]:
+    """Up to where the newest batch of micro-batches reads, be it committed, under way or ended."""
+    try:
+        batches = [entry for entry in (checkpoint / "offsets").iterdir() if entry.name.isdigit()]
+        newest = max(batches, key=lambda entry: int(entry.name), default=None)
+        return {} if newest is None else _offsets(newest.read_text(), further=max)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def _offsets(text: str, further: Callable[[int, int], int] = min) -> dict[str, dict[str, int]]:
     # A version, a line of metadata, then a line of offsets for each source, `-` if it had none.
     offsets: dict[str, dict[str, int]] = {}
     for line in text.splitlines()[2:]:
@@ -45,7 +56,7 @@ def _offsets(text: str) -> dict[str, dict[str, int]]:
             held = offsets.setdefault(topic, {})
             for partition, offset in partitions.items():
                 # A query that reads a topic twice has read what both of its sources have.
-                held[partition] = min(offset, held.get(partition, offset))
+                held[partition] = further(offset, held.get(partition, offset))
     return offsets
 
 

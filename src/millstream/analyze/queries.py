@@ -23,19 +23,22 @@ from millstream.analyze.catalyst import named
 from millstream.analyze.checkpoint import folder_of, prepare
 from millstream.analyze.damage import Damaged, blame_state, check_checkpoint
 from millstream.analyze.loss import add_lost, find_lost, skip_lost
-from millstream.analyze.notes import Notes, read_notes, write_notes
+from millstream.analyze.notes import Notes, as_noted, read_notes, write_notes
 from millstream.analyze.planner import Query, kafka_options
-from millstream.analyze.poison import is_of_data, reason_of, without
+from millstream.analyze.poison import is_of_data, reason_of
 from millstream.analyze.progress import NOTHING, dropped_by_watermark, read_so_far
 from millstream.analyze.reader import POSITION
 from millstream.analyze.realtime import condense
 from millstream.analyze.search import Search
+from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, still_ahead
+from millstream.analyze.shedding.turning import Turn
 from millstream.analyze.writer import encode
 from millstream.app import App
 from millstream.audit import Lost, ViewCounts
 from millstream.duration import parse_duration
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
+from millstream.log.topics import stream_topic
 from millstream.settings import Settings
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -44,6 +47,8 @@ _LONGEST_WAIT = 30.0
 _AFTERMATH = 3.0  # seconds in which the tasks of a stopped query still tell that they were ended
 _ASK_EVERY = 5.0
 _LOSSES = 10  # that are reported
+_COUNTED = 100_000  # events that were shed, counted at a time
+_SHORTEST = 5.0  # seconds between two commits of a real-time query
 _FAILURES = 5  # in a row, after which a view is called failed; it is tried on nevertheless
 
 State = Literal["starting", "running", "restarting", "failed", "stopped", "replayed"]
@@ -103,6 +108,30 @@ class Queries:
         kept = self._kept[view]
         return kept.state, kept.error
 
+    def turn(self, view: str, share: int) -> None:
+        """Let a running query take that share of its input, in thousandths, from now on.
+
+        It is started anew for that, and its rows up to there stay as they are. Doesn't block.
+        """
+        kept = self._kept[view]
+        if kept.state != "running" or kept.running is None or kept.checkpoint is None:
+            return
+        plan = kept.query.plan
+        streams = {stream_topic(self._app.name, each) for each in self._app.streams}
+        kept.turn = Turn(
+            *(plan, tuple(streams & set(plan.reads)), kept.running, kept.checkpoint, kept.notes),
+            *(self._settings.log, share),
+        )
+        kept.running, kept.state = None, "starting"
+
+    def share_of(self, view: str) -> tuple[int, int] | None:
+        """What share a running query takes, and since which offsets, added up; None: none runs."""
+        kept = self._kept.get(view)
+        if kept is None or kept.state != "running" or kept.query.replays:
+            return None
+        shed = kept.notes.shed
+        return share_of(shed), sum(each.start for each in shed if each.stop is None)
+
     def tick(self) -> None:
         """Start what is due, and see how the rest is doing."""
         for kept in self._kept.values():
@@ -112,6 +141,8 @@ class Queries:
                 self._see_start(kept, kept.starting)
             elif kept.search is not None:
                 self._see_search(kept, kept.search)
+            elif kept.turn is not None:
+                self._see_turn(kept, kept.turn)
             elif kept.running is None:
                 if self._clock() >= kept.due:
                     kept.starting = _Start(kept.query, self._app, self._settings, self._checkpoints)
@@ -129,6 +160,14 @@ class Queries:
                     kept.failures = 0
 
     def counts(self) -> dict[str, ViewCounts]:
+        reads = {
+            name: read_so_far(kept.checkpoint) if kept.checkpoint else NOTHING
+            for name, kept in self._kept.items()
+        }
+        for name, kept in self._kept.items():
+            if kept.notes.shed and kept.turn is None:
+                shed = count_on(kept.notes.shed, reads[name].offsets, _COUNTED)
+                kept.notes = msgspec.structs.replace(kept.notes, shed=shed)
         return {
             name: ViewCounts(
                 state="running" if kept.state == "replayed" else kept.state,
@@ -141,9 +180,11 @@ class Queries:
                 lost=sum(map(len, kept.notes.lost)),
                 losses=list(kept.notes.lost[-_LOSSES:]),
                 dropped=kept.dropped,
+                shed=kept.notes.shed_before + sum(each.left_out for each in kept.notes.shed),
+                share=share_of(kept.notes.shed) / WHOLE,
             )
             for name, kept in self._kept.items()
-            for read in [read_so_far(kept.checkpoint) if kept.checkpoint else NOTHING]
+            for read in [reads[name]]
         }
 
     @property
@@ -195,6 +236,21 @@ class Queries:
             case error:
                 _LOGGER.error("view %s: %s", kept.name, condense(str(error)))
 
+    def _see_turn(self, kept: _Kept, turn: Turn) -> None:
+        if turn.is_alive():
+            return
+        kept.turn, kept.notes, kept.due = None, turn.notes, 0.0
+        match turn.error:
+            case None if turn.share < WHOLE:
+                words = f"takes {turn.share / WHOLE:.1%} of its input from here on"
+                _LOGGER.warning("view %s cannot keep up, and %s", kept.name, words)
+            case None:
+                _LOGGER.warning("view %s takes all of its input again", kept.name)
+            case Py4JNetworkError() | ConnectionError():
+                raise turn.error
+            case error:
+                _LOGGER.error("view %s cannot shed: %s", kept.name, condense(str(error)))
+
     def _failed(self, kept: _Kept, why: str) -> None:
         kept.running = None
         kept.failures += 1
@@ -236,6 +292,7 @@ class _Kept:
         self.name = query.view.name
         self.starting: _Start | None = None
         self.search: Search | None = None  # for what it failed on
+        self.turn: Turn | None = None  # to another share of its input
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None  # the folder that it was started from
         self.notes = Notes()
@@ -255,6 +312,8 @@ class _Kept:
         if self.search is not None:
             self.search.give_up()
             self.search.join()
+        if self.turn is not None:
+            self.turn.join()
         if self.running is not None:
             self.running.stop()
 
@@ -282,12 +341,18 @@ class _Start(threading.Thread):
             self._mind_losses(self.checkpoint)
             aside = Aside(self._app, log, plan.name, plan.generation)
             aside.put(self.notes.broken)  # what a crash may have kept from it
-            rest = replace(self._query, rows=without(self._query.rows, self.notes.broken))
+            rest = replace(self._query, rows=as_noted(self._query.rows, self._ahead()))
             self.running = _start(rest, self.checkpoint, self._settings)
         except Damaged as damaged:
             self.error = damaged.of(plan.name)
         except Exception as error:  # whatever it is, the neighbours go on
             self.error = error
+
+    def _ahead(self) -> Notes:
+        """The notes but what is behind the query: a plan is to hold no more than it needs."""
+        assert self.checkpoint is not None
+        shed = still_ahead(self.notes.shed, read_so_far(self.checkpoint).offsets)
+        return msgspec.structs.replace(self.notes, shed=shed)
 
     def _mind_losses(self, checkpoint: Path) -> None:
         """Note what retention took since the query left off; ViewFailed if it shall stop then."""
@@ -322,6 +387,9 @@ def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
         writer = writer.trigger(availableNow=True)
     elif plan.mode == "real_time":
         interval = parse_duration(settings.analyze.checkpoint_interval).total_seconds()
+        if plan.sheds_after_ms is not None:
+            # A query that is ended to take another share goes back to where it last committed.
+            interval = min(interval, max(_SHORTEST, plan.sheds_after_ms / 2000))
         # pyspark's stub lacks the trigger that pyspark has.
         writer = writer.trigger(realTime=f"{round(interval * 1000)} milliseconds")  # type: ignore[call-overload]
     if plan.lineage == "batch":

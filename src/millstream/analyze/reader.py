@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream.analyze.catalyst import Catalyst, items, named, quoted
-from millstream.event import ID
+from millstream.event import ID, SAMPLED
 from millstream.event import WATERMARK as WATERMARK_HEADER
 from millstream.model import Stream
 from millstream.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
@@ -27,6 +27,8 @@ WATERMARK = "_watermark"
 CLOSED = "_closed"  # windows that end at this time or before take the event no more
 HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME, WATERMARK)
 FROM_HEADERS = ("_id", WATERMARK)
+WEIGHT = "_weight"  # how many events this one stands for, of those that were shed
+SHARE = "millstream.share"  # in a column's metadata: what `shedding` puts the view's share into
 # In a column's metadata: that it is hidden, and which time it tells. Spark hands a column's
 # metadata on to the windows that are made of it.
 MARK, TIME = "millstream.hidden", "millstream.time"
@@ -55,19 +57,24 @@ def events(
     *,
     slack: timedelta = timedelta(),
     time: Time = "event",
+    weighs: bool = False,
 ) -> DataFrame:
     """A stream's events: the user's columns, and beneath them the hidden ones.
 
     `_id` and `_watermark` are among these if the records have headers, which are costly to read.
     An event that is dated too far in the future is left out. Spark's own watermark, by which it
-    ends its state, follows the stream's `time`, and stays `slack` behind the lateness.
+    ends its state, follows the stream's `time`, and stays `slack` behind the lateness. If it
+    `weighs`, each event has a weight, for which records must have headers.
     """
     headers = "headers" in records.columns
+    if weighs:
+        records = records.select("*", F.lit(1.0).alias("_share", metadata={SHARE: True}))
     parsed = records.select(
         F.from_json(F.col("value").cast("string"), to_ddl(_as_read(stream.schema))).alias("value"),
         mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
         mark(F.col("timestamp"), RECEIVED, time="stream"),
         *([mark(_header(ID), "_id"), _header(WATERMARK_HEADER).alias("behind")] if headers else ()),
+        *([mark(_weight(), WEIGHT)] if weighs else ()),
     )
     if headers:
         parsed = parsed.select(*(c for c in parsed.columns if c != "behind"), *_behind(stream))
@@ -97,6 +104,16 @@ def _behind(stream: Stream) -> list[Column]:
     watermark = F.when(written.between(EARLIEST, LATEST), written)
     closed = watermark - _milliseconds(stream.lateness)
     return [mark(_moment(watermark), WATERMARK), mark(_moment(closed), CLOSED)]
+
+
+def _weight() -> Column:
+    """1 over the share of events that was kept, by the collector and then by the view.
+
+    In 65,536ths, so that weights add up to the same sum in whatever order.
+    """
+    written = _header(SAMPLED).try_cast("double")
+    kept = F.when((written > 0) & (written < 1), written).otherwise(F.lit(1.0))
+    return F.round(65536.0 / (kept * F.col("_share"))) / 65536.0
 
 
 def _in_time(stream: Stream) -> Column:

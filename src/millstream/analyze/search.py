@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from millstream.analyze.aside import Aside
-from millstream.analyze.notes import Notes, read_notes, write_notes
+from millstream.analyze.notes import Notes, as_noted, read_notes, write_notes
 from millstream.analyze.planner import Query, kafka_options
-from millstream.analyze.poison import Pending, Try, find_broken, topics_of, trying, without
+from millstream.analyze.poison import Pending, Try, find_broken, topics_of, trying
 from millstream.analyze.progress import read_so_far
 from millstream.app import App
 from millstream.audit import Broken
@@ -70,7 +70,7 @@ class Search(threading.Thread):
             _LOGGER.error("view %s sets %s aside: %s", name, event.position, event.reason)
 
     def _find(self, notes: Notes) -> Iterator[Broken]:
-        rows = without(self._query.whole, notes.broken)
+        rows = as_noted(self._query.whole, notes)
         held = {topic: bounds(self._log, topic) for topic in topics_of(rows)}
         attempt = trying(rows, held, kafka_options(self._log))
         reasons: dict[Pending, str] = {}

@@ -28,6 +28,7 @@ from millstream.analyze.planner import Planner, Query, enough_slots
 from millstream.analyze.queries import Queries
 from millstream.analyze.rebuild import Rebuilds
 from millstream.analyze.session import java_process, start_session, task_slots
+from millstream.analyze.shedding.governor import Shedding
 from millstream.app import App
 from millstream.audit import Report, ViewCounts, ViewDescription
 from millstream.errors import LogError, MachineError, ViewFailed
@@ -136,6 +137,7 @@ class _Analyze:
         ready, reported = False, 0.0
         keeping = Keeping(self._settings, self._app, self._rebuilds.plans)
         beside = keeping.beside()  # for what is computed anew
+        shedding = Shedding(keeper, self._lags)
         try:
             while not stopping.wait(_TICK):
                 if self._process is not None and (code := self._process.poll()) is not None:
@@ -156,6 +158,7 @@ class _Analyze:
                         beside.tick()
                         keeping.follow(self._rebuilds.kept)
                         keeping.tick(held=self._rebuilds.leaving)
+                        shedding.tick(self._rebuilds.kept)
                 if not ready and keeper.settled:
                     ready = True
                     self._home.announce(

@@ -42,7 +42,8 @@ def audit(
     collectors and all their starts that the audit topic still tells of (a day); and what was
     counted as logged and rejected against what was ever written to the topics.
 
-    Per view: logged = read + waiting, in the topics that it reads. Per stream with an event time:
+    Per view: logged = read + waiting, in the topics that it reads; of the read, some were late or
+    shed, and all others are in its rows. Per stream with an event time:
     what was judged = in order + late + future + broken + lost; and what was set aside against the
     records that the late topic holds. The exit code is 1 if it does not add up; what is off is
     named.
@@ -139,11 +140,14 @@ def completeness(balance: Balance) -> list[Table]:
             f"{row.held:,}",
             moment(row.watermark) if row.watermark else "–",
         )
-    views = grid("view", ">logged", ">= read", ">+ waiting", ">late", ">lost", "watermark")
+    views = grid("view", ">logged", ">= read", ">+ waiting", ">late", ">shed", ">lost", "watermark")
     for name, view in balance.completeness.views.items():
         views.add_row(
             Text(name, "bold"),
-            *(f"{count:,}" for count in (view.logged, view.read, view.waiting, view.late)),
+            *(
+                f"{count:,}"
+                for count in (view.logged, view.read, view.waiting, view.late, view.shed)
+            ),
             Text(f"{view.lost:,}", "bold red" if view.lost else ""),
             moment(view.watermark) if view.watermark else "–",
         )

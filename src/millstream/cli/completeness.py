@@ -54,6 +54,7 @@ class ViewRow:
     waiting: int = 0  # at most
     lost: int = 0  # of the read, those that retention took before
     late: int = 0  # of the read, those that some window of the view missed
+    shed: int = 0  # of the read, those that the view left out to keep up
     watermark: int = 0
 
 
@@ -195,6 +196,7 @@ class Watch:
     def _view(self, found: Completeness, name: str, view: ViewCounts, topics: set[str]) -> None:
         row = found.views[name] = ViewRow(watermark=view.watermark)
         row.late = sum(late.views[name] for late in self._late.values())
+        row.shed = view.shed
         for topic, read in view.read.items():
             if topic not in topics:
                 found.problems.append(f"view {name} reads {topic}, which is not there any more")
@@ -210,6 +212,12 @@ class Watch:
                         f"view {name} has read {at:,} records of {topic}, partition {partition}, "
                         f"which was given {end:,}: it lost its tail, or was made anew"
                     )
+        if row.shed > row.read:
+            found.problems.append(
+                f"view {name}: {row.shed:,} events were counted as shed, of {row.read:,} read"
+            )
+        if view.share < 1:
+            found.notes.append(f"view {name} takes {view.share:.1%} of its input to keep up")
         if view.dropped:
             found.problems.append(
                 f"view {name}: Spark left out at least {view.dropped:,} rows that it had no state "

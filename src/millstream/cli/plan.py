@@ -171,6 +171,7 @@ def facts(app: str, view: ViewPlan) -> dict[str, str]:
         "trigger": view.trigger,
         "eviction": view.eviction,
         **shown(app, view),
+        **({"shed": view.shedding} if view.shedding else {}),
         "slots": str(view.slots),
         "lineage": view.lineage,
         "guarantee": view.guarantee,

@@ -79,9 +79,8 @@ def verify(
             topic_of,
         )
         from millstream.analyze.history import small_session
-        from millstream.analyze.notes import broken_of
+        from millstream.analyze.notes import as_noted, notes_of
         from millstream.analyze.planner import Planner
-        from millstream.analyze.poison import without
         from millstream.analyze.verify import verify as compare
 
         described = describe_views(app.name, settings.log)
@@ -91,8 +90,8 @@ def verify(
             report("building the query")
             query = Planner(spark, app, settings, topics=topics).query(view)
             check_generation(running, query.plan.generation)
-            broken = broken_of(open_home(home).checkpoints, view, query.plan.generation)
-            query = replace(query, whole=without(query.whole, broken))
+            noted = notes_of(open_home(home).checkpoints, query.plan)
+            query = replace(query, whole=as_noted(query.whole, noted))
             verdict = compare(
                 query, settings.log, tolerance=tolerance, patience=wait, report=report
             )

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from millstream.declare.options import check_name, check_options, choice, duration
 from millstream.declare.panes import PANE_OPTIONS, declare_panes
+from millstream.declare.view_shed import declare_shed
 from millstream.errors import PipelineError
 from millstream.model import Mode, OnDataLoss, Reading, View
 from millstream.names import suggest
@@ -18,6 +19,7 @@ from millstream.sql import Query, read_query
 VIEW_OPTIONS = (
     *("key", "keep", "mode", "sql", "name", "reads", "description", "on_data_loss"),
     *PANE_OPTIONS,
+    "shed",
 )
 
 
@@ -56,6 +58,7 @@ def declare_view(
         trigger=panes.trigger,
         accumulation=panes.accumulation,
         ledger=panes.ledger,
+        shed=declare_shed(statement, what, options.get("shed"), key, panes),
     )
 
 

@@ -16,7 +16,7 @@ from millstream.serve.filter import Pick, compile_select, compile_where, order_r
 from millstream.serve.settings import ServeSettings
 from millstream.serve.shape import Shape, encode_moment, with_lineage, without_lineage
 from millstream.serve.tally import Tally
-from millstream.store.life import STATE
+from millstream.store.life import ERROR, STATE
 from millstream.store.ring import Change
 from millstream.store.table import Table
 from millstream.store.types import is_exact
@@ -140,6 +140,9 @@ class Live:
         columns = tuple(description.columns)
         if self._has_states(description) and STATE not in (column.name for column in columns):
             columns += (Column(STATE, "string"),)
+        if description.weighed:
+            errors = ",".join(f"{name}:double" for name in description.weighed)
+            columns += (Column(ERROR, f"struct<{errors}>"),)
         return columns
 
     def shape(self, where: str | None, select: tuple[str, ...] | None, lineage: bool) -> Shape:

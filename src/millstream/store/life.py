@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 STATE = "_state"
+ERROR = "_error"  # says of a row's counts and sums how far off they may be, as estimates
 STATES = ("provisional", "final", "corrected")
 KIND, RETRACTION = "_kind", "retraction"  # says of a row that it is taken back
 PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: places in STATES

@@ -283,8 +283,12 @@ def lag_text(counts: dict[str, Any]) -> Text:
 
 
 def gone(counts: dict[str, Any]) -> Text:
-    """What a view goes on without: events that break it, and those that retention took."""
+    """What a view goes on without: events that it sheds, that break it, that retention took."""
     parts = []
+    if shed := counts.get("shed"):
+        parts.append(f"{shed:,} shed")
+    if (share := counts.get("share", 1.0)) < 1:
+        parts.append(f"takes {share:.1%} of its input to keep up")
     if broken := counts.get("broken"):
         newest = counts["newest_broken"]
         place = f"{newest['topic']}/{newest['partition']}/{newest['offset']}"

@@ -1,0 +1,90 @@
+"""A query that takes another share of its input from some place on, which is written down first.
+
+What it may have written already must stay as it is. So the place lies behind all that it can have
+read: in micro-batches the end of the newest batch that it set out for, which it repeats if it was
+not committed; in real-time mode, where nothing tells how far a running batch has come, the log's
+end once the query has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.analyze.notes import Notes, write_notes
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.progress import set_out
+from millstream.analyze.shedding.ranges import Range, turn
+from millstream.log.consumer import bounds
+from millstream.log.settings import LogSettings
+
+Held = dict[str, dict[int, tuple[int, int]]]  # topic → partition → oldest, end
+
+
+class Turn(threading.Thread):
+    """Ends a query and notes the share that its next start takes, beside the others that go on."""
+
+    def __init__(
+        self,
+        plan: ViewPlan,
+        streams: tuple[str, ...],
+        running: StreamingQuery,
+        checkpoint: Path,
+        notes: Notes,
+        log: LogSettings,
+        share: int,
+    ) -> None:
+        super().__init__(name=f"turn {plan.name}", daemon=True)
+        self._plan, self._streams, self._running = plan, streams, running
+        self._checkpoint, self._log, self.share = checkpoint, log, share
+        self.notes = notes
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._running.stop()
+            held = {topic: bounds(self._log, topic) for topic in self._streams}
+            self._note(held)
+        except Exception as error:  # the query is started again, with the share that it had
+            self.error = error
+
+    def _note(self, held: Held) -> None:
+        now = time.time_ns() // 1_000_000
+        kept, before = _still_held(self.notes.shed, held)
+        shed = turn(kept, self._reached(held), self.share, now)
+        before += self.notes.shed_before
+        noted = msgspec.structs.replace(self.notes, shed=shed, shed_before=before)
+        write_notes(self._checkpoint, noted)
+        self.notes = noted
+
+    def _reached(self, held: Held) -> dict[str, dict[int, int]]:
+        if self._plan.mode == "real_time":
+            return {
+                topic: {partition: end for partition, (_, end) in partitions.items()}
+                for topic, partitions in held.items()
+            }
+        batch = set_out(self._checkpoint)
+        return {
+            topic: {
+                partition: max(oldest, batch.get(topic, {}).get(str(partition), oldest))
+                for partition, (oldest, _) in partitions.items()
+            }
+            for topic, partitions in held.items()
+        }
+
+
+def _still_held(ranges: tuple[Range, ...], held: Held) -> tuple[list[Range], int]:
+    """The ranges of which the log has something, and what was left out of the others."""
+    kept, before = [], 0
+    for each in ranges:
+        oldest, _ = held.get(each.topic, {}).get(each.partition, (0, 0))
+        if each.stop is not None and each.stop <= min(oldest, each.counted):
+            before += each.left_out
+        else:
+            kept.append(each)
+    return kept, before
