@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +48,22 @@ class Measured:
     p99: float
     greatest: float
     refused: int
+    sustained: float | None  # events/s, from the first post until Kafka has the last
 
 
-async def measure(what: str, url: str, senders: int, batch: int, seconds: float) -> Measured:
+async def measure(
+    what: str, address: str, senders: int, batch: int, seconds: float, collector: str = ""
+) -> Measured:
+    """Load an address; `collector` is where one tells how much of it is in Kafka."""
+    before = await at_rest(collector) if collector else 0.0
     found = await _run_json(
-        *("bench.senders", "--url", url, "--senders", str(senders), "--batch", str(batch)),
+        *("bench.senders", "--url", address, "--senders", str(senders), "--batch", str(batch)),
         *("--seconds", str(seconds)),
     )
+    sustained = None
+    if collector:
+        logged = await at_rest(collector) - before
+        sustained = logged / (time.time() - found["began"])
     refused = sum(n for status, n in found["statuses"].items() if not status.startswith("2"))
     row = Measured(
         what,
@@ -64,10 +74,12 @@ async def measure(what: str, url: str, senders: int, batch: int, seconds: float)
         found["p99"] or 0.0,
         found["max"] or 0.0,
         refused,
+        sustained,
     )
     print(
         f"{what:>12}  {senders:>5} senders  {batch:>5} a post  {row.rate:>9,.0f} events/s"
-        f"  p50 {row.p50:.2f}  p99 {row.p99:.2f} ms  refused {refused}",
+        f"  {_kept(row):>9} until in Kafka  p50 {row.p50:.2f}  p99 {row.p99:.2f} ms"
+        f"  refused {refused}",
         flush=True,
     )
     return row
@@ -89,21 +101,28 @@ async def run(loads: list[tuple[int, int]], seconds: float) -> tuple[list[Measur
         for senders, batch in loads:
             measured.append(await measure("no work", other, senders, batch, seconds))
             for mode, path in MODES.items():
-                await at_rest(url)
                 address = f"{url}/v1/streams/{path}"
-                measured.append(await measure(f"ack={mode}", address, senders, batch, seconds))
+                row = await measure(f"ack={mode}", address, senders, batch, seconds, url)
+                measured.append(row)
         return measured, bare
 
 
-async def at_rest(url: str) -> None:
-    """Until nothing of the load before is left, that would be measured with the next one."""
+async def at_rest(url: str) -> float:
+    """How many events Kafka has, once nothing of the load before is left on the way to it."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
-        for _ in range(300):
-            metrics = (await http.get("/metrics")).text.splitlines()
-            left = [line for line in metrics if line.startswith("millstream_collect_pending{")]
-            if all(line.endswith(" 0") for line in left):
-                return
-            await asyncio.sleep(0.1)
+        deadline = time.monotonic() + 60
+        while True:
+            metrics = (await http.get("/metrics")).text
+            if not _sum(metrics, "millstream_collect_pending{"):
+                return _sum(metrics, "millstream_collect_logged_total{")
+            if time.monotonic() > deadline:
+                raise SystemExit("the collector still has events that are not in Kafka")
+            await asyncio.sleep(0.02)
+
+
+def _sum(metrics: str, name: str) -> float:
+    lines = metrics.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 @contextlib.asynccontextmanager
@@ -157,6 +176,7 @@ def table(measured: Iterable[Measured], bare: float) -> str:
             f"{row.batch:,}",
             row.what,
             f"{row.rate:,.0f}",
+            _kept(row),
             f"{row.p50:.2f}",
             f"{row.p99:.2f}",
             f"{row.greatest:.1f}",
@@ -165,8 +185,12 @@ def table(measured: Iterable[Measured], bare: float) -> str:
         ]
         for row in rows
     ]
-    head = ["senders", "events a post", "", "events/s", "p50 ms", "p99", "max"]
+    head = ["senders", "events a post", "", "events/s", "until in Kafka", "p50 ms", "p99", "max"]
     return report.table([*head, "of a server without work", "of a bare producer"], body)
+
+
+def _kept(row: Measured) -> str:
+    return "–" if row.sustained is None else f"{row.sustained:,.0f}"
 
 
 def aims(measured: Iterable[Measured], bare: float) -> str:

@@ -17,13 +17,18 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from millstream.listen import bind
 
+# As long as the collector's answer to a single event, which has a receipt in it.
+_BODY = b'{"accepted":1,"receipts":["%b"],"rejected":[]}' % (b"x" * 68)
 _ANSWER: list[Any] = [
     {
         "type": "http.response.start",
         "status": 202,
-        "headers": [(b"content-type", b"application/json"), (b"content-length", b"2")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(_BODY)),
+        ],
     },
-    {"type": "http.response.body", "body": b"{}"},
+    {"type": "http.response.body", "body": _BODY},
 ]
 
 

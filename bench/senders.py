@@ -92,6 +92,7 @@ async def run(url: str, senders: int, batch: int, warm: float, seconds: float) -
         )
         for request in requests
     ]
+    began = time.time()
     for _, sender in connected:
         sender.send()
     await asyncio.sleep(warm)
@@ -105,6 +106,7 @@ async def run(url: str, senders: int, batch: int, warm: float, seconds: float) -
     return {
         "events": len(took) * batch,
         "seconds": elapsed,
+        "began": began,
         "statuses": crowd.statuses,
         **{
             name: took[min(len(took) - 1, int(len(took) * share))] / 1e6 if took else None

@@ -13,6 +13,7 @@ import msgspec
 _HEAD = struct.Struct(
     ">BQQIB"
 )  # kind, received_at, sequence, index, length of the collector's name
+_INDEX, _INDEX_AT = struct.Struct(">I"), struct.calcsize(">BQQ")  # in that head
 _PLACE = struct.Struct(">IQ")  # partition, offset
 _REJECTED, _PLACED, _FORM = 1, 2, 0x10
 _MAC = 15  # bytes of the HMAC that are kept: 120 bits, beyond guessing
@@ -45,16 +46,14 @@ class Receipts:
 
     def write(self, receipt: Receipt) -> str:
         """The receipt as text that fits into a URL. Opaque: its form may change."""
-        collector = receipt.collector.encode()
-        kind = _FORM | _REJECTED * receipt.rejected
-        place = b""
-        if receipt.partition is not None and receipt.offset is not None:
-            kind |= _PLACED
-            place = _PLACE.pack(receipt.partition, receipt.offset)
-        head = _HEAD.pack(
-            kind, receipt.received_at, receipt.sequence, receipt.index, len(collector)
-        )
-        return self._sign(head + place + collector + receipt.stream.encode())
+        return self._sign(self._pack(receipt))
+
+    def write_all(self, first: Receipt, count: int) -> list[str]:
+        """As `write`, for so many events of one entry, the first one's and those that follow it."""
+        written = self._pack(first)
+        before, after = written[:_INDEX_AT], written[_INDEX_AT + _INDEX.size :]
+        places = range(first.index, first.index + count)
+        return [self._sign(before + _INDEX.pack(index) + after) for index in places]
 
     def read(self, text: str) -> Receipt | None:
         """The receipt that was written as `text`; None for text that no collector gave out."""
@@ -71,6 +70,18 @@ class Receipts:
         if not hmac.compare_digest(self._sign(packed), text):
             return None
         return _unpack(packed)
+
+    def _pack(self, receipt: Receipt) -> bytes:
+        collector = receipt.collector.encode()
+        kind = _FORM | _REJECTED * receipt.rejected
+        place = b""
+        if receipt.partition is not None and receipt.offset is not None:
+            kind |= _PLACED
+            place = _PLACE.pack(receipt.partition, receipt.offset)
+        head = _HEAD.pack(
+            kind, receipt.received_at, receipt.sequence, receipt.index, len(collector)
+        )
+        return head + place + collector + receipt.stream.encode()
 
     def _sign(self, packed: bytes) -> str:
         inner, outer = self._inner.copy(), self._outer.copy()

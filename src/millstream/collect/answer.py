@@ -48,7 +48,10 @@ class Answers:
     def _content(self, entry: Entry) -> Content:
         rejections, failures, shed = entry.rejections, entry.failures, entry.arrival.shed
         if not rejections and not failures and not shed and not entry.firsts:
-            receipts = [self._receipt(entry, index) for index in range(entry.size)]
+            if entry.size > 1 and not any(entry.deliveries):
+                receipts = self._receipts.write_all(self._unplaced(entry), entry.size)
+            else:
+                receipts = [self._receipt(entry, index) for index in range(entry.size)]
             return {"accepted": entry.size, "receipts": receipts, "rejected": []}
         without = {*rejections, *failures, *shed}
         # A key that was used for another body is answered as that was.
@@ -89,6 +92,10 @@ class Answers:
                 index in entry.rejections,
             )
         )
+
+    def _unplaced(self, entry: Entry) -> Receipt:
+        received_at = entry.arrival.received_at
+        return Receipt(entry.collector, entry.sequence, 0, entry.lane.name, received_at)
 
     def _first_receipt(self, entry: Entry, index: int, first: First) -> str:
         place = self._place(first)

@@ -193,6 +193,10 @@ class Entry:
 
     def record(self, index: int) -> Record:
         """The event at a place, as Kafka gets it; only after `pass_on`."""
+        return Record(*self.fields(index))
+
+    def fields(self, index: int) -> tuple[str, bytes, str | None, int, Headers]:
+        """As `record`, without its names: where each event counts."""
         value, headers = self.values[index], self.base.copy()
         if index:
             headers.append((event.INDEX, str(index)))
@@ -200,10 +204,11 @@ class Entry:
             return self._marked(index, value, headers)
         headers.append((event.FINGERPRINT, fingerprint(value)))
         headers.append((event.ID, f"{self.number}.{index}" if index else self.number))
-        received_at = self.arrival.received_at
-        return Record(self.lane.topic, value, self.keys[index], received_at, headers)
+        return self.lane.topic, value, self.keys[index], self.arrival.received_at, headers
 
-    def _marked(self, index: int, value: bytes, headers: Headers) -> Record:
+    def _marked(
+        self, index: int, value: bytes, headers: Headers
+    ) -> tuple[str, bytes, str | None, int, Headers]:
         """A record with all that can be said of one event and not of others."""
         if self.is_sampled and index not in self.arrival.spared:
             headers.append((event.SAMPLED, f"{self.arrival.sampled_rate:.4g}"))
@@ -223,7 +228,7 @@ class Entry:
             headers.append((event.ID, number))
         else:
             self._add_attributes(headers, self.attributes[index], number)
-        return Record(topic, value, self.keys[index], self.arrival.received_at, headers)
+        return topic, value, self.keys[index], self.arrival.received_at, headers
 
     def _base_headers(self) -> Headers:
         arrival = self.arrival

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 
 from confluent_kafka import KafkaError
 
@@ -28,9 +28,11 @@ from millstream.measure import Clock, Rate
 _READ_BYTES = 4 << 20  # of the journal, at a time
 _HEADERS_SIZE = 400  # bytes of a record besides its value, about
 _PAUSE_SECONDS = 1.0
+_EVENTS_PER_TURN = 500  # some 5 ms of work; answers and requests come in between
 _HELD_BYTES = 128 << 10  # beyond so much under way, the next is handed over without waiting
 _HELD_SECONDS = 0.01  # no entry waits longer for what is under way, which may be for another broker
 _NONE: frozenset[int] = frozenset()
+_UNBOUNDED = (sys.maxsize, sys.maxsize)  # events and bytes: of what skips the journal
 
 # What the producer gives up on although trying again could help: it may be in the log or not. Only
 # a new start, which looks into the log, can tell.
@@ -88,7 +90,8 @@ class Forwarder:
         self._claimed: asyncio.Future[None] | None = None  # what the next one waits for
         self._watched: dict[int, asyncio.Future[None]] = {}  # entries that repeats wait for
         self._is_open = False
-        self._is_handing_over = False  # whatever is ready, in this turn of the loop
+        self._is_pumping = False  # in the loop's next turn
+        self._finished: list[Entry] = []  # in this turn: all of their events are settled
         self._holding: asyncio.TimerHandle | None = None  # the next, for what is under way
         self._suspects: deque[tuple[Entry, int]] = deque()  # each to be tried alone
         self._alone: tuple[Entry, int] | None = None  # is being tried so
@@ -123,7 +126,10 @@ class Forwarder:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (
-                    self.pending_events or self._storing or self.sent < self._journal.last_durable
+                    self.pending_events
+                    or self._finished
+                    or self._storing
+                    or self.sent < self._journal.last_durable
                 ):
                     self._moved.clear()
                     await self._moved.wait()
@@ -173,7 +179,7 @@ class Forwarder:
     def withdraw(self, sequence: int) -> None:
         """The entry did not get into the journal."""
         self._coming.discard(sequence)
-        self._pump()
+        self._pump_soon()
 
     def offer(self, entry: Entry, *, in_memory: bool = True) -> None:
         """A journaled entry whose events are checked; it is sent when its turn comes.
@@ -184,25 +190,20 @@ class Forwarder:
         self._coming.discard(sequence)
         if sequence <= self.sent:  # it was quicker by way of the disk
             return
-        is_next = sequence == self.sent + 1 and self._current is None and self._is_open
-        may_go = in_memory and entry.claimed is None and not self._needs_disk.is_set()
-        if is_next and may_go and not self._is_to_wait:
-            self._take_turn(entry)
-            if self._ready or self._coming or sequence < self._journal.last_durable:
-                self._pump()
-            return
-        if in_memory and self._ready_bytes + len(entry.arrival.body) <= self._settings.max_body:
+        is_next = sequence == self.sent + 1 and self._current is None
+        size = self._ready_bytes + len(entry.arrival.body)
+        if in_memory and (is_next or size <= self._settings.max_body):
             self._ready[sequence] = entry
             self._ready_bytes += len(entry.arrival.body)
         else:
             self._leave_on_disk(entry)
-        self._pump()
+        self._pump_soon()
 
     def send_past(self, entry: Entry) -> None:
         """Hand over, out of turn, an entry that is in no journal; LogError if there is no room."""
         if self.is_full:
             raise LogError("too much is under way to Kafka already")
-        self._hand_over(entry)
+        self._hand_over(entry, entry.size)
 
     def forget(self, entry: Entry) -> None:
         """Its sender waits no longer."""
@@ -213,17 +214,31 @@ class Forwarder:
         if entry.waits_for_log:
             self._waited_for[entry.sequence] = entry
 
+    def _pump_soon(self) -> None:
+        """Hand over what is ready in the loop's next turn: after the answers of this one."""
+        if not self._is_pumping:
+            self._is_pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
     def _pump(self) -> None:
+        self._is_pumping = False
+        room = _EVENTS_PER_TURN
         while self._is_open and not self._is_to_wait:
             entry = self._current or self._next()
             if entry is None:
-                return
+                break
+            self._current = entry
             if not self._is_claimed(entry):
-                self._current = entry
-                return
-            self._take_turn(entry)
-            if self._current is not None:
-                return
+                break
+            room -= self._hand_over(entry, room)
+            if entry.at < entry.size:
+                if not room:
+                    self._pump_soon()
+                break
+            self._current = None
+            self.sent = entry.sequence
+        if room < _EVENTS_PER_TURN:
+            self._hold()
 
     def _is_claimed(self, entry: Entry) -> bool:
         """Whether its ids are where other collectors see them; if not, it goes on from there."""
@@ -232,7 +247,7 @@ class Forwarder:
             return True
         if claimed is not self._claimed:
             self._claimed = claimed
-            claimed.add_done_callback(lambda _: self._pump())
+            claimed.add_done_callback(lambda _: self._pump_soon())
         return False
 
     def _next(self) -> Entry | None:
@@ -253,20 +268,16 @@ class Forwarder:
             or self._alone is not None
             or bool(self._suspects)
             or self.is_full
+            or (self.pending_events > 0 and self._producer.is_changing)
         )
 
-    def _begin_turn(self) -> None:
-        """Hand over what comes in this turn of the loop, and then wait for Kafka's answer to it.
+    def _hold(self) -> None:
+        """Wait for Kafka's answer to what was handed over before the next.
 
-        Kafka's client would keep it just as well, since it has one request under way at a time; but
-        until that is answered it asks over and over again whether it may send, and takes a core.
+        Kafka's client would keep it just as well, but in more and smaller requests: each costs
+        Kafka as much as dozens of events do.
         """
-        self._is_handing_over = True
-        asyncio.get_running_loop().call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        self._is_handing_over = False
-        if 0 < self.pending_bytes < _HELD_BYTES:
+        if self._holding is None and 0 < self.pending_bytes < _HELD_BYTES:
             loop = asyncio.get_running_loop()
             self._holding = loop.call_later(_HELD_SECONDS, self._hold_no_longer)
 
@@ -274,58 +285,67 @@ class Forwarder:
         if self._holding is not None:
             self._holding.cancel()
             self._holding = None
-            self._pump()
+            self._pump_soon()
 
-    def _take_turn(self, entry: Entry) -> None:
-        if not self._is_handing_over:
-            self._begin_turn()
-        self._current = entry
-        if self._hand_over(entry):
-            self._current = None
-            self.sent = entry.sequence
-
-    def _hand_over(self, entry: Entry) -> bool:
-        """Whether all of it is with Kafka now; if not, there is no more room."""
+    def _hand_over(self, entry: Entry, most: int) -> int:
+        """How many events Kafka was given: as many as may be, or less where there is no room."""
         is_journaled = entry.collector == self._journal.identity
         if is_journaled and entry.at == 0:
             self._under_way.add(entry.sequence)
             if self._arrived:
                 entry.skip |= self._arrived.pop(entry.sequence, _NONE)
         entry.pass_on()
-        producer, index = self._producer, entry.at
-        while index < entry.size:
-            if index in entry.skip:
-                self._settle(entry, index)
-                index = entry.at = index + 1
-                continue
-            if is_journaled and self.is_full:
-                self._note_room()
-                return False
-            record = entry.record(index)
-            size = len(record.value) + _HEADERS_SIZE
-            settled = partial(self._acknowledged, entry, index, size)
-            try:
-                producer.hand_over(*record, settled)
-            except LogError:
-                if not is_journaled:
-                    raise
-                self._note_room()
-                return False
-            self.pending_events += 1
+        first, end = entry.at, min(entry.size, entry.at + most)
+        self._give(entry, end, self._journaled_room if is_journaled else _UNBOUNDED)
+        if entry.at == entry.size:
+            self._all_given(entry)
+        return entry.at - first
+
+    @property
+    def _journaled_room(self) -> tuple[int, int]:
+        settings = self._settings
+        return (
+            settings.max_pending_events - self.pending_events,
+            settings.max_pending_bytes - self.pending_bytes,
+        )
+
+    def _give(self, entry: Entry, end: int, room: tuple[int, int]) -> None:
+        """Hand an entry's next events over, up to a place, or to where there is no more room."""
+        hand_over, acknowledged = self._producer.hand_over, self._acknowledged
+        fields, values, skip = entry.fields, entry.values, entry.skip
+        most, most_bytes = room
+        given = size = 0
+        try:
+            for index in range(entry.at, end):
+                if index in skip:
+                    self._settle(entry, index)
+                elif given >= most or size >= most_bytes:
+                    break
+                else:
+                    hand_over(*fields(index), acknowledged, entry, index)
+                    given += 1
+                    size += len(values[index]) + _HEADERS_SIZE
+                entry.at = index + 1
+        except LogError:
+            if room is _UNBOUNDED:
+                raise
+        finally:
+            self.pending_events += given
             self.pending_bytes += size
-            self._in_turn += is_journaled
-            index = entry.at = index + 1
-        self._note_room()
+            if room is not _UNBOUNDED:
+                self._in_turn += given
+            self._note_room()
+
+    def _all_given(self, entry: Entry) -> None:
         if entry.received:
             waited = (self._clock() - entry.received) * 1000
             entry.lane.sent_ms.record(waited, entry.size)
         if entry.size == 0:
             self._finish(entry)
-        return True
 
-    def _acknowledged(self, entry: Entry, index: int, size: int, outcome: Outcome) -> None:
+    def _acknowledged(self, entry: Entry, index: int, outcome: Outcome) -> None:
         self.pending_events -= 1
-        self.pending_bytes -= size
+        self.pending_bytes -= len(entry.values[index]) + _HEADERS_SIZE
         self._in_turn -= entry.collector == self._journal.identity
         if isinstance(outcome, NotTaken):
             self._not_taken(entry, index, outcome)
@@ -341,17 +361,15 @@ class Forwarder:
             if self.pending_events == 0:
                 self._hold_no_longer()
         elif self._current is not None or self._ready or self.sent < self._journal.last_durable:
-            self._pump()
+            self._pump_soon()
 
     def _try_alone(self, entry: Entry, index: int) -> None:
         """Hand an event over again, with nothing else in the journal's turn under way."""
         self._alone = entry, index
-        record = entry.record(index)
-        size = len(record.value) + _HEADERS_SIZE
         self.pending_events += 1
-        self.pending_bytes += size
+        self.pending_bytes += len(entry.values[index]) + _HEADERS_SIZE
         self._in_turn += entry.collector == self._journal.identity
-        self._producer.hand_over(*record, partial(self._acknowledged, entry, index, size))
+        self._producer.hand_over(*entry.record(index), self._acknowledged, entry, index)
 
     def _note_room(self) -> None:
         settings = self._settings
@@ -415,6 +433,33 @@ class Forwarder:
             self._finish(entry)
 
     def _finish(self, entry: Entry) -> None:
+        if not self._finished:
+            asyncio.get_running_loop().call_soon(self._finish_all)
+        self._finished.append(entry)
+
+    def _finish_all(self) -> None:
+        """Settle the entries that are done: together, since most come in groups."""
+        finished, self._finished = self._finished, []
+        now, wall = self._clock(), time.time_ns() // 1_000_000
+        journaled = []
+        for entry in finished:
+            self._count(entry, now)
+            entry.release()
+            if entry.collector == self._journal.identity:
+                journaled.append(entry.sequence)
+                self._under_way.discard(entry.sequence)
+                self._recent.logged(entry.sequence, wall, entry.deliveries)
+        before = self._journal.pending_bytes
+        self._journal.settle(*journaled)
+        self.drained.add(before - self._journal.pending_bytes)
+        for sequence in self._watched.keys() & journaled if self._watched else ():
+            self._watched.pop(sequence).set_result(None)
+        self._moved.set()
+        for entry in finished:
+            if entry.waits_for_log:
+                entry.resolve()
+
+    def _count(self, entry: Entry, now: float) -> None:
         lane, size, failed = entry.lane, entry.remaining, len(entry.failures)
         rejected = len(entry.rejections)
         if failed and rejected:
@@ -427,19 +472,7 @@ class Forwarder:
         if logged:
             lane.rate.add(logged)
             if entry.received:
-                lane.logged_ms.record((self._clock() - entry.received) * 1000, logged)
-        entry.release()
-        if entry.collector == self._journal.identity:
-            self._under_way.discard(entry.sequence)
-            before = self._journal.pending_bytes
-            self._journal.settle(entry.sequence)
-            self.drained.add(before - self._journal.pending_bytes)
-            self._recent.logged(entry.sequence, time.time_ns() // 1_000_000, entry.deliveries)
-            if entry.sequence in self._watched:
-                self._watched.pop(entry.sequence).set_result(None)
-        self._moved.set()
-        if entry.waits_for_log:
-            entry.resolve()
+                lane.logged_ms.record((now - entry.received) * 1000, logged)
 
     async def _read_back(self) -> None:
         """Make ready what comes next on disk, up to what is still in memory."""

@@ -276,6 +276,7 @@ async def _assemble(
         patience=FOREVER,
         buffered_records=max(100_000, 2 * collect.max_pending_events),
         buffered_bytes=max(128 << 20, 2 * collect.max_pending_bytes),
+        expects_bursts=True,
     )
     reports = Producer(settings.log, patience=_REPORT_SECONDS)
     dedup = await Dedup.open(app, settings.log, producer, collect.dedup_ids)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.collect.journal.disks import LosingDisk, segments
 from tests.collect.waiting import until
@@ -280,6 +280,7 @@ async def run(steps: list[tuple[Any, ...]]) -> None:
 
 
 @settings(max_examples=150)
+@example([("append", [(100, None)]), ("rot", 0, 0.5)])  # the newest entry of all is the damaged one
 @given(
     st.lists(st.one_of(append, append, settle, read, restart, fail, rot, crash, crash), max_size=12)
 )

@@ -20,7 +20,17 @@ from millstream.collect.journal.record import HEADER, bookmark_piece
 from millstream.collect.journal.recovery import Found, recover
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
-from millstream.collect.journal.writer import Group, Remove, Roll, State, Stop, Waiting, Writer
+from millstream.collect.journal.writer import (
+    GATHERED_BYTES,
+    Gathered,
+    Group,
+    Remove,
+    Roll,
+    State,
+    Stop,
+    Waiting,
+    Writer,
+)
 from millstream.errors import JournalBroken, JournalFull
 
 Durable = Callable[[JournalBroken | None], None]
@@ -69,6 +79,8 @@ class Journal:
         self._round = 0
         self._outstanding: deque[tuple[Durable, int]] = deque()
         self._waiting_bytes = 0
+        self._gathered: list[Waiting] = []  # in this turn of the loop; the writer has the others
+        self._gathered_bytes = 0
         self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
         self._is_rolling = False
         self._tried = asyncio.Event()
@@ -159,21 +171,30 @@ class Journal:
         self._next += 1
         self._outstanding.append((durable, size))
         self._waiting_bytes += size
-        self._writer.queue.put(Waiting(self._round, sequence, payload, bookmark))
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(Waiting(sequence, payload, bookmark))
+        self._gathered_bytes += size
+        if self._gathered_bytes >= GATHERED_BYTES:
+            self._hand_over()
         return sequence
 
-    def settle(self, sequence: int) -> None:
-        """Everything in this entry is in Kafka or in the failed store. Again is no error."""
-        if sequence > self.last_durable:
-            raise ValueError(f"entry {sequence} is not durable yet: it cannot be settled")
-        segment = self._segment_of(sequence)
-        if segment is None or (length := segment.settle(sequence)) < 0:
-            return
-        self.pending_entries -= 1
-        self.pending_bytes -= length
-        if sequence == self._settled + 1:
+    def settle(self, *sequences: int) -> None:
+        """Everything in these entries is in Kafka or in the failed store. Again is no error."""
+        swept = advanced = False
+        for sequence in sequences:
+            if sequence > self.last_durable:
+                raise ValueError(f"entry {sequence} is not durable yet: it cannot be settled")
+            segment = self._segment_of(sequence)
+            if segment is None or (length := segment.settle(sequence)) < 0:
+                continue
+            self.pending_entries -= 1
+            self.pending_bytes -= length
+            advanced = advanced or sequence == self._settled + 1
+            swept = swept or not (segment.unsettled or segment is self._segments[-1])
+        if advanced:
             self._advance()
-        if not segment.unsettled and segment is not self._segments[-1]:
+        if swept:
             self._sweep()
 
     async def read(self, after: int, most_bytes: int) -> list[tuple[int, bytes]]:
@@ -204,6 +225,7 @@ class Journal:
         if not self._closed:
             self._closed = True
             self.broken = self.broken or "it is closed"
+            self._hand_over()
             self._writer.queue.put(Stop())
             await asyncio.to_thread(self._writer.thread.join)
             await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
@@ -263,11 +285,18 @@ class Journal:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
+    def _hand_over(self) -> None:
+        if self._gathered:
+            group = Gathered(self._round, self._gathered, self._gathered_bytes)
+            self._gathered, self._gathered_bytes = [], 0
+            self._writer.queue.put(group)
+
     def _broken_error(self) -> JournalBroken:
         return JournalBroken(self.broken, remedy=self._remedy)
 
     def _fail_outstanding(self) -> None:
         failed, self._outstanding = self._outstanding, deque()
+        self._gathered, self._gathered_bytes = [], 0
         self._waiting_bytes = 0
         _tell([durable for durable, _ in failed], self._broken_error())
 

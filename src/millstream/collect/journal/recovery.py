@@ -149,6 +149,8 @@ class _Reading:
                     source, bookmark, _ = split_bookmark(record.payload)
                     found.bookmarks[source] = bookmark
             case Kind.SETTLED:
+                # The entries before it may be damaged: their sequences are not used again.
+                segment.skip_to(record.sequence + 1)
                 found.settled = max(found.settled, int.from_bytes(record.payload, "little"))
             case Kind.BEGIN:
                 begin = _decode(record)

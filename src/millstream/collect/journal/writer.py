@@ -1,7 +1,8 @@
 """The journal's own thread: takes what has come, writes it, syncs it, tells the loop once.
 
 There is no timer: while one group is being synced the next one gathers, so a lone entry goes to
-disk at once and many share a sync.
+disk at once and many share a sync. What comes in one turn of the loop is handed over as one: a
+thread that is woken up for each entry takes the interpreter from the loop each time.
 """
 
 from __future__ import annotations
@@ -26,16 +27,24 @@ from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.spare import FULL, Spare
 
 _GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
+GATHERED_BYTES = 1 << 20  # of entries, or one that is larger: what is handed over at once
 _logger = logging.getLogger(__name__)
 
 
 class Waiting(NamedTuple):
     """An entry on its way to disk."""
 
-    round: int  # counts the failures so far: what was handed in before one fails with it
     sequence: int
     payload: bytes
     bookmark: tuple[str, bytes] | None
+
+
+class Gathered(NamedTuple):
+    """Entries that came in one turn of the loop."""
+
+    round: int  # counts the failures so far: what was handed in before one fails with it
+    entries: list[Waiting]
+    size: int  # bytes
 
 
 class Remove(NamedTuple):
@@ -99,7 +108,7 @@ class Writer:
         call: Callable[..., object],
         listener: Listener,
     ) -> None:
-        self.queue: queue.SimpleQueue[Waiting | Remove | Roll | Stop] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Gathered | Remove | Roll | Stop] = queue.SimpleQueue()
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._retry_seconds = retry_seconds
@@ -158,10 +167,10 @@ class Writer:
         try:
             item = self.queue.get(timeout=patience)
             while True:
-                if isinstance(item, Waiting):
+                if isinstance(item, Gathered):
                     if item.round == self._round:
-                        entries.append(item)
-                        size += HEADER + len(item.payload)
+                        entries += item.entries
+                        size += item.size
                 elif isinstance(item, Remove):
                     self._removing.append(item.segment)
                 elif isinstance(item, Roll):
@@ -201,7 +210,7 @@ class Writer:
         pieces: list[bytes] = []
         offsets, lengths = array("Q"), array("I")
         bookmarks: dict[str, bytes] = {}
-        for _, sequence, payload, bookmark in entries:
+        for sequence, payload, bookmark in entries:
             if bookmark is None:
                 length = len(payload)
                 pieces += encode(mark, Kind.ENTRY, sequence, payload)
@@ -294,7 +303,7 @@ class Writer:
             self._disk.write(descriptor, data)
             self._disk.sync(descriptor)
             self._disk.sync_folder(self._folder)
-            most = (self._segment_bytes + _GROUP_BYTES) // HEADER + 1
+            most = (self._segment_bytes + _GROUP_BYTES + GATHERED_BYTES) // HEADER + 1
             identity = msgspec.structs.replace(
                 state.identity, reserved=state.last + most, newest=segment.number
             )
