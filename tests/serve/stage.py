@@ -203,7 +203,7 @@ async def _parse(parts: AsyncIterator[bytes]) -> AsyncIterator[Event]:
             if "data" in fields:
                 event = json.loads(fields["data"])
                 assert event["type"] == fields["event"]
-                assert event["position"] == fields["id"]
+                assert fields.get("id") == (None if event["type"] == "gap" else event["position"])
                 yield event
             fields = {}
 

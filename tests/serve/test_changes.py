@@ -89,7 +89,7 @@ async def test_a_poll_in_which_nothing_happens_ends_with_the_position(
     assert answer == {"position": first["position"], "watermark": None, "changes": []}
 
 
-async def test_a_poll_from_another_epoch_gets_a_gap_and_the_rows(
+async def test_from_another_epoch_a_client_gets_a_gap_and_the_rows(
     http: httpx.AsyncClient, pipeline: Pipeline, server: Server
 ) -> None:
     pipeline.count("Rome", 1)
@@ -97,6 +97,9 @@ async def test_a_poll_from_another_epoch_gets_a_gap_and_the_rows(
     answer = (await http.get("/v1/views/by_city/changes", params={"after": "other:0=3"})).json()
     assert answer["gap"]["asked"] == "other:0=3"
     assert answer["rows"][0]["row"]["n"] == 1
+    other = {"Last-Event-ID": "other:0=3"}
+    async with events(http, "/v1/views/by_city/changes", other) as stream:
+        assert [(await following(stream))["type"] for _ in range(2)] == ["gap", "snapshot"]
 
 
 async def test_a_poll_gives_every_large_event_that_memory_has_no_longer(
@@ -115,7 +118,7 @@ async def test_a_poll_gives_every_large_event_that_memory_has_no_longer(
                 assert page["changes"], "it ended early"
                 found += [change["row"]["id"] for change in page["changes"]]
                 asked["after"] = page["position"]
-    assert found == list(range(150))
+    assert sorted(found) == list(range(150)), "each once; Kafka may have retried a batch"
 
 
 async def _beginning(url: str) -> str:

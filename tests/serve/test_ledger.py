@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -141,6 +142,13 @@ async def test_every_transport_gives_the_same_entries_and_none_that_is_not_commi
         assert in_order([message["row"] for message in messages[1:]]) == expected(books)
     raw = (await http.get(LEDGER, params={"wait": "0"})).text
     assert '"n":12345678901234567890.01' in raw, "to the last digit"
+    command = ["tail", "per_minute", "--ledger", "--json", "--url", server.url, "-n", "7"]
+    tail = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "millstream", *command), stdout=subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(tail.communicate(), SECONDS)
+    assert b'"n":12345678901234567890.01' in out
+    assert in_order([json.loads(line)["row"] for line in out.splitlines()]) == expected(books)
     newest = (await http.get(LEDGER, params={"limit": "2"})).json()
     assert {row["row"]["id"] for row in newest["rows"]} == {"005", "006"}
 

@@ -137,9 +137,11 @@ class EventFrame:
 
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
         name, place = kind.encode(), position.encode()
-        return b'event: %b\nid: %b\ndata: {"type":"%b","position":"%b",%b}\n\n' % (
+        # Who loses the connection between a gap and its snapshot must be told of the gap again.
+        identity = b"" if kind == "gap" else b"id: %b\n" % place
+        return b'event: %b\n%bdata: {"type":"%b","position":"%b",%b}\n\n' % (
             name,
-            place,
+            identity,
             name,
             place,
             fields,
