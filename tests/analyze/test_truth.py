@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -156,11 +156,13 @@ class Run:
         tier.start(self.app)
 
     def restart(self) -> None:
+        self._await_work()
         self.tier.stop()
         self.tier.start(self.app)
 
     def change(self) -> None:
         """The pipeline is another one from now on."""
+        self._await_work()
         self.tier.stop()
         self.factor += 1
         self.app = self._pipeline(PIPELINE.format(factor=self.factor))
@@ -168,6 +170,7 @@ class Run:
 
     def rebuild(self) -> None:
         view = self._rng.choice(["per_minute", "overlapping", "told"])
+        self._wait(lambda: view in self.watcher.seen)
         bootstrap = f"--set=log.bootstrap={self.log.bootstrap}"
         command = ["rebuild", view, "--app", self.app.name, bootstrap, "--yes", "--json"]
         self._rebuilding.append(threading.Thread(target=invoke, args=(command,), daemon=True))
@@ -177,12 +180,28 @@ class Run:
         """Long enough for rows to be called final."""
         self.await_truth()
 
+    def _await_work(self) -> None:
+        """A process that is killed before it has begun proves nothing; anywhere after that."""
+        if KILL:
+            begun = self._reports()
+            self._wait(lambda: self._reports() > begun)
+            time.sleep(5 * self._rng.random())
+
+    def _reports(self) -> int:
+        return sum(end for _, end in bounds(self.log, audit_topic(self.app.name)).values())
+
+    def _wait(self, condition: Callable[[], bool], seconds: float = 180.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not so after {seconds:g} s"
+            time.sleep(0.1)
+
     def end_rebuilding(self) -> None:
         for each in self._rebuilding:
-            each.join(120)
+            each.join(180)
             assert not each.is_alive(), f"a rebuild does not end: {self.told()}"
 
-    def await_truth(self, seconds: float = 120.0) -> None:
+    def await_truth(self, seconds: float = 240.0) -> None:
         deadline = time.monotonic() + seconds
         while differences := list(self.differences()):
             assert time.monotonic() < deadline, "\n".join([*differences[:20], str(self.told())])
@@ -250,7 +269,7 @@ def drawn_events(seed: int) -> list[Judged]:
     return list(judge(sendings))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_whatever_happens_views_ledgers_and_late_topic_tell_the_truth(
     tier: Tier, pipeline: Load, spark: SparkSession
 ) -> None:
