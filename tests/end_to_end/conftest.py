@@ -1,6 +1,6 @@
 """Whole systems for tests: `millstream run` with all its processes, on free ports and its own home.
 
-    system          one for the whole session, with the pipeline below; do not kill its parts
+    system          one for each module, with the pipeline below; do not kill its parts
     start_system    a context manager that starts another one: for crash tests, or another pipeline
 
 A module that needs its own pipeline starts it once:
@@ -225,7 +225,7 @@ def start_system(tmp_path_factory: pytest.TempPathFactory) -> StartSystem:
     return start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: at rest it takes a tenth of the machine
 def system(start_system: StartSystem) -> Iterator[System]:
     with start_system() as running:
         yield running
