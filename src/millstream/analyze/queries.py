@@ -116,10 +116,10 @@ class Queries:
         kept = self._kept[view]
         if kept.state != "running" or kept.running is None or kept.checkpoint is None:
             return
-        plan = kept.query.plan
         streams = {stream_topic(self._app.name, each) for each in self._app.streams}
         kept.turn = Turn(
-            *(plan, tuple(streams & set(plan.reads)), kept.running, kept.checkpoint, kept.notes),
+            *(kept.query, tuple(streams & set(kept.query.plan.reads)), kept.running),
+            *(kept.checkpoint, kept.notes),
             *(self._settings.log, share),
         )
         kept.running, kept.state = None, "starting"

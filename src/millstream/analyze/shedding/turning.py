@@ -3,7 +3,7 @@
 What it may have written already must stay as it is. So the place lies behind all that it can have
 read: in micro-batches the end of the newest batch that it set out for, which it repeats if it was
 not committed; in real-time mode, where nothing tells how far a running batch has come, the log's
-end once the query has ended.
+end once the query and the last of its tasks have ended.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import time
 from pathlib import Path
 
 import msgspec
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.notes import Notes, write_notes
-from millstream.analyze.plan import ViewPlan
+from millstream.analyze.planner import Query
 from millstream.analyze.progress import set_out
 from millstream.analyze.shedding.ranges import Range, turn
+from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 
+_TASKS_END = 30.0  # seconds
 Held = dict[str, dict[int, tuple[int, int]]]  # topic → partition → oldest, end
 
 
@@ -30,7 +33,7 @@ class Turn(threading.Thread):
 
     def __init__(
         self,
-        plan: ViewPlan,
+        query: Query,
         streams: tuple[str, ...],
         running: StreamingQuery,
         checkpoint: Path,
@@ -38,8 +41,9 @@ class Turn(threading.Thread):
         log: LogSettings,
         share: int,
     ) -> None:
-        super().__init__(name=f"turn {plan.name}", daemon=True)
-        self._plan, self._streams, self._running = plan, streams, running
+        super().__init__(name=f"turn {query.view.name}", daemon=True)
+        self._plan, self._spark = query.plan, query.rows.sparkSession
+        self._streams, self._running = streams, running
         self._checkpoint, self._log, self.share = checkpoint, log, share
         self.notes = notes
         self.error: Exception | None = None
@@ -48,6 +52,8 @@ class Turn(threading.Thread):
     def run(self) -> None:
         try:
             self._running.stop()
+            if self._plan.mode == "real_time":
+                _await_tasks(self._spark, self._running)
             held = {topic: bounds(self._log, topic) for topic in self._streams}
             self._note(held)
         except Exception as error:  # the query is started again, with the share that it had
@@ -76,6 +82,21 @@ class Turn(threading.Thread):
             }
             for topic, partitions in held.items()
         }
+
+
+def _await_tasks(spark: SparkSession, query: StreamingQuery) -> None:
+    """Wait for the tasks of a query that was stopped: until they have ended, they may read on."""
+    tracker, deadline = spark.sparkContext.statusTracker(), time.monotonic() + _TASKS_END
+    stages = {
+        stage
+        for job in tracker.getJobIdsForGroup(str(query.runId))
+        if (info := tracker.getJobInfo(job)) is not None
+        for stage in info.stageIds
+    }
+    while any((at := tracker.getStageInfo(each)) and at.numActiveTasks for each in stages):
+        if time.monotonic() > deadline:
+            raise ViewFailed(f"its tasks have not ended within {_TASKS_END:g} s")
+        time.sleep(0.05)
 
 
 def _still_held(ranges: tuple[Range, ...], held: Held) -> tuple[list[Range], int]:
