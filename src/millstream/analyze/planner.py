@@ -61,6 +61,7 @@ class _Reading:
     headers: bool = False
     slack: timedelta | None = None  # None: there is no window
     time: Time = "event"
+    in_pieces: bool = False  # a batch takes so many events at once, and no more
 
 
 _PLAINLY = _Reading()
@@ -146,8 +147,8 @@ class Planner:
         frame = self._build(view)
         traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
-        if traced.window is not None and traced.window.time is not None:
-            frame = self._build(view, self._reading(traced.window, decision))
+        if (reading := self._reading(view, traced.window, decision)) != _PLAINLY:
+            frame = self._build(view, reading)
             traced = follow(view, frame)
         if traced.counted is not None:
             self._check_count(view, traced, decision)
@@ -221,10 +222,22 @@ class Planner:
                     " group by, or set log.partitions to 1",
                 )
 
-    def _reading(self, window: Grouped, decision: _Decision) -> _Reading:
+    def _reading(self, view: View, window: Grouped | None, decision: _Decision) -> _Reading:
         """How to read for a window: with what tells who is late, and patience for the state."""
-        assert window.time is not None
-        return _Reading(window.time == "event", self._slack(decision), window.time)
+        time = None if window is None else window.time
+        pieces = decision.mode == "micro_batch" and not self._may_overtake(view, time)
+        if time is None:
+            return _Reading(in_pieces=pieces)
+        return _Reading(time == "event", self._slack(decision), time, pieces)
+
+    def _may_overtake(self, view: View, time: Time | None) -> bool:
+        """Whether a piece of what is behind may hold one partition's newer events beside another's
+        older ones: Spark's watermark would then go with the newer, and the older be left out."""
+        return any(
+            self._partitions(stream_topic(self._app.name, name)) > 1
+            for name in _streams(self._app, view)
+            if time == "stream" or self._app.streams[name].event_time
+        )
 
     def _slack(self, decision: _Decision) -> timedelta:
         # Rows that come only when they are final must not wait for longer than they have to.
@@ -258,6 +271,7 @@ class Planner:
         if view.reads.get(name) == "reference":
             return tables.reference(self._spark, upstream, topic, options)
         if upstream.plan.lineage == "revision":
+            options = {**self._pieces(reading), **options}
             return tables.changes(records(self._spark, topic, options), upstream)
         # Rows that are made from one event each are made again rather than read back from the log,
         # where a crash may have repeated them.
@@ -266,10 +280,15 @@ class Planner:
     def _stream(self, name: str, reading: _Reading) -> DataFrame:
         if (name, reading) not in self._streams:
             topic, stream = stream_topic(self._app.name, name), self._app.streams[name]
-            source = records(self._spark, topic, self._options, headers=reading.headers)
+            options = {**self._pieces(reading), **self._options}
+            source = records(self._spark, topic, options, headers=reading.headers)
             slack = timedelta() if reading.slack is None else reading.slack + stream.ahead
             self._streams[name, reading] = events(source, stream, slack=slack, time=reading.time)
         return self._streams[name, reading]
+
+    def _pieces(self, reading: _Reading) -> dict[str, str]:
+        most = self._settings.analyze.batch_events
+        return {"maxOffsetsPerTrigger": str(most)} if reading.in_pieces else {}
 
     def _topics(self, view: View) -> tuple[str, ...]:
         topics: dict[str, None] = {}
