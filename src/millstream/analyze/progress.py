@@ -37,6 +37,16 @@ def read_so_far(checkpoint: Path) -> Read:
     return Read(_offsets(text), committed_at)
 
 
+def first_offsets(checkpoint: Path) -> Read:
+    """Where a query began that has committed nothing yet; nothing if it has not begun."""
+    try:
+        files = [source / "0" for source in (checkpoint / "sources").iterdir() if source.is_dir()]
+        lines = ["", "", *(file.read_text().rpartition("\n")[2] for file in files if file.exists())]
+        return Read(_offsets("\n".join(lines)), 0)
+    except (FileNotFoundError, NotADirectoryError):
+        return NOTHING
+
+
 def _offsets(text: str) -> dict[str, dict[str, int]]:
     # A version, a line of metadata, then a line of offsets for each source, `-` if it had none.
     offsets: dict[str, dict[str, int]] = {}
