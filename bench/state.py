@@ -1,14 +1,15 @@
 """State that is bigger than memory: `python -m bench.state`.
 
 So many keys, each in one event, go through a grouped view whose Spark has a small heap and a small
-budget for state. Prints how many keys a second it took, and the most memory that the JVM had; every
-key must be in the checkpoint at the end.
+budget for state. Prints how many keys a second it took, the JVM's processor time for each, and the
+most memory that it had; every key must be in the checkpoint at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -77,11 +78,17 @@ def megabytes(pid: int, what: str) -> int:
     return 0
 
 
+def processor_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(settings: Settings, app: App, home: Path, keys: int) -> None:
     with session(settings.analyze, home) as spark:
         pid, queries = java_process(spark), Queries(spark, app, settings, home / "checkpoints")
         queries.keep(Planner(spark, app, settings).queries())
         topic, begun, told = stream_topic(app.name, "events"), time.monotonic(), 0.0
+        load, before = os.getloadavg()[0], processor_seconds(pid)
         while (read := _read(queries, topic)) < keys:
             queries.tick()
             time.sleep(0.25)
@@ -92,12 +99,14 @@ def measure(settings: Settings, app: App, home: Path, keys: int) -> None:
                     flush=True,
                 )
         took, peak = time.monotonic() - begun, megabytes(pid, "VmHWM")
+        work = 1e6 * (processor_seconds(pid) - before) / keys
         queries.stop(patience=30)
         checkpoint = find_checkpoint(home / "checkpoints", "by_key")
         held = read_state(spark, checkpoint, "by_key", limit=1).operators[0].keys
     disk = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) >> 20
     print(
-        f"{held:,} keys in {took:.0f} s, {keys / took:,.0f} keys/s; the JVM's memory "
+        f"{held:,} keys in {took:.0f} s, {keys / took:,.0f} keys/s, {work:.0f} µs of processor "
+        f"each (load average {load:.1f} before, {os.getloadavg()[0]:.1f} after); the JVM's memory "
         f"{peak} MB at most (heap {settings.analyze.driver_memory}, "
         f"state {settings.analyze.state_memory}); checkpoint {disk} MB"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from datetime import timedelta
 from pathlib import Path
@@ -300,3 +302,23 @@ def test_a_file_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) ->
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+@pytest.mark.parametrize("call", ["F.col('id') > 10", "F.lit(1)", "F.window('at', '1 hour')"])
+def test_a_call_of_spark_outside_of_a_function_is_told_with_what_to_do(
+    tmp_path: Path, call: str
+) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(f"from pyspark.sql import functions as F\n\nlarge = {call}\n")
+    # In a process of its own: in this one there may be a session.
+    reading = (
+        "import sys; from pathlib import Path; from millstream.load import load\n"
+        "try: load(Path(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", reading, str(file)], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.startswith("PipelineError ")
+    assert f"{file}:3: Spark's functions can't be called here" in told
+    assert "move the call into a view's function" in told

@@ -82,23 +82,32 @@ def _execute(source: str, path: Path) -> ModuleType:
 
 
 def _failure(error: BaseException, path: Path) -> PipelineError:
+    stack = traceback.extract_tb(error.__traceback__)
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path) or _is_beside(frame.filename, path)
+        frame for frame in stack if frame.filename == str(path) or _is_beside(frame.filename, path)
     ]
+    text = str(error).strip()
+    problem = f"{type(error).__name__}: {text}" if text else type(error).__name__
     remedy = "correct the line"
     if isinstance(error, ModuleNotFoundError):
         remedy = f"correct the name, or install the package that has {error.name!r}"
     elif isinstance(error, SystemExit):
         remedy = "a pipeline only declares; leave the exit out"
-    text = str(error).strip()
+    elif _lacks_spark(error, stack):
+        problem = "Spark's functions can't be called here: a pipeline is read before Spark starts"
+        remedy = "move the call into a view's function, or into a function that it calls"
     return PipelineError(
-        f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        problem,
         remedy=remedy,
         file=frames[-1].filename if frames else path,
         line=(frames[-1].lineno or 0) if frames else 0,
     )
+
+
+def _lacks_spark(error: BaseException, stack: traceback.StackSummary) -> bool:
+    """Whether pyspark was asked for what it needs a session for: an expression, say."""
+    inside = bool(stack) and "pyspark" in Path(stack[-1].filename).parts
+    return inside and (isinstance(error, AssertionError) or "_NOT_EXISTS]" in str(error))
 
 
 def _is_beside(file: str, path: Path) -> bool:

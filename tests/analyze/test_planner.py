@@ -98,6 +98,29 @@ app.view("slow", sql="SELECT city FROM a", mode="micro_batch")
     assert slots == {"filtered": 4, "counted": 5, "both": 9, "slow": 1}
 
 
+def test_micro_batches_catch_up_in_pieces_where_no_partition_can_overtake(planned: Any) -> None:
+    body = f"""{STREAMS}
+app.stream("timed", schema="city STRING, at TIMESTAMP", event_time="at")
+app.stream("plain", schema="city STRING")
+COUNT = "SELECT city, count(*) AS n FROM"
+app.view("live", key=["city"], sql=f"{{COUNT}} a GROUP BY city")
+app.view("batches", key=["city"], sql=f"{{COUNT}} plain GROUP BY city", mode="micro_batch")
+app.view("hourly", key=["window"], mode="micro_batch",
+         sql="SELECT window(at, '1 hour') AS window, count(*) AS n FROM timed GROUP BY 1")
+"""
+
+    def in_pieces(partitions: int) -> list[str]:
+        settings = {"log": {"partitions": partitions}, "analyze": {"batch_events": 77}}
+        plans = {
+            name: query.rows._jdf.queryExecution().analyzed().toString()
+            for name, query in planned(body, **settings).items()
+        }
+        return [name for name, plan in plans.items() if "maxoffsetspertrigger=77" in plan.lower()]
+
+    assert in_pieces(partitions=1) == ["batches", "hourly"]
+    assert in_pieces(partitions=2) == ["batches"]
+
+
 def test_too_few_slots_are_an_error_with_the_sum(spark: SparkSession) -> None:
     check_slots(spark, 24)
     with pytest.raises(MachineError, match="need 25 task slots at once, but Spark has 24"):

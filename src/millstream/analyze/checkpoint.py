@@ -54,7 +54,6 @@ def prepare(app: App, log: LogSettings, plan: ViewPlan, checkpoints: Path) -> Pa
     reads = {topic: ids[topic] for topic in plan.reads}
     found = _read(marker)
     if found == _Marker(plan.generation, reads, ids[plan.written]) and here.is_dir():
-        _clear_unless_begun(here)
         return here
     if folder.exists():
         shutil.rmtree(folder)
@@ -100,13 +99,21 @@ def forget(checkpoints: Path, view: str, but: Iterable[str] = ()) -> None:
             shutil.rmtree(folder)
 
 
-def _clear_unless_begun(checkpoint: Path) -> None:
-    # Killed before its first batch was noted down, a query leaves halves of files behind, beside
-    # which Spark refuses to begin. Nothing in there counts before that batch's offsets do.
+def clear_unless_begun(checkpoint: Path) -> None:
+    """Let a query begin anew that was killed before its first batch was noted down.
+
+    It leaves halves of files behind, beside which Spark refuses to begin. Nothing in there counts
+    before that batch's offsets do.
+    """
     offsets = checkpoint / "offsets"
     if not offsets.is_dir() or not any(entry.name.isdigit() for entry in offsets.iterdir()):
-        shutil.rmtree(checkpoint)
-        checkpoint.mkdir()
+        clear(checkpoint)
+
+
+def clear(checkpoint: Path) -> None:
+    """Let the query begin anew, with the oldest events that there are."""
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
 
 
 def _read(marker: Path) -> _Marker | None:

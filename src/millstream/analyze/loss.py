@@ -1,22 +1,33 @@
-"""Events that the log's retention took before a query came to them: which, exactly."""
+"""Events that the log's retention took before a query came to them: which, exactly.
+
+A query that comes to a place where they were ends; its start looks for them, as every start does.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from millstream.analyze.progress import Read
 from millstream.audit import Lost
 
+_OF_LOSS = re.compile(r"KAFKA_DATA_LOSS|data may have been lost|OffsetOutOfRangeException")
+
 Bounds = Mapping[str, Mapping[int, tuple[int, int]]]  # topic → partition → oldest, end
+
+
+def is_of_loss(text: str) -> bool:
+    """Whether a query ended because the log has no more what it was about to read."""
+    return bool(_OF_LOSS.search(text))
 
 
 def find_lost(read: Read, held: Bounds, now: int) -> Iterator[Lost]:
     """What lies between where a query left off and what the topics still hold."""
     for topic, partitions in read.offsets.items():
         for partition, (oldest, _) in held.get(topic, {}).items():
-            following = partitions.get(str(partition), oldest)
+            following = partitions.get(str(partition), 0)  # one that came later was empty first
             if following < oldest:
                 yield Lost(topic, partition, following, oldest, now)
 
@@ -34,8 +45,8 @@ def add_lost(known: Iterable[Lost], found: Iterable[Lost]) -> tuple[Lost, ...]:
 def skip_lost(checkpoint: Path, lost: Iterable[Lost]) -> None:
     """Let the query go on behind what is lost.
 
-    Spark's micro-batches step over it by themselves, but a real-time query asks for it for ever. So
-    the batches from the newest committed one on are said to have read as far as what is lost.
+    Spark asks for it for ever. So the batches from the newest committed one on are said to have
+    read as far as what is lost.
     """
     oldest: dict[str, dict[str, int]] = {}
     for each in lost:

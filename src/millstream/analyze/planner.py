@@ -66,6 +66,10 @@ class _Reading:
     weighs: bool = False
     at_once: int | None = None  # records in one batch, at most; None: all that there are
 
+    @property
+    def bound(self) -> dict[str, str]:
+        return {} if self.at_once is None else {"maxOffsetsPerTrigger": str(self.at_once)}
+
 
 _PLAINLY = _Reading()
 
@@ -148,14 +152,10 @@ class Planner:
 
     def _query(self, view: View) -> Query:
         first = _PLAINLY if view.shed is None else _Reading(headers=True, weighs=True)
-        frame, reading = self._build(view, first), first
+        frame = self._build(view, first)
         traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
-        if view.sheds_after is not None and decision.mode == "micro_batch":
-            reading = replace(reading, at_once=_AT_ONCE)
-        if traced.window is not None and traced.window.time is not None:
-            reading = self._reading(reading, traced.window, decision)
-        if reading != first:
+        if (reading := self._reading(view, first, traced.window, decision)) != first:
             frame = self._build(view, reading)
             traced = follow(view, frame)
         if traced.counted is not None:
@@ -232,11 +232,31 @@ class Planner:
                     " group by, or set log.partitions to 1",
                 )
 
-    def _reading(self, plain: _Reading, window: Grouped, decision: _Decision) -> _Reading:
+    def _reading(
+        self, view: View, plain: _Reading, window: Grouped | None, decision: _Decision
+    ) -> _Reading:
         """How to read for a window: with what tells who is late, and patience for the state."""
-        assert window.time is not None
-        headers = plain.headers or window.time == "event"
-        return replace(plain, headers=headers, slack=self._slack(decision), time=window.time)
+        time = None if window is None else window.time
+        reading = replace(plain, at_once=self._at_once(view, time, decision))
+        if time is None:
+            return reading
+        headers = plain.headers or time == "event"
+        return replace(reading, headers=headers, slack=self._slack(decision), time=time)
+
+    def _at_once(self, view: View, time: Time | None, decision: _Decision) -> int | None:
+        if decision.mode != "micro_batch" or self._may_overtake(view, time):
+            return None
+        most = self._settings.analyze.batch_events
+        return most if view.sheds_after is None else min(most, _AT_ONCE)
+
+    def _may_overtake(self, view: View, time: Time | None) -> bool:
+        """Whether a piece of what is behind may hold one partition's newer events beside another's
+        older ones: Spark's watermark would then go with the newer, and the older be left out."""
+        return any(
+            self._partitions(stream_topic(self._app.name, name)) > 1
+            for name in _streams(self._app, view)
+            if time == "stream" or self._app.streams[name].event_time
+        )
 
     def _slack(self, decision: _Decision) -> timedelta:
         # Rows that come only when they are final must not wait for longer than they have to.
@@ -276,6 +296,7 @@ class Planner:
         if view.reads.get(name) == "reference":
             return tables.reference(self._spark, upstream, topic, options)
         if upstream.plan.lineage == "revision":
+            options = {**reading.bound, **options}
             return tables.changes(records(self._spark, topic, options), upstream)
         # Rows that are made from one event each are made again rather than read back from the log,
         # where a crash may have repeated them.
@@ -284,9 +305,7 @@ class Planner:
     def _stream(self, name: str, reading: _Reading) -> DataFrame:
         if (name, reading) not in self._streams:
             topic, stream = stream_topic(self._app.name, name), self._app.streams[name]
-            options = self._options
-            if reading.at_once is not None:
-                options = {"maxOffsetsPerTrigger": str(reading.at_once), **options}
+            options = {**reading.bound, **self._options}
             source = records(self._spark, topic, options, headers=reading.headers)
             slack = timedelta() if reading.slack is None else reading.slack + stream.ahead
             self._streams[name, reading] = events(

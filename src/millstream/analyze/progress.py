@@ -38,6 +38,16 @@ def read_so_far(checkpoint: Path) -> Read:
     return Read(_offsets(text), committed_at)
 
 
+def first_offsets(checkpoint: Path) -> Read:
+    """Where a query began that has committed nothing yet; nothing if it has not begun."""
+    try:
+        files = [source / "0" for source in (checkpoint / "sources").iterdir() if source.is_dir()]
+        lines = ["", "", *(file.read_text().rpartition("\n")[2] for file in files if file.exists())]
+        return Read(_offsets("\n".join(lines)), 0)
+    except (FileNotFoundError, NotADirectoryError):
+        return NOTHING
+
+
 def set_out(checkpoint: Path) -> dict[str, dict[str, int]]:
     """Up to where the newest batch of micro-batches reads, be it committed, under way or ended."""
     try:

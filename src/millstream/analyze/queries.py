@@ -20,13 +20,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.aside import Aside
 from millstream.analyze.catalyst import named
-from millstream.analyze.checkpoint import folder_of, prepare
+from millstream.analyze.checkpoint import clear, clear_unless_begun, folder_of, prepare
 from millstream.analyze.damage import Damaged, blame_state, check_checkpoint
-from millstream.analyze.loss import add_lost, find_lost, skip_lost
+from millstream.analyze.loss import add_lost, find_lost, is_of_loss, skip_lost
 from millstream.analyze.notes import Notes, as_noted, read_notes, write_notes
 from millstream.analyze.planner import Query, kafka_options
 from millstream.analyze.poison import is_of_data, reason_of
-from millstream.analyze.progress import NOTHING, dropped_by_watermark, read_so_far
+from millstream.analyze.progress import (
+    NOTHING,
+    dropped_by_watermark,
+    first_offsets,
+    read_so_far,
+)
 from millstream.analyze.reader import POSITION
 from millstream.analyze.realtime import condense
 from millstream.analyze.search import Search
@@ -218,6 +223,12 @@ class Queries:
 
     def _ended(self, kept: _Kept, text: str) -> None:
         """A query ended by itself: start it again, after a look at what it failed on."""
+        lost = sum(map(len, kept.notes.lost))
+        if is_of_loss(text) and lost != kept.lost:
+            # Its start says what is lost. Not later, because the slower it is, the more that is.
+            kept.running, kept.state, kept.due, kept.lost = None, "restarting", 0.0, lost
+            kept.restarts += 1
+            return
         self._failed(kept, blame_state(kept.name, text) or _why(text))
         if kept.checkpoint is not None and is_of_data(text):
             kept.search = Search(kept.query, self._app, self._settings.log, kept.checkpoint)
@@ -296,6 +307,7 @@ class _Kept:
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None  # the folder that it was started from
         self.notes = Notes()
+        self.lost = -1  # events that were known to be lost when it last ended over such
         self.state: State = "starting"
         self.failures = 0  # in a row
         self.restarts = 0
@@ -339,6 +351,7 @@ class _Start(threading.Thread):
             self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
             self.notes = read_notes(self.checkpoint)
             self._mind_losses(self.checkpoint)
+            clear_unless_begun(self.checkpoint)
             aside = Aside(self._app, log, plan.name, plan.generation)
             aside.put(self.notes.broken)  # what a crash may have kept from it
             rest = replace(self._query, rows=as_noted(self._query.rows, self._ahead()))
@@ -357,6 +370,8 @@ class _Start(threading.Thread):
     def _mind_losses(self, checkpoint: Path) -> None:
         """Note what retention took since the query left off; ViewFailed if it shall stop then."""
         read, known = read_so_far(checkpoint), self.notes.lost
+        if not (has_committed := bool(read.at)):
+            read = first_offsets(checkpoint)
         held = {topic: bounds(self._settings.log, topic) for topic in read.offsets}
         found = list(find_lost(read, held, time.time_ns() // 1_000_000))
         lost = add_lost(known, found)
@@ -371,8 +386,10 @@ class _Start(threading.Thread):
         if new:
             self.notes = msgspec.structs.replace(self.notes, lost=lost)
             write_notes(checkpoint, self.notes)
-        if found:
+        if found and has_committed:
             skip_lost(checkpoint, found)
+        elif found:
+            clear(checkpoint)
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:

@@ -45,8 +45,9 @@ def records(
         reader.option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("includeHeaders", str(headers).lower())
-        # What retention has taken is gone: a query that refuses to go on would not bring it back.
-        .option("failOnDataLoss", "false")
+        # Spark would step over what retention has taken without a word. So the query ends, and
+        # its next start, a moment later, says what is gone and goes on behind it.
+        .option("failOnDataLoss", "true")
         .load()
     )
 

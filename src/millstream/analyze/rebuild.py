@@ -57,7 +57,6 @@ from millstream.settings import Settings
 from millstream.trigger import When
 
 _LOGGER = logging.getLogger("millstream.analyze")
-_BATCH = 200_000  # records that a replay reads at once: each batch is a step of its progress
 _OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}  # where nothing is that new
 _SETTLED = 2.0  # seconds after which a query that runs has taken in what came while it started
 _LOOK_EVERY = 0.5  # seconds between two looks at whether one can take over: that asks Kafka
@@ -168,7 +167,9 @@ class Rebuilds:
         topics |= {name: self._next_topic(name) for name in wanted}
         start = {} if since is None else {"startingTimestamp": str(since), **_OR_LATEST}
         runs = self._plan(wanted, topics, start)
-        replays = self._plan(wanted, topics, {**start, "maxOffsetsPerTrigger": str(_BATCH)})
+        # Each batch is a step of its progress.
+        most = {"maxOffsetsPerTrigger": str(self._settings.analyze.batch_events)}
+        replays = self._plan(wanted, topics, {**start, **most})
         slots = sum(runs[name].plan.slots for name in wanted)
         self._check_slots(slots)
         for name in wanted:

@@ -24,6 +24,12 @@ class AnalyzeSettings(BaseModel):
     shuffle_partitions: int = Field(
         1, ge=1, description="Tasks over which a query's groups are spread; each takes a slot."
     )
+    batch_events: int = Field(
+        200_000,
+        ge=1,
+        description="Events that a micro-batch takes at most of each input: what is behind catches "
+        "up in pieces, which bounds memory and what a restart repeats.",
+    )
     drift_sample: int = Field(
         200,
         ge=0,
