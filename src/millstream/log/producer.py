@@ -68,7 +68,7 @@ class Producer:
         buffered_bytes: int = _BUFFERED_BYTES,
         expects_bursts: bool = False,
     ) -> None:
-        """With `expects_bursts`, many records at once cost half as much; one alone is as quick."""
+        """With `expects_bursts`, many records at once share requests; one alone leaves at once."""
         self._loop = loop or asyncio.get_running_loop()
         config = client_config(
             log,
