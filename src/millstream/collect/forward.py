@@ -274,8 +274,8 @@ class Forwarder:
     def _hold(self) -> None:
         """Wait for Kafka's answer to what was handed over before the next.
 
-        Kafka's client would keep it just as well, but in more and smaller requests: each costs
-        Kafka as much as dozens of events do.
+        Kafka's client would keep it just as well, but send it in more and smaller requests, and
+        each of them costs Kafka something.
         """
         if self._holding is None and 0 < self.pending_bytes < _HELD_BYTES:
             loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ _MANY = 16  # records that are settled together: from so many on, the loop asks 
 _ASK_SECONDS = 0.001
 _QUICK = {"linger.ms": 0, "max.in.flight.requests.per.connection": 1}
 _BULK = {"linger.ms": 1}
-_CHANGE_SECONDS = 0.05
+_CHANGE_SECONDS = 0.2  # several answers of a slow Kafka
 _QUIET_ASKS = 100  # without an answer: the thread waits again
 
 
@@ -68,7 +68,7 @@ class Producer:
         buffered_bytes: int = _BUFFERED_BYTES,
         expects_bursts: bool = False,
     ) -> None:
-        """With `expects_bursts`, many records at once cost half as much; one alone is as quick."""
+        """With `expects_bursts`, many records at once share requests; one alone leaves at once."""
         self._loop = loop or asyncio.get_running_loop()
         config = client_config(
             log,
