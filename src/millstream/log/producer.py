@@ -131,9 +131,8 @@ class Producer:
         *arguments: object,
     ) -> None:
         """As `send`, without a future's cost: `settled(*arguments, outcome)`, in the loop."""
-        if self._is_to_change and not len(self._kafka):
-            self._kafka = self._bulk if self._asking else self._quick
-            self._is_to_change = False
+        if self._is_to_change:
+            self._change_if_idle()
         try:
             self._kafka.produce(
                 topic,
@@ -202,11 +201,17 @@ class Producer:
             self._loop.call_later(_ASK_SECONDS, self._ask)
         else:
             self._change_to(self._quick)
+            self._change_if_idle()  # or the thread would wait for the other's answers
             self._may_wait.set()
 
     def _change_to(self, client: KafkaProducer) -> None:
         self._is_to_change = self._kafka is not client
         self._change_until = self._loop.time() + _CHANGE_SECONDS
+
+    def _change_if_idle(self) -> None:
+        if self._is_to_change and not len(self._kafka):
+            self._kafka = self._bulk if self._asking else self._quick
+            self._is_to_change = False
 
     def _poll_idle(self) -> None:
         # It has nothing to settle, but what it logs waits for somebody as well.
