@@ -16,11 +16,12 @@ from millstream.analyze.planner import Planner, Query
 from millstream.analyze.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.app import App
+from millstream.errors import LogError
 from millstream.load import load
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic, view_topic
+from millstream.log.topics import ensure_topics, known_topics, stream_topic, view_topic
 from millstream.settings import Settings
 
 SETTINGS = AnalyzeSettings(checkpoint_interval="5 seconds")
@@ -142,10 +143,17 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_topic(log: LogSettings, topic: str) -> list[tuple[str | None, dict[str, Any] | None]]:
+    """Every (key, value) that a topic holds; none while it is made anew."""
+    try:
+        held = bounds(log, topic)
+    except LogError:
+        if topic not in known_topics(log):
+            return []
+        held = bounds(log, topic)
     consumer = Consumer(client_config(log, group_id="tests", enable_auto_commit=False))
     try:
         found = []
-        for number, (_, end) in bounds(log, topic).items():
+        for number, (_, end) in held.items():
             consumer.assign([TopicPartition(topic, number, 0)])
             while consumer.position([TopicPartition(topic, number)])[0].offset < end:
                 message = consumer.poll(10.0)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from tests.analyze.keeping_time import MINUTE, declare, keeper
-from tests.analyze.test_timekeeper import NOW, Stage
+from tests.analyze.test_timekeeper import NOW, Stage, moment
 from tests.conftest import Eventually
 
 from millstream.audit import Report, StreamCounts, ViewCounts
@@ -77,7 +77,8 @@ def test_late_events_are_listed_and_shown(analyzed: Analyzed) -> None:
     late, future = map(json.loads, out.splitlines())
     assert code == 0
     assert (late["kind"], late["late_by_ms"]) == ("late", 5 * MINUTE)
-    assert late["reason"].startswith("late by 300.000 s for per_minute [2026-09-21T14:08:00.000Z")
+    window = f"[{moment(NOW - 5 * MINUTE)}"
+    assert late["reason"].startswith(f"late by 300.000 s for per_minute {window}")
     assert future["reason"].startswith("dated 300.000 s in the future; not in per_minute")
     assert (
         analyzed.command("late", "list", "clicks", "--reason", "future", "--json")[1].count("\n")

@@ -71,7 +71,7 @@ function percent(share: number): string {
 /** A strip on a view's card while it is computed anew, and for a while after. */
 export class RebuildStrip {
   readonly root: HTMLElement;
-  private readonly text = element("b");
+  private readonly text = element("strong");
   private readonly left = element("span");
   private readonly detail = element("p", { class: "aside" });
   private readonly meter = element("div", { class: "meter", role: "progressbar", "aria-label": "Rebuilt so far" }, element("i"));

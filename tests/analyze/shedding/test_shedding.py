@@ -63,7 +63,9 @@ def adds_up(live: Any, view: str, logged: int) -> bool:
 
 
 def turn(live: Any, share: int) -> None:
-    for view in ("by_hour", "by_city"):
+    views = ("by_hour", "by_city")
+    live.until(lambda: all(live.queries.state_of(view)[0] == "running" for view in views))
+    for view in views:
         live.queries.turn(view, share)
     live.until(
         lambda: all(
