@@ -59,6 +59,14 @@ def app_name() -> str:
     return f"app{uuid.uuid4().hex[:10]}"
 
 
+def pauses() -> Iterator[float]:
+    """Seconds between looks, ever more: each look takes time from what it waits for."""
+    pause = 0.02
+    while True:
+        yield pause
+        pause = min(0.25, pause * 1.25)
+
+
 class Eventually(Protocol):
     def __call__(self, condition: Callable[[], object], seconds: float = 60.0) -> None: ...
 
@@ -68,10 +76,10 @@ def eventually() -> Eventually:
     """Wait until a condition holds, and fail if it does not in time."""
 
     def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
+        deadline, between = time.monotonic() + seconds, pauses()
         while not condition():
             assert time.monotonic() < deadline, f"not so after {seconds:g} s: {condition}"
-            time.sleep(0.02)
+            time.sleep(next(between))
 
     return wait
 

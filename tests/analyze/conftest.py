@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
+from tests.conftest import pauses
 
 from millstream.analyze.planner import Planner, Query
 from millstream.analyze.queries import Queries
@@ -94,19 +95,19 @@ class Live:
 
     def until(self, condition: Callable[[], object], seconds: float = 120.0) -> None:
         assert self.queries is not None
-        deadline = time.monotonic() + seconds
+        deadline, between = time.monotonic() + seconds, pauses()
         while not condition():
             assert time.monotonic() < deadline, f"not so in time; {self.queries.counts()}"
             self.queries.tick()
-            time.sleep(0.05)
+            time.sleep(next(between))
 
     def gives(self, actual: Callable[[], object], expected: object, seconds: float = 120.0) -> None:
         """Wait until `actual()` is as expected; if it does not become so, show how it differs."""
         assert self.queries is not None
-        deadline = time.monotonic() + seconds
+        deadline, between = time.monotonic() + seconds, pauses()
         while (found := actual()) != expected and time.monotonic() < deadline:
             self.queries.tick()
-            time.sleep(0.05)
+            time.sleep(next(between))
         assert found == expected, self.queries.counts()
 
     def records(self, view: str) -> list[tuple[str | None, dict[str, Any] | None]]:

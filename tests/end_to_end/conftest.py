@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import pauses
 
 from millstream.home import Home, is_alive
 from millstream.supervise import launch
@@ -110,7 +111,7 @@ class System:
 
     def until(self, condition: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
         """Wait for a true answer and return it; fails with the ends of all logs."""
-        deadline = time.monotonic() + seconds
+        deadline, between = time.monotonic() + seconds, pauses()
         while True:
             with contextlib.suppress(OSError, KeyError):  # a tier that is away is awaited too
                 if answer := condition():
@@ -119,7 +120,7 @@ class System:
                 pytest.fail(f"the system ended by itself\n{self.log_tails()}")
             if time.monotonic() > deadline:
                 pytest.fail(f"{what or 'the condition'} did not come\n{self.log_tails()}")
-            time.sleep(0.05)
+            time.sleep(next(between))
 
     def await_running(self, seconds: float = START_SECONDS) -> None:
         """Wait until every tier is up and every view's query runs."""
