@@ -15,7 +15,7 @@ demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on ht
 		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE) --late 0.01 --broken 0.01"
 
 test: setup-test check ## everything: checks, then all tests
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	cd dashboard && npm test
 
 check: setup-test ## formatting, lint, types, imports between tiers

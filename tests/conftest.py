@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole systems first, then Spark's, then the rest: the longest must not come last.
 
-    `make test` shares the tests out among two processes file by file, so that what a file's tests
+    `make test` shares the tests out among three processes file by file, so that what a file's tests
     have in common is started once, and they run in order.
     """
 
