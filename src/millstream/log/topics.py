@@ -153,6 +153,12 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     yield Topic(schemas_topic(app.name), 1, _compacted(timedelta(0)))
 
 
+def event_topics(app: App) -> list[str]:
+    """Where collectors put events: each stream's topic, and that of what it rejected."""
+    of = (stream_topic, rejected_topic)
+    return [topic(app.name, name) for name in app.streams for topic in of]
+
+
 def ensure_topics(app: App, log: LogSettings) -> None:
     """Create what is missing and put right what is kept how; many processes may do it at once."""
     client, wanted = admin(log), list(topics(app, log))
