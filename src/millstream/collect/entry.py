@@ -126,6 +126,11 @@ class Entry:
         """How many events are neither duplicates nor shed."""
         return self.size - len(self.arrival.duplicates) - len(self.arrival.shed)
 
+    @property
+    def is_fine(self) -> bool:
+        """Whether all of its events were taken in, as new ones."""
+        return not (self.rejections or self.failures or self.firsts or self.arrival.shed)
+
     def fill(self, unpacked: Unpacked) -> None:
         """Take what was unpacked; `check` looks at each event."""
         self.values, self.attributes = unpacked.values, unpacked.attributes

@@ -105,8 +105,7 @@ class ShortWay:
         try:
             if error is not None:
                 raise error
-            status, content = self._answers.of(entry, ack)
-            respond(status, msgspec.json.encode(content), JSON)
+            respond(*self._answers.encoded(entry, ack), JSON)
         except Exception as refused:
             self._refuse(respond, refused)
 
