@@ -16,6 +16,7 @@ from zlib import crc32
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from millstream.errors import LogError
 from millstream.log.asyncio_client import asyncio_config, calm_down
@@ -24,7 +25,8 @@ from millstream.log.settings import LogSettings
 Headers = list[tuple[str, bytes]]
 Fields = tuple[str, bytes, bytes | None, int, Headers]  # topic, value, key, timestamp, headers
 
-_BATCH_BYTES = 512 << 10  # a record that is larger goes alone
+_LEAST_BYTES, _MOST_BYTES = 32 << 10, 512 << 10  # of a batch; a record that is larger goes alone
+_NO_COMPRESSION = 0
 _HEADERS_SIZE = 400  # bytes of a record besides its value, about
 _RETRY_SECONDS = 0.2
 _END_SECONDS = 0.5  # for an answer that is nearly there
@@ -64,10 +66,10 @@ class Batch:
 
     __slots__ = ("builder", "holders", "partition", "size", "topic")
 
-    def __init__(self, topic: str, partition: int, builder: Any) -> None:
+    def __init__(self, topic: str, partition: int, room: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.builder = builder
+        self.builder = BatchBuilder(room, _NO_COMPRESSION)
         self.holders: list[tuple[Any, int]] = []  # and the record's place there
         self.size = 0  # bytes, about
 
@@ -78,9 +80,10 @@ Answered = Callable[[Batch, int | LogError], None]
 class _Partition:
     """Where a partition's records wait."""
 
-    __slots__ = ("gathering", "is_busy", "waiting")
+    __slots__ = ("gathering", "is_busy", "room", "waiting")
 
     def __init__(self) -> None:
+        self.room = _LEAST_BYTES  # of the next batch: memory that is not filled costs, too
         self.gathering: Batch | None = None  # comes behind those that wait
         self.waiting: deque[Batch] = deque()
         self.is_busy = False  # a batch is under way
@@ -98,7 +101,6 @@ class BatchProducer:
             log,
             enable_idempotence=True,
             acks="all",
-            max_batch_size=_BATCH_BYTES,
             request_timeout_ms=_REQUEST_SECONDS * 1000,
         )
         self._loop = asyncio.get_running_loop()
@@ -133,6 +135,7 @@ class BatchProducer:
             batch = self._gather(place, topic, number)
         if not batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers):
             place.waiting.append(batch)
+            place.room = min(2 * place.room, _MOST_BYTES)
             batch = self._gather(place, topic, number)
             batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
         batch.holders.append((holder, index))
@@ -151,7 +154,7 @@ class BatchProducer:
         await _end(self._client)
 
     def _gather(self, place: _Partition, topic: str, number: int) -> Batch:
-        batch = place.gathering = Batch(topic, number, self._client.create_batch())
+        batch = place.gathering = Batch(topic, number, place.room)
         self._ready.add((topic, number))
         if not self._is_sending:
             self._is_sending = True
@@ -170,6 +173,8 @@ class BatchProducer:
                 assert place.gathering is not None
                 batch, place.gathering = place.gathering, None
                 self._turn += 1
+                if 4 * batch.size < place.room:
+                    place.room = max(place.room // 2, _LEAST_BYTES)
             if not place.waiting and place.gathering is None:
                 self._ready.discard(address)
             place.is_busy = True
@@ -230,7 +235,7 @@ class BatchProducer:
         self._ready.add((batch.topic, batch.partition))
 
     def _rebuild(self, batch: Batch, holders: list[tuple[Holder, int]]) -> Batch:
-        again = Batch(batch.topic, batch.partition, self._client.create_batch())
+        again = Batch(batch.topic, batch.partition, _MOST_BYTES)
         for holder, index in holders:
             _, value, key, timestamp, headers = holder.fields(index)
             again.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
