@@ -18,8 +18,10 @@ from millstream.errors import InvalidEvent
 from millstream.event import fingerprint
 from millstream.log.batch_producer import Fields, Headers
 from millstream.log.producer import Delivery
+from millstream.validate import Checked
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
+_SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
 _KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
 _NONE: frozenset[int] = frozenset()
 _NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
@@ -144,20 +146,24 @@ class Entry:
 
     def check(self, first: int, end: int) -> None:
         """Validate the events from one place to before another, but those that are left out."""
-        lane, keys, times, rejections = self.lane, self.keys, self.times, self.rejections
+        lane, rejections = self.lane, self.rejections
         known = {*rejections, *self.skip} if self.skip else rejections
         for index in range(first, end):
             key = moment = None
             if index not in known:
+                value = self.values[index]
                 try:
-                    key, moment = _checked(lane, self.values[index])
+                    checked = (
+                        lane.check(value) if len(value) < _SMALL else _check_large(lane, value)
+                    )
+                    key, moment = checked.key, checked.time
                 except InvalidEvent as invalid:
-                    if lane.keeps_invalid and len(self.values[index]) <= LARGEST_EVENT:
+                    if lane.keeps_invalid and len(value) <= LARGEST_EVENT:
                         self.kept[index] = invalid
                     else:
                         rejections[index] = invalid
-            keys.append(key)
-            times.append(moment)
+            self.keys.append(key)
+            self.times.append(moment)
 
     def pass_on(self) -> None:
         """Its turn has come: find what of it is out of order, once. Nothing before it comes later.
@@ -270,19 +276,18 @@ class Entry:
                 headers.append((f"ce_{name}", value))
 
 
-def _checked(lane: Lane, value: bytes) -> tuple[str | None, int | None]:
-    """Key and event time."""
-    length, key, moment = len(value), None, None
+def _check_large(lane: Lane, value: bytes) -> Checked:
+    """As `lane.check`; InvalidEvent as well if Kafka could not take it with its key."""
+    length, checked = len(value), None
     if length <= LARGEST_EVENT:
         checked = lane.check(value)
-        key, moment = checked.key, checked.time
-        length += len(key.encode()) if key else 0
-    if length > LARGEST_EVENT:
+        length += len(checked.key.encode()) if checked.key else 0
+    if checked is None or length > LARGEST_EVENT:
         raise InvalidEvent(
             f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
             remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
         )
-    return key, moment
+    return checked
 
 
 @lru_cache(maxsize=64)

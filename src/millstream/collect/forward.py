@@ -11,11 +11,13 @@ import contextlib
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from millstream.collect.entry import Entry, Record
 from millstream.collect.failed import FailedStore
 from millstream.collect.journal import Journal
+from millstream.collect.lane import Lane
 from millstream.collect.recent import Recent
 from millstream.collect.settings import CollectSettings
 from millstream.errors import LogError, MillstreamError
@@ -366,13 +368,16 @@ class Forwarder:
         finished, self._finished = self._finished, []
         now, wall = self._clock(), time.time_ns() // 1_000_000
         journaled = []
+        logged: Counter[Lane] = Counter()
         for entry in finished:
-            self._count(entry, now)
+            logged[entry.lane] += self._count(entry, now)
             entry.release()
             if entry.collector == self._journal.identity:
                 journaled.append(entry.sequence)
                 self._under_way.discard(entry.sequence)
                 self._recent.logged(entry.sequence, wall, entry.deliveries)
+        for lane, count in logged.items():
+            lane.rate.add(count)
         before = self._journal.pending_bytes
         self._journal.settle(*journaled)
         self.drained.add(before - self._journal.pending_bytes)
@@ -383,7 +388,8 @@ class Forwarder:
             if entry.waits_for_log:
                 entry.resolve()
 
-    def _count(self, entry: Entry, now: float) -> None:
+    def _count(self, entry: Entry, now: float) -> int:
+        """How many of its events are in the stream's topic now."""
         lane, size, failed = entry.lane, entry.remaining, len(entry.failures)
         rejected = len(entry.rejections)
         if failed and rejected:
@@ -393,10 +399,9 @@ class Forwarder:
         lane.logged += logged
         lane.rejected += rejected
         lane.failed += failed
-        if logged:
-            lane.rate.add(logged)
-            if entry.received:
-                lane.logged_ms.record((now - entry.received) * 1000, logged)
+        if logged and entry.received:
+            lane.logged_ms.record((now - entry.received) * 1000, logged)
+        return logged
 
     async def _read_back(self) -> None:
         """Make ready what comes next on disk, up to what is still in memory."""
