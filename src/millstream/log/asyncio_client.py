@@ -25,7 +25,7 @@ from millstream.errors import SettingsError
 from millstream.log.connection import Calm
 from millstream.log.settings import LogSettings
 
-_LOGGERS = ("aiokafka.client", "aiokafka.cluster", "aiokafka.conn", "aiokafka.producer.sender")
+_LOGGERS = ("aiokafka", "aiokafka.cluster", "aiokafka.conn", "aiokafka.producer.sender")
 
 
 def asyncio_config(log: LogSettings, **extra: Any) -> dict[str, Any]:

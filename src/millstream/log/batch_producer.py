@@ -33,7 +33,7 @@ _PACE_SECONDS = 0.005  # between batches that nobody waits for, unless they are 
 _PACE_BYTES = 128 << 10
 _RETRY_SECONDS = 0.2
 _END_SECONDS = 0.5  # for an answer that is nearly there
-_REQUEST_SECONDS = 30  # then a broker that does not answer is asked again
+_REQUEST_SECONDS = 30.0  # then a broker that does not answer is asked again
 
 # Nothing of a batch is in the log then, and trying again does not help.
 _TOO_LARGE = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
@@ -102,13 +102,15 @@ class BatchProducer:
     Order holds per key. While Kafka is away, records wait for it as long as it takes.
     """
 
-    def __init__(self, log: LogSettings, topics: Iterable[str]) -> None:
+    def __init__(
+        self, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
+    ) -> None:
         self.answered: Answered = _nobody  # with the first record's offset (-1: not known), or why
         self._config = asyncio_config(
             log,
             enable_idempotence=True,
             acks="all",
-            request_timeout_ms=_REQUEST_SECONDS * 1000,
+            request_timeout_ms=round(patience * 1000),
         )
         self._loop = asyncio.get_running_loop()
         self._topics = list(topics)
@@ -124,10 +126,19 @@ class BatchProducer:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, log: LogSettings, topics: Iterable[str]) -> BatchProducer:
-        """A producer that is connected, for topics that exist; waits for Kafka."""
-        producer = cls(log, topics)
-        await producer._connect()
+    async def open(
+        cls, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
+    ) -> BatchProducer:
+        """A producer that is connected, for topics that exist; waits for Kafka.
+
+        `patience`: seconds before a request is sent again, or a topic counts as gone.
+        """
+        producer = cls(log, topics, patience)
+        try:
+            await producer._connect()
+        except BaseException:
+            await producer.close()
+            raise
         return producer
 
     def add(self, holder: Holder, index: int) -> int:
@@ -297,7 +308,8 @@ class BatchProducer:
             try:
                 await self._client.start()
                 for topic in self._topics:
-                    self._counts[topic] = len(await self._client.partitions_for(topic))
+                    if topic not in self._counts:
+                        self._counts[topic] = len(await self._client.partitions_for(topic))
                 return
             except kafka.KafkaError as error:
                 _logger.warning("cannot connect to Kafka: %s; trying again", _words(error))
