@@ -119,6 +119,7 @@ def test_what_cannot_be_sent_stays_with_the_reason(
     listed = run("failed", "list")
     assert listed.code == 1
     assert "2 of 2 failed events" in listed.err
+    assert "c1-8.0: its file is damaged" in listed.err
 
     assert run("failed", "drop", "--all").code == 2  # nobody to ask
     assert run("failed", "drop", "--reason", "no topic", "--yes").out == "1 dropped\n"
