@@ -38,7 +38,7 @@ from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
 from millstream.collect.short_way import not_taken
 from millstream.collect.unpacked import BodyRefused
-from millstream.errors import JournalBroken, JournalFull
+from millstream.errors import JournalError
 from millstream.names import suggest
 
 _STREAMS = "/v1/streams/"
@@ -170,7 +170,7 @@ class CollectApp:
             return entry
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        except (JournalFull, JournalBroken) as error:
+        except JournalError as error:
             raise not_taken(error, self._pressure) from None
 
     def _pass(self, lane: Lane, arrival: Arrival) -> Entry:
