@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,7 @@ class CollectApp:
         are_logged: Callable[[str, Collection[First]], Awaitable[bool]],
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
+        turned_away: Callable[[], Mapping[str, int]],
     ) -> None:
         self._settings = settings
         self._intake = intake
@@ -71,6 +72,7 @@ class CollectApp:
         self._are_logged = are_logged  # waits for it, as long as a request may wait for Kafka
         self._health = health  # why nothing can be taken in, empty if it can; and more
         self._sources = sources
+        self._turned_away = turned_away  # by reason, before they came here
         self._fixed = {
             "/v1/streams": describe_streams(app),
             "/v1/openapi.json": openapi(app, settings),
@@ -111,7 +113,7 @@ class CollectApp:
             await answer_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
-            text = metrics.render(self._intake, self._sources())
+            text = metrics.render(self._intake, self._sources(), self._turned_away())
             await answer(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(

@@ -311,6 +311,7 @@ async def _assemble(
         are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
         health=partial(_health, reporter, leftovers),
         sources=lambda: [source.state for source in readers],
+        turned_away=lambda: server.refused,
     )
     whole = None if siblings is None else Whole(application, siblings, receipts)
     server = Server(
