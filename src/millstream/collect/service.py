@@ -41,7 +41,7 @@ from millstream.collect.siblings import Siblings
 from millstream.collect.sources import reader_of
 from millstream.collect.whole import Whole
 from millstream.collect.workers import Policy, Workers
-from millstream.errors import MachineError
+from millstream.errors import MachineError, MillstreamError
 from millstream.home import Home
 from millstream.listen import bind, join, share
 from millstream.log.connection import await_broker
@@ -361,5 +361,8 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
 
 
 def _why_failed(failed: FailedStore, receipt: Receipt) -> str | None:
-    found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    try:
+        found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    except MillstreamError:  # its path is nothing for those who send
+        return "Kafka refused it, and its file in the failed store is damaged"
     return None if found is None else found.reason
