@@ -187,7 +187,12 @@ async def test_the_streams_are_described(shared: Collector) -> None:
         "kept",
     ]
     assert content["streams"][0]["key"] == "id"
-    assert content["streams"][0]["schema"]["properties"]["id"]["type"]
+    schemas = {stream["name"]: stream["schema"] for stream in content["streams"]}
+    assert schemas["clicks"]["properties"]["id"]["type"] == "integer"
+    # What a sender is refused without is required, as the description of the calls says too.
+    assert {"id", "at"} <= set(schemas["clicks"]["required"])
+    described = (await shared.http.get("/v1/openapi.json")).json()["components"]["schemas"]
+    assert all(described[f"stream.{name}"] == schema for name, schema in schemas.items())
 
 
 async def test_the_api_is_described_with_each_schema(shared: Collector) -> None:

@@ -88,7 +88,7 @@ def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: boo
 
     log = log_of(home, assignments)
     stream, partition, offset = parse_name(name, "late")
-    one = read_one(log, app or app_with(log, stream), stream, partition, offset)
+    one = read_one(log, app_with(log, stream, app), stream, partition, offset)
     if raw:
         print_raw(one.value)
     else:
@@ -100,7 +100,7 @@ def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> 
     from millstream.log.late import app_with, read_late
 
     start = since_when(since) if since else 0
-    for one in read_late(log, app or app_with(log, stream), stream, start):
+    for one in read_late(log, app_with(log, stream, app), stream, start):
         if one.at >= start and reason.lower() in one.reason.lower():
             yield one
 

@@ -95,7 +95,7 @@ def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: boo
 
     log = log_of(home, assignments)
     stream, partition, offset = parse_name(name, "rejected")
-    one = read_one(log, app or app_with(log, stream), stream, partition, offset)
+    one = read_one(log, app_with(log, stream, app), stream, partition, offset)
     if raw:
         print_raw(one.value)
         return
@@ -143,7 +143,7 @@ def replay(
     check_choice(ids, everything, since, reason)
     log = log_of(home, assignments)
     address, access = url_of("collect", url, home), access_of(key_file, ca)
-    app = app or app_with(log, stream)
+    app = app_with(log, stream, app)
     places = [parse_name(name, "rejected") for name in ids]
     for (other, *_), name in zip(places, ids, strict=True):
         if other != stream:
@@ -162,7 +162,7 @@ def chosen(log: LogSettings, app: str, stream: str, since: str, reason: str) -> 
     from millstream.log.rejected import app_with, read_rejected
 
     start = since_when(since) if since else 0
-    for one in read_rejected(log, app or app_with(log, stream), stream, start):
+    for one in read_rejected(log, app_with(log, stream, app), stream, start):
         if one.at >= start and reason.lower() in one.reason.lower():
             yield one
 

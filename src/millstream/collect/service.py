@@ -41,7 +41,7 @@ from millstream.collect.siblings import Siblings
 from millstream.collect.sources import reader_of
 from millstream.collect.whole import Whole
 from millstream.collect.workers import Policy, Workers
-from millstream.errors import MachineError
+from millstream.errors import MachineError, MillstreamError
 from millstream.home import Home
 from millstream.listen import bind, join, share
 from millstream.log.batch_producer import BatchProducer
@@ -310,6 +310,7 @@ async def _assemble(
         are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
         health=partial(_health, reporter, leftovers),
         sources=lambda: [source.state for source in readers],
+        turned_away=lambda: server.refused,
     )
     whole = None if siblings is None else Whole(application, siblings, receipts)
     server = Server(
@@ -366,5 +367,8 @@ async def _close(outlets: list[BatchProducer]) -> None:
 
 
 def _why_failed(failed: FailedStore, receipt: Receipt) -> str | None:
-    found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    try:
+        found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    except MillstreamError:  # its path is nothing for those who send
+        return "Kafka refused it, and its file in the failed store is damaged"
     return None if found is None else found.reason

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from millstream.event import LATE_BY, LATE_REASON, LATE_VIEWS
+from millstream.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.log.held import find_app
 from millstream.log.set_aside import SetAside, read_all, read_place
 from millstream.log.settings import LogSettings
@@ -48,19 +48,34 @@ class Late(SetAside):
                 return f"late by {_seconds(self.by_ms)} for {where}"
             case "future":
                 return f"dated {_seconds(self.by_ms)} in the future; not in {where or 'any view'}"
+            case "broken" if error := self.headers.get(LATE_ERROR):
+                return f"the query of {where} fails on it: {error}"
             case "broken":
                 return f"without a time; not in {where or 'any view'}"
         return self.kind
 
 
-def app_with(log: LogSettings, stream: str) -> str:
-    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has."""
-    return find_app(log, "late", stream, "stream")
+def app_with(log: LogSettings, stream: str, app: str = "") -> str:
+    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has.
+
+    If `app` was asked for, it is that one, or an error.
+    """
+    return find_app(log, "late", stream, "stream", app=app)
 
 
 def read_late(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Late]:
     """All that are still held, from a moment (milliseconds since the epoch) on; blocks."""
     return read_all(log, late_topic(app, stream), stream, Late, since)
+
+
+def find_late(
+    log: LogSettings, app: str, stream: str, identity: tuple[str, int, int], since: int
+) -> list[Late]:
+    """Where the event of that identity is among them; it was received at `since`; blocks.
+
+    Once if it was late, and once for each view whose query fails on it.
+    """
+    return [one for one in read_late(log, app, stream, since) if one.identity == identity]
 
 
 def read_one(log: LogSettings, app: str, stream: str, partition: int, offset: int) -> Late:

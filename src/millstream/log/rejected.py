@@ -25,9 +25,12 @@ class Rejected(SetAside):
         return self.headers.get(FIELD, "")
 
 
-def app_with(log: LogSettings, stream: str) -> str:
-    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has."""
-    return find_app(log, "rejected", stream, "stream")
+def app_with(log: LogSettings, stream: str, app: str = "") -> str:
+    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has.
+
+    If `app` was asked for, it is that one, or an error.
+    """
+    return find_app(log, "rejected", stream, "stream", app=app)
 
 
 def read_rejected(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Rejected]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from millstream.errors import MillstreamError
+from millstream.event import identity
 from millstream.log.consumer import bounds, read_range
 from millstream.log.held import SECONDS, read_held
 from millstream.log.record import Record
@@ -35,6 +36,11 @@ class SetAside:
     def id(self) -> str:
         """`STREAM/PARTITION/OFFSET`, by which commands name it."""
         return f"{self.stream}/{self.partition}/{self.offset}"
+
+    @property
+    def identity(self) -> tuple[str, int, int] | None:
+        """Collector, sequence and index, as on its record in the stream."""
+        return identity((name, text.encode()) for name, text in self.headers.items())
 
 
 E = TypeVar("E", bound=SetAside)

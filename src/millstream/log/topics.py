@@ -66,6 +66,11 @@ def written_topic(app: str, view: View) -> str:
     return (changes_topic if view.has_panes else view_topic)(app, view.name)
 
 
+def app_of_stream(topic: str, name: str) -> str:
+    """The pipeline whose stream of that name has this topic."""
+    return topic.removesuffix(stream_topic("", name))
+
+
 def rejected_topic(app: str, name: str) -> str:
     return f"{app}.rejected.{name}"
 

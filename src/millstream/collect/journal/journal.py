@@ -31,7 +31,7 @@ from millstream.collect.journal.writer import (
     Waiting,
     Writer,
 )
-from millstream.errors import JournalBroken, JournalFull
+from millstream.errors import JournalBroken, JournalFull, JournalSmall
 
 Durable = Callable[[JournalBroken | None], None]
 
@@ -146,9 +146,9 @@ class Journal:
     ) -> tuple[int, asyncio.Future[None]]:
         """Take an entry in: its sequence, and a future that is done when it is on disk.
 
-        Never blocks. JournalFull or JournalBroken: nothing was taken. If the future fails (with
-        JournalBroken), the entry is not in the journal, and its sequence is given to another one.
-        A bookmark becomes durable with its entry.
+        Never blocks. JournalError: nothing was taken. If the future fails (with JournalBroken), the
+        entry is not in the journal, and its sequence is given to another one. A bookmark becomes
+        durable with its entry.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         return self.append_calling(payload, partial(_resolve, future), bookmark), future
@@ -301,6 +301,11 @@ class Journal:
         _tell([durable for durable, _ in failed], self._broken_error())
 
     def _check_room(self, size: int) -> None:
+        if size > self.max_bytes:  # to wait for room would be to wait for ever
+            raise JournalSmall(
+                f"the journal cannot hold {size:,} bytes: it may have {self.max_bytes:,} in all",
+                remedy="send less at once, or raise journal.max_bytes",
+            )
         if not self._fits(size):
             self._did_not_fit = size
             self._make_room()
