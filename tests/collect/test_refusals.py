@@ -62,7 +62,7 @@ async def test_an_event_that_kafka_would_not_take_is_rejected_alone(
     assert "900000" in bad["error"]
     assert [record.value for record in await shared.logged(stream)] == [small]
     [record] = await shared.rejected(stream)
-    assert large.startswith(record.value or b"-")
+    assert record.value == large
 
 
 async def test_an_empty_array_is_no_mistake_but_an_empty_body_is(shared: Collector) -> None:

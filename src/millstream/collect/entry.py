@@ -22,7 +22,6 @@ from millstream.validate import Checked
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
 _SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
-_KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
 _NONE: frozenset[int] = frozenset()
 _NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
 _NO_PLACES: Mapping[int, int] = MappingProxyType({})
@@ -233,7 +232,6 @@ class Entry:
             topic, invalid = self.lane.rejected_topic, self.rejections[index]
             headers.append((event.REASON, str(invalid).encode()))
             headers.append((event.FIELD, invalid.field.encode()))
-            value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
         elif index in self.kept:
             headers.append((event.INVALID, str(self.kept[index]).encode()))
         headers.append((event.FINGERPRINT, fingerprint(value).encode()))

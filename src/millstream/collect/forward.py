@@ -53,6 +53,7 @@ class Forwarder:
         self.pending_events = 0  # the window: handed to Kafka, not acknowledged
         self.pending_bytes = 0
         self.drained = Rate(clock)  # bytes that left the journal
+        self.answered_at = clock()  # when Kafka last answered for events; or our start
         self._journal = journal
         self._producer = producer
         producer.answered = self._answered
@@ -283,6 +284,7 @@ class Forwarder:
 
     def _answered(self, batch: Batch, outcome: int | LogError) -> None:
         """Kafka has a batch, from an offset on; or not."""
+        self.answered_at = self._clock()
         self.pending_events -= len(batch.holders)
         self.pending_bytes -= batch.size
         if isinstance(outcome, LogError):

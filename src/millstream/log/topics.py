@@ -32,6 +32,8 @@ _FOR_EVER = {
     "retention.ms": "-1",
     "message.timestamp.type": "CreateTime",
 }
+_LARGEST_REJECTED = 64 << 20  # bytes of a record; Kafka takes no request of over 100 MB
+_PUT_RIGHT = ("cleanup.policy", "max.message.bytes", "min.compaction.lag.ms", "retention.ms")
 _SEEN_MARGIN = timedelta(minutes=10)  # beyond the window: clocks differ, and collectors start late
 
 
@@ -144,8 +146,11 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     """Every topic of a pipeline."""
     for stream in app.streams.values():
         kept = _retained(stream.retention)
-        for name in (stream_topic, rejected_topic, late_topic):
+        for name in (stream_topic, late_topic):
             yield Topic(name(app.name, stream.name), log.partitions, kept)
+        # What is too large for a stream is kept as well.
+        large = {**kept, "max.message.bytes": str(_LARGEST_REJECTED)}
+        yield Topic(rejected_topic(app.name, stream.name), log.partitions, large)
         if stream.remembers_ids:
             seen = _retained(stream.dedup + _SEEN_MARGIN)
             yield Topic(seen_topic(app.name, stream.name), 1, seen)
@@ -331,7 +336,7 @@ def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
         is_now = found.get(resource, {})
         entries = [
             ConfigEntry(name, config[name], incremental_operation=AlterConfigOpType.SET)
-            for name in ("cleanup.policy", "retention.ms", "min.compaction.lag.ms")
+            for name in _PUT_RIGHT
             if name in config and name in is_now and is_now[name].value != config[name]
         ]
         if entries:

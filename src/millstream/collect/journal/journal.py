@@ -85,6 +85,7 @@ class Journal:
         self._is_rolling = False
         self._tried = asyncio.Event()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         previous = found.segments[-1] if found.segments else None
         self._writer = Writer(
             folder,
@@ -222,15 +223,19 @@ class Journal:
 
     async def close(self) -> None:
         """Write and sync what is waiting, then end the thread and release the folder."""
-        if not self._closed:
-            self._closed = True
-            self.broken = self.broken or "it is closed"
-            self._hand_over()
-            self._writer.queue.put(Stop())
-            await asyncio.to_thread(self._writer.thread.join)
-            await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
-            self._fail_outstanding()
-            self._lock.release()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)  # whoever waits may be cancelled; half closed is worse
+
+    async def _close(self) -> None:
+        self._closed = True
+        self.broken = self.broken or "it is closed"
+        self._hand_over()
+        self._writer.queue.put(Stop())
+        await asyncio.to_thread(self._writer.thread.join)
+        await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
+        self._fail_outstanding()
+        self._lock.release()
 
     # -- called in the loop, by the writer
 
