@@ -107,6 +107,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         asyncio_config(LogSettings(bootstrap="kafka:9092", security=security))
 
 
+def test_a_way_to_log_in_that_the_collector_lacks_is_an_error_that_names_the_others() -> None:
+    security = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(SettingsError, match=r"'OAUTHBEARER'.*SCRAM-SHA-512"):
+        asyncio_config(LogSettings(bootstrap="kafka:9092", security=security))
+
+
 def test_an_open_kafka_is_asked_for_nothing() -> None:
     config = asyncio_config(LogSettings(bootstrap="kafka:9092"))
     assert config["security_protocol"] == "PLAINTEXT"

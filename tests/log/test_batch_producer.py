@@ -169,7 +169,7 @@ async def test_what_is_too_large_is_refused_alone_and_the_rest_stays_in_order(
 
 
 async def _is_heeded(log: LogSettings, topic: str) -> None:
-    """Wait until Kafka refuses what is too large now: it hears of a changed limit a little later."""
+    """Wait until Kafka refuses what is too large: it heeds a changed limit a little later."""
     other = Producer(log)
 
     async def refuses() -> bool:

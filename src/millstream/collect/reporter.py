@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes the audit's reports. One that Kafka confirmed proves that it is there, as events do."""
+    """Writes the audit's reports. What Kafka confirms, they or events, proves that it is there."""
 
     def __init__(
         self,

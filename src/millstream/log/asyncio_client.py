@@ -25,6 +25,7 @@ from millstream.errors import SettingsError
 from millstream.log.connection import Calm
 from millstream.log.settings import LogSettings
 
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LOGGERS = ("aiokafka", "aiokafka.cluster", "aiokafka.conn", "aiokafka.producer.sender")
 
 
@@ -38,13 +39,22 @@ def asyncio_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
         **extra,
     }
     if config["security_protocol"].startswith("SASL_"):
-        mechanism = security.get("sasl.mechanism") or security.get("sasl.mechanisms") or "PLAIN"
-        config["sasl_mechanism"] = mechanism.upper()
+        config["sasl_mechanism"] = _mechanism(security)
         config["sasl_plain_username"] = security.get("sasl.username")
         config["sasl_plain_password"] = security.get("sasl.password")
     if config["security_protocol"].endswith("SSL"):
         config["ssl_context"] = ssl_context(security)
     return config
+
+
+def _mechanism(security: Mapping[str, str]) -> str:
+    given = security.get("sasl.mechanism") or security.get("sasl.mechanisms") or "PLAIN"
+    if given.upper() not in _MECHANISMS:
+        raise SettingsError(
+            f"log.security 'sasl.mechanism' is {given!r}, with which the collector cannot log in",
+            remedy=f"use one of {', '.join(_MECHANISMS)}, as for Spark",
+        )
+    return given.upper()
 
 
 def calm_down() -> None:
