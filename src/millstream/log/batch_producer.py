@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
@@ -54,7 +55,7 @@ class Refused(LogError):
 
 
 class Unclear(LogError):
-    """Nobody knows whether records are in the log; only looking there tells."""
+    """Nobody knows whether records are in the log: only a look there tells. No more are sent."""
 
 
 class Holder(Protocol):
@@ -112,6 +113,7 @@ class BatchProducer:
             acks="all",
             request_timeout_ms=round(patience * 1000),
         )
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._topics = list(topics)
         self._client = self._make_client()
@@ -234,30 +236,33 @@ class BatchProducer:
             if batch.partition not in known:
                 raise kafka.UnknownTopicOrPartitionError
             self._counts[batch.topic] = len(known)
-            sent = await self._client.send_batch(
-                batch.builder, batch.topic, partition=batch.partition
-            )
-            outcome = (await sent).offset
+            outcome = await self._offset_of(batch)
         except kafka.KafkaError as error:
-            outcome = await self._judge(batch, error)
+            what = f"topic {batch.topic} did not take a record: {_words(error)}"
+            outcome = Refused(what) if isinstance(error, _REFUSED) else Unclear(what)
+            outcome.__cause__ = error
             self._is_stale = True
         place.is_busy = False
         if isinstance(outcome, Refused) and isinstance(outcome.__cause__, _TOO_LARGE):
             self._divide(place, batch, outcome)
         else:
             self.answered(batch, outcome)
-        if self._is_stale:
+        if isinstance(outcome, Unclear):
+            self._is_closed = True  # what follows must not come before it
+        elif self._is_stale:
             await self._renew()
         elif self._ready:
             self._send_ready()
 
-    async def _judge(self, batch: Batch, error: kafka.KafkaError) -> LogError:
-        what = f"topic {batch.topic} did not take a record: {_words(error)}"
-        if isinstance(error, kafka.NotLeaderForPartitionError) and await self._is_gone(batch.topic):
-            error = kafka.UnknownTopicOrPartitionError()
-        judged = Refused(what) if isinstance(error, _REFUSED) else Unclear(what)
-        judged.__cause__ = error
-        return judged
+    async def _offset_of(self, batch: Batch) -> int:
+        """Send a batch, and wait for the answer as long as its topic exists."""
+        number = batch.partition
+        sent = await self._client.send_batch(batch.builder, batch.topic, partition=number)
+        while not (await asyncio.wait([sent], timeout=self._patience))[0]:
+            if await self._is_gone(batch.topic):
+                sent.cancel()
+                raise kafka.UnknownTopicOrPartitionError
+        return int(sent.result().offset)
 
     async def _is_gone(self, topic: str) -> bool:
         try:
@@ -301,7 +306,10 @@ class BatchProducer:
 
     def _make_client(self) -> AIOKafkaProducer:
         calm_down()
-        return AIOKafkaProducer(**self._config)
+        client = AIOKafkaProducer(**self._config)
+        # Its batches would expire while a partition has no leader, whether they were sent or not.
+        client._message_accumulator._batch_ttl = math.inf
+        return client
 
     async def _connect(self) -> None:
         while True:
