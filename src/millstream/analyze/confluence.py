@@ -18,7 +18,7 @@ from millstream.analyze.catalyst import (
     name_of,
     references,
 )
-from millstream.analyze.reader import CLOSED, EVENT_TIME, POSITION, RECEIVED, WEIGHT
+from millstream.analyze.reader import CLOSED, EVENT_TIME, POSITION, RECEIVED, WATERMARK, WEIGHT
 
 
 def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) -> Carried:
@@ -36,6 +36,7 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
         )
     lost = next((branch.lost for branch in branches if branch.position is None), "")
     is_weighed = all(branch.weight is not None for branch in branches)
+    names_late = any(branch.id is not None for branch in branches)
     fresh, seen = [], set[str]()
     for number, (child, branch) in enumerate(
         zip(items(plan.children()), branches, strict=True), start=1
@@ -45,13 +46,16 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
         seen |= branch.sources
         kept = [catalyst.column(attribute) for attribute in items(child.output())]
         hidden = _union_columns(catalyst, branch, label)
+        if names_late:
+            hidden += _union_names(catalyst, branch)
         if is_weighed:
             ways = sum(bool(branch.sources & other.sources) for other in branches)
             hidden += _union_weights(catalyst, branch, ways)
         fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
     made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
     place = len(items(plan.output()))
-    position, row, received, event_time, closed, *weights = items(made.output())[place:]
+    position, row, received, event_time, closed, *more = items(made.output())[place:]
+    names = [*(("watermark", "id") if names_late else ()), "weight", "spread"]
     united = Carried(
         made,
         sources,
@@ -61,7 +65,7 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
         received,
         event_time,
         closed,
-        **dict(zip(("weight", "spread"), weights, strict=False)),
+        **dict(zip(names, more, strict=False)),
         unweighed=next((b.unweighed for b in branches if b.weight is None), ""),
     )
     return united.without_position(lost) if lost else united
@@ -74,18 +78,16 @@ def _only(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPl
 
 
 def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Column]:
-    def column(attribute: Attribute | None, kind: str) -> Column:
-        return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
-
     kind = "struct<source: string, partition: int, offset: bigint>"
-    position = column(branch.position, kind)
+    position = _column(catalyst, branch.position, kind)
     if label and branch.position is not None:
         source = F.concat(position.getField("source"), F.lit(label)).alias("source")
         rest = [position.getField(name).alias(name) for name in ("partition", "offset")]
         position = F.struct(source, *rest)
-    row = F.coalesce(column(branch.row, "bigint"), F.lit(0).cast("bigint"))
+    row = F.coalesce(_column(catalyst, branch.row, "bigint"), F.lit(0).cast("bigint"))
     times = [
-        column(each, "timestamp") for each in (branch.received, branch.event_time, branch.closed)
+        _column(catalyst, each, "timestamp")
+        for each in (branch.received, branch.event_time, branch.closed)
     ]
     named = zip(
         (position.cast(kind), row, *times),
@@ -93,6 +95,18 @@ def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Colu
         strict=True,
     )
     return [each.alias(name) for each, name in named]
+
+
+def _union_names(catalyst: Catalyst, branch: Carried) -> list[Column]:
+    """What names a late event; a branch that is no stream's has none."""
+    return [
+        _column(catalyst, branch.watermark, "timestamp").alias(WATERMARK),
+        _column(catalyst, branch.id, "string").alias("_id"),
+    ]
+
+
+def _column(catalyst: Catalyst, attribute: Attribute | None, kind: str) -> Column:
+    return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
 
 
 def _union_weights(catalyst: Catalyst, branch: Carried, ways: int) -> list[Column]:

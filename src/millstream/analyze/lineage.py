@@ -52,6 +52,11 @@ class Traced:
     natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
     weighed: tuple[str, ...]  # the columns that are estimates where events were shed
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether a watermark tells when its windows are over: none does of any other time."""
+        return self.window is None or self.window.time is not None
+
 
 def trace(
     frame: DataFrame,

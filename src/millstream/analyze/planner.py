@@ -200,6 +200,7 @@ class Planner:
                 ),
                 description=view.description,
                 window_spec=spec,
+                is_timed=traced.is_timed,
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
                 panes=panes,
