@@ -88,6 +88,10 @@ def test_late_events_are_listed_and_shown(analyzed: Analyzed) -> None:
     assert code == 0
     assert '{"id": 2' in out
     assert "late_views" in out
+    told = [("late_reason", "broken"), ("late_views", '{"v": []}'), (LATE_ERROR, "1/0")]
+    analyzed.write(late_topic(analyzed.stage.app.name, "clicks"), b"{}", *told)
+    out = analyzed.command("late", "list", "clicks", "--reason", "breaks", "--json")[1]
+    assert json.loads(out)["reason"] == "breaks v: 1/0"
     code, out = analyzed.command("late", "show", "clicks/0/99")
     assert (code, "`millstream late list clicks`" in out) == (1, True)
 

@@ -1,15 +1,12 @@
-"""The events that no window takes: too late for it, dated in the future, or without a time."""
+"""The events that are missing in views: late, dated in the future, without a time, broken."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-from millstream.event import LATE_BY, LATE_REASON, LATE_VIEWS
-from millstream.log.held import find_app
-from millstream.log.set_aside import SetAside, read_all, read_place
-from millstream.log.settings import LogSettings
+from millstream.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
+from millstream.log.set_aside import SetAside, Shelf
 from millstream.log.topics import late_topic
 
 
@@ -48,25 +45,18 @@ class Late(SetAside):
                 return f"late by {_seconds(self.by_ms)} for {where}"
             case "future":
                 return f"dated {_seconds(self.by_ms)} in the future; not in {where or 'any view'}"
+            case "broken" if LATE_ERROR in self.headers:
+                return f"breaks {where}: {self.headers[LATE_ERROR]}"
             case "broken":
                 return f"without a time; not in {where or 'any view'}"
         return self.kind
 
-
-def app_with(log: LogSettings, stream: str) -> str:
-    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has."""
-    return find_app(log, "late", stream, "stream")
-
-
-def read_late(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Late]:
-    """All that are still held, from a moment (milliseconds since the epoch) on; blocks."""
-    return read_all(log, late_topic(app, stream), stream, Late, since)
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"kind": self.kind, "late_by_ms": self.by_ms, "views": self.views}
 
 
-def read_one(log: LogSettings, app: str, stream: str, partition: int, offset: int) -> Late:
-    """The one at that place; MillstreamError if it is not held there."""
-    place = (stream, partition, offset)
-    return read_place(log, late_topic(app, stream), Late, place, "late")
+LATE = Shelf("late", Late, late_topic)
 
 
 def _span(windows: list[list[str]]) -> str:
