@@ -257,6 +257,7 @@ def test_a_rebuild_in_pieces_leaves_out_no_partition_that_is_behind_another(
     assert invoke([*command, f"--set=log.bootstrap={settings.log.bootstrap}"]) == 0
     done = json.loads("{" + capfd.readouterr().out.partition("{")[2])
     assert (done["records"], done["same"], done["differences"]) == (14, 14, [])
+    eventually(lambda: view_topic(name, "bills") not in known_topics(settings.log))  # it has ended
 
 
 def read_keys(analyze: Analyze, view: str) -> list[str | None]:
