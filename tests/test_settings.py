@@ -135,11 +135,28 @@ def test_a_mistake_in_a_flag_names_the_flag(pipeline: Path) -> None:
         load_settings(pipeline, srve={"port": 1})
 
 
-def test_a_password_is_not_repeated(pipeline: Path) -> None:
-    write(pipeline, "[log]\nsecurity = {'sasl.password' = 5, 'x' = 'secret'}")
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "[log]\nsecurity = {'sasl.password' = 5, 'x' = 'secret'}",
+        "[analyze]\nspark = {'spark.hadoop.fs.s3a.secret.key' = 'secret', 'spark.x' = 5}",
+    ],
+)
+def test_a_password_is_not_repeated(pipeline: Path, toml: str) -> None:
+    write(pipeline, toml)
     with pytest.raises(SettingsError) as caught:
         load_settings(pipeline)
-    assert "secret" not in str(caught.value)
+    assert "'secret'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["MILLSTREAM_LOG__SECURITY", "MILLSTREAM_ANALYZE__SPARK"])
+def test_nor_is_one_in_a_variable_that_cannot_be_read(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, '{"sasl.password": "hunter2"')
+    with pytest.raises(SettingsError, match=f"{name} .* not JSON: .* column 28") as caught:
+        load_settings(pipeline)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_every_setting_is_described() -> None:

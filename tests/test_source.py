@@ -132,6 +132,9 @@ def test_a_mistake_in_sql_is_told_with_its_line_and_a_remedy(name: str, tmp_path
         ),
         ("DirectorySource('/in', settle=5)", ("whose settle is not a text",)),
         ("KafkaTopicSource('h:1', 'a b')", ("not the name of a topic",)),
+        ("KafkaTopicSource('h:1', 't', security={'foo': 'secret'})", ("'foo' in security",)),
+        ("KafkaTopicSource('h:1', 't', security='secret')", ("not a security setting",)),
+        ("SseSource('https://h', headers='X-Key secret')", ("not the name of a header",)),
     ],
 )
 def test_a_mistake_in_python_is_told_with_its_line(

@@ -9,6 +9,7 @@ MillstreamError
 ├── LogError           Kafka refused, is away, or a topic is not as it must be
 ├── JournalError       the collector's journal did not take an entry; nothing of it is kept
 │   ├── JournalFull    too much waits for Kafka, or for the disk
+│   ├── JournalSmall   the entry is larger than the whole journal may be
 │   └── JournalBroken  the disk refused
 ├── InvalidEvent       an event does not fit its stream's schema
 ├── InvalidPosition    a position that no server of ours could have given out
@@ -87,6 +88,12 @@ class JournalError(MillstreamError):
 
 class JournalFull(JournalError):
     """There is no room for another entry."""
+
+
+class JournalSmall(JournalError):
+    """The entry alone is larger than all entries may be together."""
+
+    retry = False
 
 
 class JournalBroken(JournalError):

@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import frexp
 
 from millstream.audit import Latency
 
@@ -23,6 +24,8 @@ _LATENCY_SECONDS = 10
 _PARTS = 16
 _LOWEST_EXPONENT = -10
 _BUCKETS = 32 * _PARTS
+_FIRST = (_LOWEST_EXPONENT + 1) * _PARTS
+_SMALLEST = 2.0 ** (_LOWEST_EXPONENT - 1)
 
 
 class Rate:
@@ -81,7 +84,11 @@ class Latencies:
         if second != self._second:
             self._advance(second)
         slot = second % _LATENCY_SECONDS
-        self._buckets[slot][_bucket(milliseconds)] += count
+        bucket = 0
+        if milliseconds > _SMALLEST:
+            fraction, exponent = frexp(milliseconds)  # 0.5 ≤ fraction < 1
+            bucket = exponent * _PARTS + int(fraction * 2 * _PARTS) - _FIRST
+        self._buckets[slot][bucket if bucket < _BUCKETS else _BUCKETS - 1] += count
         self._sums[slot] += milliseconds * count
         if milliseconds < self._lowest[slot]:
             self._lowest[slot] = milliseconds
@@ -192,14 +199,6 @@ def _skew_quantile(counts: Mapping[int, int], total: int, share: float) -> float
             break
     cut = abs(bucket) >> 5
     return math.copysign((abs(bucket) & 31) + (0.5 if cut else 0), bucket) * (1 << cut)
-
-
-def _bucket(milliseconds: float) -> int:
-    if milliseconds <= 0.0:
-        return 0
-    fraction, exponent = math.frexp(milliseconds)  # 0.5 ≤ fraction < 1
-    bucket = (exponent - _LOWEST_EXPONENT) * _PARTS + int((fraction - 0.5) * 2 * _PARTS)
-    return 0 if bucket < 0 else bucket if bucket < _BUCKETS else _BUCKETS - 1
 
 
 def _middle(bucket: int) -> float:

@@ -142,9 +142,10 @@ def _from_text(section: str, field: str, text: str, name: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except ValueError as error:
+        # It may hold a password: the place is told, not the text.
         raise SettingsError(
-            f"variable {name} is {text!r}, which is not JSON",
+            f"variable {name} has a value which is not JSON: {error}",
             remedy='write it as JSON, as in {"name": "value"}',
         ) from None
 
@@ -203,7 +204,8 @@ def _invalid(error: ValidationError, winners: Mapping[tuple[str, str], _Given]) 
 
 def _hidden(field: str, value: Any) -> str:
     """The value, unless it may hold a password."""
-    return "as it is" if field in ("security", "jwt_jwks") else repr(value)
+    secret = field in ("security", "jwt_jwks") or isinstance(value, dict)
+    return "as it is" if secret else repr(value)
 
 
 def _cell(text: str | None) -> str:

@@ -54,6 +54,14 @@ def test_a_failed_event_is_sent_again_once_and_the_counts_follow(
         assert traced.code == 1
         assert f"millstream failed show {listed['id']}" in traced.out
 
+        (file,) = store.iterdir()
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-5])
+        answer = http.get(f"/v1/receipts/{receipt}")
+        assert (answer.status_code, answer.json()["state"]) == (200, "failed")
+        assert "is damaged" in answer.json()["error"]
+        file.write_bytes(whole)
+
         take_at_most(log_settings, topic, 1_000_000)
         shutil.copytree(store, tmp_path / "before")
         done = run("failed", "retry", "--all", "--json")
@@ -119,6 +127,7 @@ def test_what_cannot_be_sent_stays_with_the_reason(
     listed = run("failed", "list")
     assert listed.code == 1
     assert "2 of 2 failed events" in listed.err
+    assert "c1-8.0: its file is damaged" in listed.err
 
     assert run("failed", "drop", "--all").code == 2  # nobody to ask
     assert run("failed", "drop", "--reason", "no topic", "--yes").out == "1 dropped\n"

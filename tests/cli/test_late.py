@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,11 +13,14 @@ import pytest
 from confluent_kafka import Producer
 from tests.analyze.keeping_time import MINUTE, declare, keeper
 from tests.analyze.test_timekeeper import NOW, Stage, moment
+from tests.cli.collecting import collector
 from tests.conftest import Eventually
 
+from millstream import App
+from millstream.analyze.timekeeper import Timekeeper
 from millstream.audit import Report, StreamCounts, ViewCounts
 from millstream.cli import balance
-from millstream.event import LATE_ERROR
+from millstream.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic, late_topic, stream_topic
@@ -88,12 +93,59 @@ def test_late_events_are_listed_and_shown(analyzed: Analyzed) -> None:
     assert code == 0
     assert '{"id": 2' in out
     assert "late_views" in out
-    told = [("late_reason", "broken"), ("late_views", '{"v": []}'), (LATE_ERROR, "1/0")]
-    analyzed.write(late_topic(analyzed.stage.app.name, "clicks"), b"{}", *told)
-    out = analyzed.command("late", "list", "clicks", "--reason", "breaks", "--json")[1]
-    assert json.loads(out)["reason"] == "breaks v: 1/0"
     code, out = analyzed.command("late", "show", "clicks/0/99")
     assert (code, "`millstream late list clicks`" in out) == (1, True)
+
+
+def test_an_event_that_breaks_a_query_is_listed_with_the_query_s_words(analyzed: Analyzed) -> None:
+    told = [(LATE_REASON, "broken"), (LATE_VIEWS, '{"per_city": []}'), (LATE_ERROR, "divide by 0")]
+    analyzed.write(late_topic(analyzed.stage.app.name, "clicks"), b"{}", *told)
+    code, out = analyzed.command("late", "list", "clicks", "--reason", "per_city", "--json")
+    assert code == 0
+    assert json.loads(out)["reason"] == "the query of per_city fails on it: divide by 0"
+
+
+def test_an_unknown_pipeline_is_told_with_the_close_one(
+    run: Run, log_settings: LogSettings, app_name: str
+) -> None:
+    Stage(log_settings, app_name)
+    where = ("--app", f"{app_name}x", "--set", f"log.bootstrap={log_settings.bootstrap}")
+    for words in (("late", "list", "clicks"), ("rejected", "list", "clicks"), ("audit",)):
+        outcome = run(*words, *where)
+        assert outcome.code == 1
+        assert f"the log has no pipeline '{app_name}x'" in outcome.err
+        assert f"did you mean '{app_name}'?" in outcome.err
+
+
+def test_a_trace_tells_that_the_late_topic_holds_the_event(
+    run: Run, app_name: str, log_settings: LogSettings, tmp_path: Path, eventually: Eventually
+) -> None:
+    home, schema = tmp_path / ".millstream", "id LONG, at TIMESTAMP"
+    now = time.time_ns() // 1_000_000
+    app = App(app_name)
+    app.stream("orders", schema=schema, event_time="at")
+    with collector(app_name, log_settings, home, schema, event_time="at") as http:
+        body = "\n".join(json.dumps({"id": 1, "at": at}) for at in (now, now + 60 * MINUTE))
+        in_time, ahead = http.post("/v1/streams/orders", content=body).json()["receipts"]
+        keeping = Timekeeper(log_settings, app, [], timedelta(minutes=10))
+        keeping.start()
+        eventually(lambda: keeping.counts()["orders"].future == 1)
+        keeping.close()
+
+        (listed,) = run("late", "list", "orders", "--app", app_name, "--json").out.splitlines()
+        late = json.loads(listed)
+        traced = json.loads(run("trace", ahead, "--json").out)
+        assert traced["late"] == [{"id": late["id"], "reason": late["reason"]}]
+        words = " ".join(run("trace", ahead).out.split())
+        assert f"late {late['reason']}" in words
+        assert f"millstream late show {late['id']}" in words
+        traced = json.loads(run("trace", in_time, "--json").out)
+        assert (traced["late"], traced["late_unknown"]) == ([], "")
+
+        away = run("trace", ahead, "--collect-url", str(http.base_url), "--home", "elsewhere")
+        assert away.code == 0
+        assert "whether it was late is not known" in away.out
+        assert "--serve-url http://HOST:PORT" in " ".join(away.out.split())
 
 
 def test_the_audit_adds_up_and_tells_when_it_does_not(

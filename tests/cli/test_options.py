@@ -32,6 +32,12 @@ def test_a_table_may_be_given_as_json() -> None:
     assert settings.log.security == {"security.protocol": "SSL"}
 
 
+def test_json_that_cannot_be_read_is_told_without_what_it_holds() -> None:
+    with pytest.raises(SettingsError, match=r"--set log\.security: .* column 28") as caught:
+        Flags(('log.security={"sasl.password": "hunter2"',)).sections()
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_value_may_contain_an_equals_sign() -> None:
     flags = Flags(("analyze.spark.spark.driver.extraJavaOptions=-Da=b",))
     assert settings_of(None, flags).analyze.spark == {"spark.driver.extraJavaOptions": "-Da=b"}

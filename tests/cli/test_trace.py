@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from millstream.cli import trace
-from millstream.cli.whereabouts import Trace, follow
+from millstream.cli.whereabouts import Aside, Trace, follow
 from millstream.supervise import tables
 
 EVENT: dict[str, Any] = {
@@ -93,6 +94,17 @@ def test_the_tree_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[3].startswith("  ├─ ● by_city")
     assert lines[4].startswith("  │  └─ ◌ top")
     assert lines[5].startswith("  └─ ◌ large")
+
+
+def test_an_event_in_the_late_topic_is_named_there_and_is_well() -> None:
+    aside = Aside("orders/0/3", "late by 300.000 s \x1b[2J")
+    found = replace(follow(EVENT, system(), ""), late=(aside,))
+    told = [(step.name, step.words) for step in found.steps()][-2:]
+    assert [name for name, _ in told] == ["late", ""]
+    assert told[0][1].startswith("late by 300.000 s")
+    assert "\x1b" not in told[0][1]
+    assert told[1][1] == "millstream late show orders/0/3"
+    assert found.is_well(wait=False)
 
 
 @pytest.mark.parametrize(

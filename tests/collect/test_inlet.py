@@ -11,9 +11,10 @@ from millstream.collect.inlet import StreamInlet
 from millstream.collect.intake import Intake
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.settings import CollectSettings
+from millstream.log.batch_producer import BatchProducer
 from millstream.log.producer import Producer
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics
+from millstream.log.topics import ensure_topics, event_topics
 
 from .conftest import click, shop
 
@@ -26,8 +27,9 @@ async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
     journal = await Journal.open(
         tmp_path / "journal", JournalSettings(max_bytes=8192, segment_bytes=4096)
     )
-    producer = Producer(log_settings)
-    dedup = await Dedup.open(app, log_settings, producer, 1000)
+    ids = Producer(log_settings)
+    dedup = await Dedup.open(app, log_settings, ids, 1000)
+    producer = await BatchProducer.open(log_settings, event_topics(app))
     failed = FailedStore(tmp_path / "failed")
     intake = Intake(app, CollectSettings(), journal, producer, failed, dedup)
     lane = intake.lanes["clicks"]
@@ -46,4 +48,5 @@ async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
     reading.cancel()
     await dedup.close()
     await producer.close()
+    await ids.close()
     await journal.close()

@@ -124,7 +124,12 @@ async def test_a_key_that_comes_with_another_body_gets_the_first_answer(
     assert other.status_code == 200
     assert other.json()["receipts"] == first.json()["receipts"]
     assert "another body" in other.json()["detail"]
+    invalid = await collector.post("clicks", b"[{}, {}]", headers=keyed("a"))
+    assert invalid.status_code == 200
+    assert invalid.json()["receipts"] == first.json()["receipts"]
+    assert "another body" in invalid.json()["detail"]
     assert len(await collector.logged("clicks")) == 2
+    assert await collector.rejected("clicks") == []
 
 
 async def test_what_was_refused_or_rejected_may_be_sent_again_mended(collector: Collector) -> None:

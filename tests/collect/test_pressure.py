@@ -10,7 +10,10 @@ from tests.clock import Clock
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.pressure import Pressure
+from millstream.log.settings import LogSettings
 from millstream.measure import Rate
+
+from .conftest import click, collect, problem, shop
 
 
 @pytest.fixture
@@ -38,3 +41,18 @@ async def test_a_sender_is_asked_to_come_back_when_there_will_be_room(journal: J
     for sequence in range(1, 31):
         journal.settle(sequence)
     assert pressure.retry_after() == 1
+
+
+async def test_a_body_that_the_journal_could_never_hold_is_too_large_whichever_way_it_goes(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    room = {"max_bytes": 64 << 10, "segment_bytes": 8 << 10}
+    async with collect(shop(app_name), log_settings, tmp_path, journal=room) as collector:
+        for size in (65_500, 70_000):
+            body = click(1, name="x" * size)[:size]
+            answer = await collector.http.post("/v1/streams/clicks", content=body)
+            content = problem(answer, 413)
+            assert "journal.max_bytes" in str(content["detail"])
+            assert "retry-after" not in answer.headers
+        assert (await collector.http.get("/health/ready")).status_code == 200
+        assert (await collector.post("clicks", click(2))).status_code == 200

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
-from millstream.collect.siblings import Answer
-from millstream.collect.whole import merge_health, merge_metrics
+from millstream.collect.asgi import Message, Receive, Scope, Send, answer_json
+from millstream.collect.caller import Caller, note_caller
+from millstream.collect.siblings import Answer, Siblings
+from millstream.collect.whole import Whole, merge_health, merge_metrics
+from millstream.receipt import Receipt, Receipts
 
 _ONE = """# TYPE millstream_collect_accepted counter
 # HELP millstream_collect_accepted Events.
@@ -74,3 +79,40 @@ def test_it_is_ready_as_long_as_one_worker_takes_events_in() -> None:
     assert not ready
     assert content["reason"] == "the journal is full; it does not answer"
     assert content["journal"]["pending_entries"] == 18
+
+
+@pytest.mark.parametrize(
+    ("streams", "status", "asked"), [({"clicks"}, 200, 1), ({"notes"}, 403, 0)]
+)
+async def test_who_may_not_ask_for_a_receipt_is_refused_before_anything_is_looked_for(
+    tmp_path: Path, streams: set[str], status: int, asked: int
+) -> None:
+    paths: list[str] = []
+
+    async def owner(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await answer_json(send, {"state": "logged"})
+
+    async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the worker itself has nothing to say of it")
+
+    answers: list[int] = []
+
+    async def send(message: Message) -> None:
+        answers.extend([message["status"]] if "status" in message else [])
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    own, other = Siblings(tmp_path, 0, 2), Siblings(tmp_path, 1, 2)
+    await other.listen(owner)
+    receipts = Receipts(b"key")
+    whole = Whole(nobody, own, receipts)
+    whole.owners = {"them": 1}
+    receipt = receipts.write(Receipt("them", 7, 0, "clicks", 1))
+    scope: Scope = {"type": "http", "method": "GET", "path": f"/v1/receipts/{receipt}"}
+    note_caller(scope, Caller("key", "shop", frozenset(streams)))
+    await whole(scope, receive, send)
+    assert (answers, len(paths)) == ([status], asked)
+    for each in (own, other):
+        await each.close()

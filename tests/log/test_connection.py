@@ -9,7 +9,7 @@ from tests.log.guarded import guarded_broker
 
 from millstream import App
 from millstream.errors import LogError, SettingsError
-from millstream.log.connection import Calm, await_broker, client_config, spark_options
+from millstream.log.connection import Calm, admin, await_broker, client_config, spark_options
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics
@@ -36,6 +36,17 @@ def test_python_clients_get_the_security_settings_as_they_are() -> None:
 def test_without_a_bootstrap_there_is_nothing_to_connect_to() -> None:
     with pytest.raises(LogError, match=r"log.bootstrap is empty"):
         client_config(LogSettings())
+
+
+@pytest.mark.parametrize(
+    "security", [{"sasl.passwort": "hunter2"}, {"security.protocol": "none of these"}]
+)
+def test_a_security_setting_that_no_client_knows_is_named(security: dict[str, str]) -> None:
+    log = LogSettings(bootstrap="kafka:9092", security=security)
+    with pytest.raises(SettingsError, match=next(iter(security))) as caught:
+        admin(log)
+    assert "hunter2" not in str(caught.value)
+    assert "correct log.security" in str(caught.value)
 
 
 def test_spark_gets_nothing_but_the_servers_from_an_open_cluster() -> None:

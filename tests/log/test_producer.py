@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from tests.collect.waiting import until
 
 from millstream.errors import LogError
 from millstream.log.consumer import read_range
@@ -35,35 +34,6 @@ async def test_many_records_are_delivered_in_the_order_in_which_they_were_sent(
     assert [d.offset for d in await asyncio.gather(*sent)] == list(range(5000))
     assert len(producer) == 0
     await producer.close()
-
-
-async def test_order_holds_while_bursts_and_lone_records_take_turns(
-    log_settings: LogSettings, topic: str
-) -> None:
-    producer = Producer(log_settings, expects_bursts=True)
-    sent: list[asyncio.Future[Delivery]] = []
-    clients = set()
-    for burst in (1, 300, 300, 1, 2_000, 300, 1, 1):
-        sent += [producer.send(topic, b"", key="same") for _ in range(burst)]
-        clients.add(producer._kafka)
-        if burst == 300:  # else the next ones come while these are under way
-            await asyncio.gather(*sent)
-        if burst == 1:
-            await until(lambda: not producer._asking)
-    assert [d.offset for d in await asyncio.gather(*sent)] == list(range(2_904))
-    assert len(clients) == 2
-    await producer.close()
-
-
-async def test_what_is_given_up_at_the_end_of_a_burst_fails(
-    log_settings: LogSettings, topic: str, app_name: str
-) -> None:
-    producer = Producer(log_settings, expects_bursts=True)
-    await asyncio.gather(*[producer.send(topic, b"") for _ in range(500)])
-    lost = producer.send(f"{app_name}.missing", b"")
-    await producer.close(seconds=0)
-    with pytest.raises(LogError):
-        await lost
 
 
 async def test_a_topic_that_does_not_exist_fails_the_record(

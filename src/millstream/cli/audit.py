@@ -60,7 +60,7 @@ def audit(
     from millstream.cli.balance import Auditor, app_of
 
     log = log_of(home, assignments)
-    auditor = Auditor(log, app or app_of(log))
+    auditor = Auditor(log, app_of(log, app))
     if watch and records:
         raise click.UsageError("--records reads everything: not again and again with --watch")
     balance = auditor.balance()

@@ -12,6 +12,7 @@ from millstream.cli.ledger import Counted, Ledger, Row
 from millstream.cli.text import moment
 from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import bounds, read_range
+from millstream.log.held import check_app
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
     audit_topic,
@@ -256,10 +257,16 @@ class Auditor:
                 )
 
 
-def app_of(log: LogSettings) -> str:
-    """The name of the pipeline that the log has; MillstreamError if not exactly one."""
+def app_of(log: LogSettings, app: str = "") -> str:
+    """The name of the pipeline that the log has; MillstreamError if not exactly one.
+
+    If `app` was asked for, it is that one, or an error.
+    """
     topics = known_topics(log)
     found = sorted(name.removesuffix(".audit") for name in topics if name.endswith(".audit"))
+    if app:
+        check_app(app, found)
+        return app
     if len(found) == 1:
         return found[0]
     if not found:

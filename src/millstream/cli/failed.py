@@ -58,8 +58,8 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
             facts = {"topic": one.topic, "failed_at": one.failed_at, "headers": headers_of(one)}
             at, as_line = one.timestamp, as_json or not sys.stdout.isatty()
             print_line(one.id, at, one.reason, one.value, as_line, **facts)
-    for words in damaged:
-        complain(words)
+    for name in damaged:
+        complain(f"{name}: its file is damaged; look at it, and `millstream failed drop {name}`")
     if not as_json:
         click.echo(f"{min(count, limit):,} of {count:,} failed events in {store.folder}", err=True)
     return FAILED if damaged else 0

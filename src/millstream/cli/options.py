@@ -90,7 +90,10 @@ def port_option(tier: str) -> Callable[[F], F]:
 def pipeline_argument(required: bool = True) -> Callable[[F], F]:
     # Whether it exists is the loader's to say: its message is better than click's.
     return click.argument(
-        "pipeline", type=click.Path(path_type=Path), required=required, metavar="PIPELINE"
+        "pipeline",
+        type=click.Path(path_type=Path),
+        required=required,
+        metavar="PIPELINE" if required else "[PIPELINE]",
     )
 
 
@@ -170,17 +173,21 @@ def _assign(sections: dict[str, dict[str, Any]], text: str) -> None:
     if inner:  # a table's entry, whose name may have dots: analyze.spark.spark.ui.enabled=true
         target.setdefault(field, {})[inner] = value
     else:
-        target[field] = _value(value)
+        target[field] = _value(name, value)
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     """Lists and tables are written as JSON; the settings' own types make the best of the rest."""
     if not text.startswith(("[", "{")):
         return text
     try:
         return json.loads(text)
     except ValueError as error:
-        raise SettingsError(f"cannot use the value {text!r}: {error}") from None
+        # Such values may hold passwords: the place is told, not the text.
+        raise SettingsError(
+            f"cannot use --set {name}: its value is not JSON: {error}",
+            remedy='write it as JSON, as in {"name": "value"}',
+        ) from None
 
 
 def open_home(path: Path) -> Home:
@@ -235,8 +242,11 @@ def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
     return with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
 
 
-def url_of(tier: str, url: str, home: Path) -> str:
-    """The address of a running tier: the one given, else the one that `run.json` holds."""
+def url_of(tier: str, url: str, home: Path, option: str = "--url") -> str:
+    """The address of a running tier: the one given, else the one that `run.json` holds.
+
+    `option` is the flag by which the command is told it.
+    """
     if url:
         return url.rstrip("/")
     entry = open_home(home).running().get(tier)
@@ -244,6 +254,6 @@ def url_of(tier: str, url: str, home: Path) -> str:
         raise MillstreamError(
             f"no {tier} runs in {home}",
             remedy="start the system with `millstream run PIPELINE`, or say where it is: "
-            "--home FOLDER or --url http://HOST:PORT",
+            f"--home FOLDER or {option} http://HOST:PORT",
         )
     return str(entry["url"])

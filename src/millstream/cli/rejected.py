@@ -92,7 +92,7 @@ def replay(
     check_choice(ids, everything, since, reason)
     shelf, log = shelf_of(), log_of(home, assignments)
     address, access = url_of("collect", url, home), access_of(key_file, ca)
-    app = app or shelf.app_with(log, stream)
+    app = shelf.app_with(log, stream, app)
     places = [parse_name(name, "rejected") for name in ids]
     for (other, *_), name in zip(places, ids, strict=True):
         if other != stream:

@@ -70,7 +70,7 @@ def add_looks(
     def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: bool) -> None:
         shelf, log = shelf_of(), log_of(home, assignments)
         stream, partition, offset = parse_name(name, shelf.word)
-        one = shelf.read_one(log, app or shelf.app_with(log, stream), stream, partition, offset)
+        one = shelf.read_one(log, shelf.app_with(log, stream, app), stream, partition, offset)
         if raw:
             print_raw(one.value)
         else:
@@ -82,6 +82,6 @@ def chosen(
 ) -> Iterator[E]:
     """The stream's events on the shelf that the options mean."""
     start = since_when(since) if since else 0
-    for one in shelf.read(log, app or shelf.app_with(log, stream), stream, start):
+    for one in shelf.read(log, shelf.app_with(log, stream, app), stream, start):
         if one.at >= start and reason.lower() in one.reason.lower():
             yield one

@@ -12,6 +12,7 @@ from millstream.cli.text import harmless
 
 if TYPE_CHECKING:
     from millstream.client.access import Access
+    from millstream.log.settings import LogSettings
 
 # read: it is certain. likely: the view holds an event that was received then or later, which in a
 # topic of several partitions, or from several collectors, need not be behind ours.
@@ -44,12 +45,22 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """A place in the late topic, and why the event is there."""
+
+    id: str  # as `millstream late show` takes it
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One event, and everything that reads it."""
 
     event: dict[str, Any]  # as the collector answers
     views: list[Passed]
     unknown: str = ""  # why nothing is known of the views
+    late: tuple[Aside, ...] = ()  # its places in the late topic
+    late_unknown: str = ""  # why it is not known whether it is there
 
     @property
     def is_over(self) -> bool:
@@ -67,7 +78,11 @@ class Trace:
 
     def content(self) -> dict[str, Any]:
         views = [asdict(view) for view in self.views]
-        return {"event": self.event, "views": views, "unknown": self.unknown}
+        late = [asdict(aside) for aside in self.late]
+        return {
+            **{"event": self.event, "views": views, "unknown": self.unknown},
+            **{"late": late, "late_unknown": self.late_unknown},
+        }
 
     def steps(self) -> Iterator[Step]:
         """What the collector and the log have done with it, in order."""
@@ -94,6 +109,9 @@ class Trace:
                         yield Step(
                             "!", "yellow", "invalid", f"kept nevertheless: {harmless(error)}"
                         )
+                    for aside in self.late:
+                        yield Step("!", "yellow", "late", harmless(aside.reason))
+                        yield Step(" ", "", "", f"millstream late show {aside.id}")
                     return
                 name = f"{event['stream']}/{event['partition']}/{event['offset']}"
                 yield Step("✗", "red", "rejected", f"{after}  {harmless(event.get('error', ''))}")
@@ -150,6 +168,18 @@ def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[s
             )
             raise RequestRefused(problem(answer), status=answer.status_code, remedy=remedy)
         time.sleep(0.5)
+
+
+def find_aside(log: LogSettings, event: Mapping[str, Any]) -> tuple[Aside, ...]:
+    """Where in the late topic a logged event is; LogError if Kafka does not answer."""
+    from millstream.log.late import find_late
+    from millstream.log.topics import app_of_stream
+
+    identity = (event["collector"], event["sequence"], event["index"])
+    since = _milliseconds(event["received_at"])
+    app = app_of_stream(event["topic"], event["stream"])
+    found = find_late(log, app, event["stream"], identity, since)
+    return tuple(Aside(one.id, one.reason) for one in found)
 
 
 def follow(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Trace:

@@ -1,8 +1,10 @@
-"""Collection: events come in, are checked, and are in the log before anyone is told so.
+"""Collection: events come in, are on disk before they are looked at, and stay until Kafka has them.
 
-http.py               senders' requests, and what they are answered
-sources/websocket.py  a stream that we pull
-  ↓  body.py          bytes → the events in them
-  ↓  intake.py        check, number, hand to Kafka, count
+http.py, short_way.py   senders' requests, and what they are answered
+sources/, inlet.py      streams that we pull, and their way in
+  ↓  intake.py          the way of all that arrives, and what is counted
+  ↓  journal/           onto the disk, as it came
+  ↓  body.py, entry.py  bytes → the events in them
+  ↓  forward.py         to Kafka, and back whether it has them
 log
 """

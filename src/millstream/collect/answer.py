@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from millstream.collect.asgi import Problem
 from millstream.collect.dedup import First
 from millstream.collect.entry import Entry
@@ -16,6 +18,7 @@ _LATER = (
     "the events without a place in the log are on disk and will get there; sending them again "
     "is not needed"
 )
+_ONE = b'{"accepted":1,"receipts":["%b"],"rejected":[]}'
 Content = dict[str, Any]
 
 
@@ -45,9 +48,16 @@ class Answers:
             return 202, content
         return (200 if ack == "log" else 202), content
 
+    def encoded(self, entry: Entry, ack: Ack) -> tuple[int, bytes]:
+        """As `of`, in JSON."""
+        if entry.size == 1 and entry.is_fine and not (ack == "log" and entry.open):
+            return (200 if ack == "log" else 202), _ONE % self._receipt(entry, 0).encode()
+        status, content = self.of(entry, ack)
+        return status, msgspec.json.encode(content)
+
     def _content(self, entry: Entry) -> Content:
         rejections, failures, shed = entry.rejections, entry.failures, entry.arrival.shed
-        if not rejections and not failures and not shed and not entry.firsts:
+        if entry.is_fine:
             if entry.size > 1 and not any(entry.deliveries):
                 receipts = self._receipts.write_all(self._unplaced(entry), entry.size)
             else:

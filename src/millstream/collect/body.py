@@ -119,6 +119,10 @@ class Unpacker:
     def __init__(self, schema: Schema, limits: Limits) -> None:
         self._schema = schema
         self._limits = limits
+        # No limit can be passed in a body of so many bytes: an event has one at least, a level two.
+        self._small = min(
+            limits.max_events, limits.max_line, limits.max_event, 2 * limits.max_depth
+        )
 
     def unpack(
         self,
@@ -133,6 +137,10 @@ class Unpacker:
         body. No event at all is an empty list.
         """
         limits = self._limits
+        if len(body) <= self._small and not encoding and not attributes:
+            form = form_of(content_type)
+            if form is Form.SNIFF or form is Form.LINES:
+                return Unpacked(split(body, form))
         if encoding:
             body = decompress(body, encoding, limits.max_body)
         if attributes and cloudevents.is_binary(attributes):
@@ -224,6 +232,8 @@ def split(body: bytes, form: Form) -> list[bytes]:
 def _lines(body: bytes) -> list[bytes]:
     # Only \n separates: splitlines() would also cut at a lone \r. A \x1e starts each text of a
     # json-seq (RFC 7464).
+    if b"\n" not in body:
+        return [line] if (line := body.strip(b" \t\r\x1e")) else []
     return [line for raw in body.split(b"\n") if (line := raw.strip(b" \t\r\x1e"))]
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import resource
 from collections import Counter
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from uvicorn.config import Config
@@ -36,6 +36,15 @@ _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _RETRY = (b"retry-after", b"1")
 _CLOSE = (b"connection", b"close")
 _NO_HEADERS: HeaderList = []
+_HEAD_END = b"\r\n\r\n"
+_MOST_KNOWN, _LARGEST_KNOWN = 1000, 1000  # heads, and bytes of one
+
+
+class Known(NamedTuple):
+    """What a request's head means."""
+
+    route: Route
+    length: int  # of the body
 
 
 class Door:
@@ -52,6 +61,7 @@ class Door:
         self._by_network: Counter[str] = Counter()
         self._default: HeaderList = []
         self._heads: dict[tuple[int, bytes], bytes] = {}  # with those
+        self._known: dict[bytes, Known] = {}  # heads of requests, as they came
 
     def enter(self, network: str) -> bool:
         """Whether one more connection from there may come in; if so, it must leave later."""
@@ -82,6 +92,25 @@ class Door:
             lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % each for each in headers)]
             known = self._heads[status, content_type] = b"".join(lines)
         return known
+
+    def recall(self, data: bytes) -> tuple[Route, bytes] | None:
+        """Route and body of a whole request whose head came before, byte by byte the same.
+
+        A sender says the same each time: it is understood once.
+        """
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        known = self._known.get(data[:end])
+        if known is None or len(data) - end != known.length:
+            return None
+        return known.route, data[end:]
+
+    def learn(self, data: bytes, route: Route, length: int) -> None:
+        """A whole request, without another behind it, goes that way."""
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        if len(data) - end == length and end <= _LARGEST_KNOWN:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[data[:end]] = Known(route, length)
 
     async def watch(self, state: ServerState) -> None:
         """Cut off who is too slow; runs until it is cancelled."""
@@ -124,6 +153,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unsent_since = 0.0
         self._running: RequestResponseCycle | None = None  # whose answer is being made
         self._short: Exchange | None = None  # on the short way, and its body is not whole
+        self._whole: tuple[Route, int] | None = None  # way and body of one that came in this piece
         self._refusal: Problem | None = None
         self._is_deaf = False  # nothing that still comes is heeded
 
@@ -153,11 +183,20 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf or self.transport is None or self.transport.is_closing():
             return
+        is_between = self._phase == _IDLE or (self._phase == _HEAD and not self._head_bytes)
+        if is_between and self._goes_on():
+            recalled = self._door.recall(data)
+            if recalled is not None:
+                self._take(Exchange(self, recalled[0], True), recalled[1])
+                return
         self._chunk = len(data)
         self._fresh = self._chunk if self._phase in (_IDLE, _HEAD) else 0
         self._head_bytes += self._chunk
         self._framed_bytes += self._chunk
+        self._whole = None
         super().data_received(data)
+        if is_between and self._whole is not None:
+            self._door.learn(data, *self._whole)
         most = self._door.settings.max_header_bytes
         if self._is_deaf:
             return
@@ -204,11 +243,15 @@ class GuardedProtocol(HttpToolsProtocol):
         short_way = self._door.short_way
         if short_way is None or self.parser.get_method() != b"POST":
             return None
-        if self.cycle is not None and not self.cycle.response_complete:
-            return None  # uvicorn puts it behind the one before
-        if self.flow.write_paused or self.parser.get_http_version() != "1.1":
+        if not self._goes_on() or self.parser.get_http_version() != "1.1":
             return None
         return short_way.admit(self.url, self.headers)
+
+    def _goes_on(self) -> bool:
+        """Whether the next request can be heeded: what was asked before is answered, and read."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False  # uvicorn puts it behind the one before
+        return not self.flow.write_paused
 
     def _make_scope(self) -> None:
         """What uvicorn does when a message begins; on the short way nobody asks for it."""
@@ -237,9 +280,19 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         exchange, self._short = self._short, None
-        if not exchange.response_complete and self._door.short_way is not None:
+        if not exchange.response_complete:
             body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-            self._door.short_way.take(exchange.route, body, exchange.respond)
+            if exchange.keep_alive:
+                self._whole = exchange.route, len(body)
+            self._take(exchange, body)
+
+    def _take(self, exchange: Exchange, body: bytes) -> None:
+        short_way = self._door.short_way
+        assert short_way is not None
+        self.cycle = cast(RequestResponseCycle, exchange)
+        self._phase = _ANSWER
+        self._since = self._door.now
+        short_way.take(exchange.route, body, exchange.respond)
 
     def answer(
         self, exchange: Exchange, status: int, body: bytes, content_type: bytes, more: HeaderList

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from millstream.app import App, Stream
 from millstream.log.topics import stream_topic
-from millstream.schema import json_schema
+from millstream.schema import Struct, json_schema
 
 
 def describe_streams(app: App) -> dict[str, Any]:
     """The streams that are open to senders."""
     return {"app": app.name, "streams": [_stream(app, s) for s in app.streams.values()]}
+
+
+def event_schema(stream: Stream) -> dict[str, Any]:
+    """What an event must be: with its key and its time, whatever the schema says of them."""
+    needed = {stream.key, stream.event_time}
+    fields = (
+        replace(field, required=field.required or field.name in needed)
+        for field in stream.schema.fields
+    )
+    return json_schema(Struct(tuple(fields)))
 
 
 def _stream(app: App, stream: Stream) -> dict[str, Any]:
@@ -24,5 +35,5 @@ def _stream(app: App, stream: Stream) -> dict[str, Any]:
         "ahead_ms": round(stream.ahead.total_seconds() * 1000),
         "delivery": stream.delivery,
         "source": stream.source and {"kind": stream.source.kind, "url": stream.source.address},
-        "schema": json_schema(stream.schema),
+        "schema": event_schema(stream),
     }

@@ -16,16 +16,16 @@ from millstream.collect.lane import Lane
 from millstream.collect.unpacked import Unpacked
 from millstream.errors import InvalidEvent
 from millstream.event import fingerprint
+from millstream.log.batch_producer import Fields, Headers
 from millstream.log.producer import Delivery
+from millstream.validate import Checked
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
-_KEPT_OF_TOO_LARGE = 1000  # bytes, in the rejected topic
+_SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
 _NONE: frozenset[int] = frozenset()
 _NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
 _NO_PLACES: Mapping[int, int] = MappingProxyType({})
 _OWN_ATTRIBUTES = frozenset({"specversion", "datacontenttype"})
-
-Headers = list[tuple[str, str | bytes]]
 
 
 class Record(NamedTuple):
@@ -33,7 +33,7 @@ class Record(NamedTuple):
 
     topic: str
     value: bytes
-    key: str | None
+    key: bytes | None
     timestamp: int
     headers: Headers
 
@@ -112,7 +112,7 @@ class Entry:
         self.deliveries: list[Delivery | None] = []
         self.failures: dict[int, str] = {}
         self.base: Headers = []  # what all of its records have in common
-        self.number = ""  # in its events' ids
+        self.number = b""  # in its events' ids
         self.is_plain = False  # no event has a header that the others lack
         self.claimed: asyncio.Future[None] | None = None  # before it is done, nothing may be sent
         self.claims: Sequence[Claim] = ()  # its events' ids, if they are remembered
@@ -127,6 +127,11 @@ class Entry:
         """How many events are neither duplicates nor shed."""
         return self.size - len(self.arrival.duplicates) - len(self.arrival.shed)
 
+    @property
+    def is_fine(self) -> bool:
+        """Whether all of its events were taken in, as new ones."""
+        return not (self.rejections or self.failures or self.firsts or self.arrival.shed)
+
     def fill(self, unpacked: Unpacked) -> None:
         """Take what was unpacked; `check` looks at each event."""
         self.values, self.attributes = unpacked.values, unpacked.attributes
@@ -140,20 +145,24 @@ class Entry:
 
     def check(self, first: int, end: int) -> None:
         """Validate the events from one place to before another, but those that are left out."""
-        lane, keys, times, rejections = self.lane, self.keys, self.times, self.rejections
+        lane, rejections = self.lane, self.rejections
         known = {*rejections, *self.skip} if self.skip else rejections
         for index in range(first, end):
             key = moment = None
             if index not in known:
+                value = self.values[index]
                 try:
-                    key, moment = _checked(lane, self.values[index])
+                    checked = (
+                        lane.check(value) if len(value) < _SMALL else _check_large(lane, value)
+                    )
+                    key, moment = checked.key, checked.time
                 except InvalidEvent as invalid:
-                    if lane.keeps_invalid and len(self.values[index]) <= LARGEST_EVENT:
+                    if lane.keeps_invalid and len(value) <= LARGEST_EVENT:
                         self.kept[index] = invalid
                     else:
                         rejections[index] = invalid
-            keys.append(key)
-            times.append(moment)
+            self.keys.append(key)
+            self.times.append(moment)
 
     def pass_on(self) -> None:
         """Its turn has come: find what of it is out of order, once. Nothing before it comes later.
@@ -167,7 +176,7 @@ class Entry:
                 self.times, self.arrival.received_at, self.skip
             )
         self.base = self._base_headers()
-        self.number = f"{self.collector}-{self.sequence}"
+        self.number = b"%b-%d" % (self.collector.encode(), self.sequence)
         self.is_plain = not (
             self.rejections
             or self.kept
@@ -195,91 +204,96 @@ class Entry:
         """The event at a place, as Kafka gets it; only after `pass_on`."""
         return Record(*self.fields(index))
 
-    def fields(self, index: int) -> tuple[str, bytes, str | None, int, Headers]:
+    def fields(self, index: int) -> Fields:
         """As `record`, without its names: where each event counts."""
-        value, headers = self.values[index], self.base.copy()
+        value, headers, key = self.values[index], self.base.copy(), self.keys[index]
         if index:
-            headers.append((event.INDEX, str(index)))
-        if not self.is_plain:
-            return self._marked(index, value, headers)
-        headers.append((event.FINGERPRINT, fingerprint(value)))
-        headers.append((event.ID, f"{self.number}.{index}" if index else self.number))
-        return self.lane.topic, value, self.keys[index], self.arrival.received_at, headers
+            headers.append((event.INDEX, b"%d" % index))
+        topic = self.lane.topic
+        if self.is_plain:
+            headers.append((event.FINGERPRINT, fingerprint(value).encode()))
+            headers.append((event.ID, self._id(index)))
+        else:
+            topic, value = self._mark(index, value, headers)
+        key_bytes = None if key is None else key.encode()
+        return topic, value, key_bytes, self.arrival.received_at, headers
 
-    def _marked(
-        self, index: int, value: bytes, headers: Headers
-    ) -> tuple[str, bytes, str | None, int, Headers]:
-        """A record with all that can be said of one event and not of others."""
+    def _id(self, index: int) -> bytes:
+        return b"%b.%d" % (self.number, index) if index else self.number
+
+    def _mark(self, index: int, value: bytes, headers: Headers) -> tuple[str, bytes]:
+        """Add all that can be said of one event and not of others; its topic and value."""
         if self.is_sampled and index not in self.arrival.spared:
-            headers.append((event.SAMPLED, f"{self.arrival.sampled_rate:.4g}"))
+            headers.append((event.SAMPLED, b"%.4g" % self.arrival.sampled_rate))
         if index in self.watermarks:
-            headers.append((event.WATERMARK, str(self.watermarks[index])))
+            headers.append((event.WATERMARK, b"%d" % self.watermarks[index]))
         topic = self.lane.topic
         if index in self.rejections:
             topic, invalid = self.lane.rejected_topic, self.rejections[index]
-            headers.append((event.REASON, str(invalid)))
-            headers.append((event.FIELD, invalid.field))
-            value = value[:_KEPT_OF_TOO_LARGE] if len(value) > LARGEST_EVENT else value
+            headers.append((event.REASON, str(invalid).encode()))
+            headers.append((event.FIELD, invalid.field.encode()))
         elif index in self.kept:
-            headers.append((event.INVALID, str(self.kept[index])))
-        headers.append((event.FINGERPRINT, fingerprint(value)))
-        number = f"{self.number}.{index}" if index else self.number
+            headers.append((event.INVALID, str(self.kept[index]).encode()))
+        headers.append((event.FINGERPRINT, fingerprint(value).encode()))
         if self.attributes is None:
-            headers.append((event.ID, number))
+            headers.append((event.ID, self._id(index)))
         else:
-            self._add_attributes(headers, self.attributes[index], number)
-        return topic, value, self.keys[index], self.arrival.received_at, headers
+            self._add_attributes(headers, self.attributes[index], self._id(index))
+        return topic, value
 
     def _base_headers(self) -> Headers:
-        arrival = self.arrival
+        arrival, lane = self.arrival, self.lane
         headers: Headers = [
-            *self.lane.headers,
-            (event.COLLECTOR, self.collector),
-            (event.SEQUENCE, str(self.sequence)),
+            *lane.headers,
+            (event.COLLECTOR, self.collector.encode()),
+            (event.SEQUENCE, b"%d" % self.sequence),
         ]
         if arrival.traceparent:
-            headers.append((event.TRACEPARENT, arrival.traceparent))
+            headers.append((event.TRACEPARENT, arrival.traceparent.encode()))
         if arrival.correlation:
-            headers.append((event.CORRELATION, arrival.correlation))
+            headers.append((event.CORRELATION, arrival.correlation.encode()))
         if self.attributes is None:
-            headers.append((event.SOURCE, arrival.source or self.lane.default_source))
-            headers.append((event.TYPE, self.lane.type))
+            source = arrival.source.encode() if arrival.source else lane.default_source
+            headers.append((event.SOURCE, source))
+            headers.append((event.TYPE, lane.type))
             headers.append((event.TIME, _moment(arrival.received_at)))
         return headers
 
-    def _add_attributes(self, headers: Headers, given: dict[str, str], number: str) -> None:
-        defaults = {
+    def _add_attributes(self, headers: Headers, given: dict[str, str], number: bytes) -> None:
+        source = self.arrival.source.encode() if self.arrival.source else self.lane.default_source
+        attributes = {
             "id": number,
-            "source": self.arrival.source or self.lane.default_source,
+            "source": source,
             "type": self.lane.type,
             "time": _moment(self.arrival.received_at),
+            **{name: text.encode() for name, text in given.items()},
         }
         taken = {name for name, _ in headers}
-        for name, value in {**defaults, **given}.items():
+        for name, value in attributes.items():
             if name not in _OWN_ATTRIBUTES and f"ce_{name}" not in taken:
                 headers.append((f"ce_{name}", value))
 
 
-def _checked(lane: Lane, value: bytes) -> tuple[str | None, int | None]:
-    """Key and event time."""
-    length, key, moment = len(value), None, None
+def _check_large(lane: Lane, value: bytes) -> Checked:
+    """As `lane.check`; InvalidEvent as well if Kafka could not take it with its key."""
+    length, checked = len(value), None
     if length <= LARGEST_EVENT:
         checked = lane.check(value)
-        key, moment = checked.key, checked.time
-        length += len(key.encode()) if key else 0
-    if length > LARGEST_EVENT:
+        length += len(checked.key.encode()) if checked.key else 0
+    if checked is None or length > LARGEST_EVENT:
         raise InvalidEvent(
             f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
             remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
         )
-    return key, moment
+    return checked
 
 
 @lru_cache(maxsize=64)
-def _second(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+def _second(second: int) -> bytes:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
-def _moment(milliseconds: int) -> str:
+@lru_cache(maxsize=64)
+def _moment(milliseconds: int) -> bytes:
     second, millisecond = divmod(milliseconds, 1000)
-    return f"{_second(second)}.{millisecond:03d}Z"
+    return b"%b.%03dZ" % (_second(second), millisecond)

@@ -11,46 +11,25 @@ import contextlib
 import logging
 import sys
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-
-from confluent_kafka import KafkaError
 
 from millstream.collect.entry import Entry, Record
 from millstream.collect.failed import FailedStore
 from millstream.collect.journal import Journal
+from millstream.collect.lane import Lane
 from millstream.collect.recent import Recent
 from millstream.collect.settings import CollectSettings
 from millstream.errors import LogError, MillstreamError
-from millstream.log.producer import Delivery, NotTaken, Outcome, Producer
+from millstream.log.batch_producer import Batch, BatchProducer, Refused
+from millstream.log.producer import Delivery
 from millstream.measure import Clock, Rate
 
 _READ_BYTES = 4 << 20  # of the journal, at a time
-_HEADERS_SIZE = 400  # bytes of a record besides its value, about
 _PAUSE_SECONDS = 1.0
 _EVENTS_PER_TURN = 500  # some 5 ms of work; answers and requests come in between
-_HELD_BYTES = 128 << 10  # beyond so much under way, the next is handed over without waiting
-_HELD_SECONDS = 0.01  # no entry waits longer for what is under way, which may be for another broker
 _NONE: frozenset[int] = frozenset()
 _UNBOUNDED = (sys.maxsize, sys.maxsize)  # events and bytes: of what skips the journal
-
-# What the producer gives up on although trying again could help: it may be in the log or not. Only
-# a new start, which looks into the log, can tell.
-_UNCLEAR = {
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.NOT_ENOUGH_REPLICAS,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.KAFKA_STORAGE_ERROR,
-    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    KafkaError.UNKNOWN_PRODUCER_ID,
-}
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY}
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +42,7 @@ class Forwarder:
     def __init__(
         self,
         journal: Journal,
-        producer: Producer,
+        producer: BatchProducer,
         failed: FailedStore,
         settings: CollectSettings,
         restore: Restore,
@@ -74,8 +53,10 @@ class Forwarder:
         self.pending_events = 0  # the window: handed to Kafka, not acknowledged
         self.pending_bytes = 0
         self.drained = Rate(clock)  # bytes that left the journal
+        self.answered_at = clock()  # when Kafka last answered for events; or our start
         self._journal = journal
         self._producer = producer
+        producer.answered = self._answered
         self._failed = failed
         self._settings = settings
         self._restore = restore
@@ -92,10 +73,6 @@ class Forwarder:
         self._is_open = False
         self._is_pumping = False  # in the loop's next turn
         self._finished: list[Entry] = []  # in this turn: all of their events are settled
-        self._holding: asyncio.TimerHandle | None = None  # the next, for what is under way
-        self._suspects: deque[tuple[Entry, int]] = deque()  # each to be tried alone
-        self._alone: tuple[Entry, int] | None = None  # is being tried so
-        self._in_turn = 0  # events under way that came by way of the journal
         self._needs_disk = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -223,7 +200,7 @@ class Forwarder:
     def _pump(self) -> None:
         self._is_pumping = False
         room = _EVENTS_PER_TURN
-        while self._is_open and not self._is_to_wait:
+        while self._is_open and not self.is_full:
             entry = self._current or self._next()
             if entry is None:
                 break
@@ -237,8 +214,6 @@ class Forwarder:
                 break
             self._current = None
             self.sent = entry.sequence
-        if room < _EVENTS_PER_TURN:
-            self._hold()
 
     def _is_claimed(self, entry: Entry) -> bool:
         """Whether its ids are where other collectors see them; if not, it goes on from there."""
@@ -260,32 +235,6 @@ class Forwarder:
         elif wanted not in self._coming and wanted <= self._journal.last_durable:
             self._needs_disk.set()
         return entry
-
-    @property
-    def _is_to_wait(self) -> bool:
-        return (
-            self._holding is not None
-            or self._alone is not None
-            or bool(self._suspects)
-            or self.is_full
-            or (self.pending_events > 0 and self._producer.is_changing)
-        )
-
-    def _hold(self) -> None:
-        """Wait for Kafka's answer to what was handed over before the next.
-
-        Kafka's client would keep it just as well, but send it in more and smaller requests, and
-        each of them costs Kafka something.
-        """
-        if self._holding is None and 0 < self.pending_bytes < _HELD_BYTES:
-            loop = asyncio.get_running_loop()
-            self._holding = loop.call_later(_HELD_SECONDS, self._hold_no_longer)
-
-    def _hold_no_longer(self) -> None:
-        if self._holding is not None:
-            self._holding.cancel()
-            self._holding = None
-            self._pump_soon()
 
     def _hand_over(self, entry: Entry, most: int) -> int:
         """How many events Kafka was given: as many as may be, or less where there is no room."""
@@ -311,30 +260,20 @@ class Forwarder:
 
     def _give(self, entry: Entry, end: int, room: tuple[int, int]) -> None:
         """Hand an entry's next events over, up to a place, or to where there is no more room."""
-        hand_over, acknowledged = self._producer.hand_over, self._acknowledged
-        fields, values, skip = entry.fields, entry.values, entry.skip
-        most, most_bytes = room
+        add, skip, (most, most_bytes) = self._producer.add, entry.skip, room
         given = size = 0
-        try:
-            for index in range(entry.at, end):
-                if index in skip:
-                    self._settle(entry, index)
-                elif given >= most or size >= most_bytes:
-                    break
-                else:
-                    hand_over(*fields(index), acknowledged, entry, index)
-                    given += 1
-                    size += len(values[index]) + _HEADERS_SIZE
-                entry.at = index + 1
-        except LogError:
-            if room is _UNBOUNDED:
-                raise
-        finally:
-            self.pending_events += given
-            self.pending_bytes += size
-            if room is not _UNBOUNDED:
-                self._in_turn += given
-            self._note_room()
+        for index in range(entry.at, end):
+            if index in skip:
+                self._settle(entry, index)
+            elif given >= most or size >= most_bytes:
+                break
+            else:
+                size += add(entry, index)
+                given += 1
+            entry.at = index + 1
+        self.pending_events += given
+        self.pending_bytes += size
+        self._note_room()
 
     def _all_given(self, entry: Entry) -> None:
         if entry.received:
@@ -343,33 +282,27 @@ class Forwarder:
         if entry.size == 0:
             self._finish(entry)
 
-    def _acknowledged(self, entry: Entry, index: int, outcome: Outcome) -> None:
-        self.pending_events -= 1
-        self.pending_bytes -= len(entry.values[index]) + _HEADERS_SIZE
-        self._in_turn -= entry.collector == self._journal.identity
-        if isinstance(outcome, NotTaken):
-            self._not_taken(entry, index, outcome)
+    def _answered(self, batch: Batch, outcome: int | LogError) -> None:
+        """Kafka has a batch, from an offset on; or not."""
+        self.answered_at = self._clock()
+        self.pending_events -= len(batch.holders)
+        self.pending_bytes -= batch.size
+        if isinstance(outcome, LogError):
+            self._not_taken(batch, outcome)
+        elif outcome < 0:  # it is there, but where?
+            for entry, index in batch.holders:
+                self._settle(entry, index)
         else:
-            self._settle(entry, index, outcome)
-        if self._alone == (entry, index):
-            self._alone = None
+            topic, partition = batch.topic, batch.partition
+            for offset, (entry, index) in enumerate(batch.holders, outcome):
+                entry.deliveries[index] = Delivery(topic, partition, offset)
+                entry.open -= 1
+                if not entry.open:
+                    self._finish(entry)
         if not self._room.is_set():
             self._note_room()
-        if self._suspects and self._in_turn == 0 and self._alone is None:
-            self._try_alone(*self._suspects.popleft())
-        elif self._holding is not None:
-            if self.pending_events == 0:
-                self._hold_no_longer()
-        elif self._current is not None or self._ready or self.sent < self._journal.last_durable:
+        if self._current is not None or self._ready or self.sent < self._journal.last_durable:
             self._pump_soon()
-
-    def _try_alone(self, entry: Entry, index: int) -> None:
-        """Hand an event over again, with nothing else in the journal's turn under way."""
-        self._alone = entry, index
-        self.pending_events += 1
-        self.pending_bytes += len(entry.values[index]) + _HEADERS_SIZE
-        self._in_turn += entry.collector == self._journal.identity
-        self._producer.hand_over(*entry.record(index), self._acknowledged, entry, index)
 
     def _note_room(self) -> None:
         settings = self._settings
@@ -381,26 +314,21 @@ class Forwarder:
         else:
             self._room.clear()
 
-    def _not_taken(self, entry: Entry, index: int, failure: NotTaken) -> None:
-        if failure.code in _PURGED:
-            return  # we stop; the next start sends it
-        if failure.fatal or failure.code in _UNCLEAR:
+    def _not_taken(self, batch: Batch, failure: LogError) -> None:
+        if not isinstance(failure, Refused):
             self._failure = LogError(
                 f"Kafka's client gave up: {failure}",
                 remedy="the collector has to start anew, and then looks for what is in the log",
             )
             self._needs_disk.set()
             return
-        if failure.code == KafkaError.MSG_SIZE_TOO_LARGE and self._alone != (entry, index):
-            # All that came in one request with it is refused as well: which one is too large?
-            self._suspects.append((entry, index))
-            return
-        entry.failures[index] = str(failure)
-        task = asyncio.get_running_loop().create_task(
-            self._store(entry, index, entry.record(index), str(failure))
-        )
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
+        for entry, index in batch.holders:
+            entry.failures[index] = str(failure)
+            task = asyncio.get_running_loop().create_task(
+                self._store(entry, index, entry.record(index), str(failure))
+            )
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
 
     async def _store(self, entry: Entry, index: int, record: Record, reason: str) -> None:
         while True:
@@ -442,13 +370,16 @@ class Forwarder:
         finished, self._finished = self._finished, []
         now, wall = self._clock(), time.time_ns() // 1_000_000
         journaled = []
+        logged: Counter[Lane] = Counter()
         for entry in finished:
-            self._count(entry, now)
+            logged[entry.lane] += self._count(entry, now)
             entry.release()
             if entry.collector == self._journal.identity:
                 journaled.append(entry.sequence)
                 self._under_way.discard(entry.sequence)
                 self._recent.logged(entry.sequence, wall, entry.deliveries)
+        for lane, count in logged.items():
+            lane.rate.add(count)
         before = self._journal.pending_bytes
         self._journal.settle(*journaled)
         self.drained.add(before - self._journal.pending_bytes)
@@ -459,7 +390,8 @@ class Forwarder:
             if entry.waits_for_log:
                 entry.resolve()
 
-    def _count(self, entry: Entry, now: float) -> None:
+    def _count(self, entry: Entry, now: float) -> int:
+        """How many of its events are in the stream's topic now."""
         lane, size, failed = entry.lane, entry.remaining, len(entry.failures)
         rejected = len(entry.rejections)
         if failed and rejected:
@@ -469,10 +401,9 @@ class Forwarder:
         lane.logged += logged
         lane.rejected += rejected
         lane.failed += failed
-        if logged:
-            lane.rate.add(logged)
-            if entry.received:
-                lane.logged_ms.record((now - entry.received) * 1000, logged)
+        if logged and entry.received:
+            lane.logged_ms.record((now - entry.received) * 1000, logged)
+        return logged
 
     async def _read_back(self) -> None:
         """Make ready what comes next on disk, up to what is still in memory."""

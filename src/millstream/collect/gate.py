@@ -6,6 +6,7 @@ It stands around the application only where there is something to check; else it
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _OPEN = "/health/"
 _MOST_KNOWN = 10_000
 # A wrong token costs a signature's check, some 50 µs: each address may have that much of our time.
 _WRONG_TOKENS_PER_SECOND = 20.0
+_REASONS = {401: "login", 403: "rights", 429: "rate"}  # by which refusals are counted
 
 
 class Gate:
@@ -46,6 +48,7 @@ class Gate:
         self._versions = (0, 0)
         self._rates = Rates(settings.rate_burst)
         self._wrong = Rates(5.0)
+        self.refused: Counter[str] = Counter()  # by reason
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
@@ -59,6 +62,7 @@ class Gate:
             if stream in self._streams:
                 caller.check_writes(stream)
         except Problem as problem:
+            self.refused[_REASONS.get(problem.status, "no_keys")] += 1
             await problem.answer(send)
             return
         note_caller(scope, caller)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
 from millstream.collect.short_way import not_taken
 from millstream.collect.unpacked import BodyRefused
-from millstream.errors import JournalBroken, JournalFull
+from millstream.errors import JournalError
 from millstream.names import suggest
 
 _STREAMS = "/v1/streams/"
@@ -62,6 +62,7 @@ class CollectApp:
         are_logged: Callable[[str, Collection[First]], Awaitable[bool]],
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
+        turned_away: Callable[[], Mapping[str, int]],
     ) -> None:
         self._settings = settings
         self._intake = intake
@@ -71,6 +72,7 @@ class CollectApp:
         self._are_logged = are_logged  # waits for it, as long as a request may wait for Kafka
         self._health = health  # why nothing can be taken in, empty if it can; and more
         self._sources = sources
+        self._turned_away = turned_away  # by reason, before they came here
         self._fixed = {
             "/v1/streams": describe_streams(app),
             "/v1/openapi.json": openapi(app, settings),
@@ -111,7 +113,7 @@ class CollectApp:
             await answer_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
-            text = metrics.render(self._intake, self._sources())
+            text = metrics.render(self._intake, self._sources(), self._turned_away())
             await answer(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(
@@ -170,7 +172,7 @@ class CollectApp:
             return entry
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        except (JournalFull, JournalBroken) as error:
+        except JournalError as error:
             raise not_taken(error, self._pressure) from None
 
     def _pass(self, lane: Lane, arrival: Arrival) -> Entry:

@@ -34,7 +34,8 @@ from millstream.collect.settings import CollectSettings
 from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
 from millstream.errors import InvalidEvent, JournalBroken, JournalError, LogError
-from millstream.log.producer import Delivery, Producer
+from millstream.log.batch_producer import BatchProducer
+from millstream.log.producer import Delivery
 from millstream.log.topics import stream_topic
 from millstream.measure import Clock
 
@@ -61,7 +62,7 @@ class Intake:
         app: App,
         settings: CollectSettings,
         journal: Journal,
-        producer: Producer,
+        producer: BatchProducer,
         failed: FailedStore,
         dedup: Dedup,
         clock: Clock = time.monotonic,

@@ -34,12 +34,10 @@ class Lane:
         self.keeps_invalid = stream.on_invalid == "keep"
         self.remembers_ids = stream.remembers_ids
         self.shedder = Shedder(stream) if stream.shed else None
-        self.headers: list[tuple[str, str | bytes]] = [
-            (event.SPECVERSION, "1.0"),
-            (event.CONTENT_TYPE, "application/json"),
-        ]
-        self.type = f"{app.name}.{stream.name}"
-        self.default_source = f"/{app.name}/{stream.name}"  # of senders that don't name themselves
+        self.headers = [(event.SPECVERSION, b"1.0"), (event.CONTENT_TYPE, b"application/json")]
+        self.type = f"{app.name}.{stream.name}".encode()
+        # Of senders that don't name themselves.
+        self.default_source = f"/{app.name}/{stream.name}".encode()
         self.accepted = 0  # events that were looked at: what was taken in, and what was shed
         self.pending = 0  # in the journal or on their way to Kafka
         self.logged = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class Leftover(NamedTuple):
 
 async def take_over(
     journals: Iterable[Journal],
-    intake_of: Callable[[Journal], Intake],
+    intake_of: Callable[[Journal], Awaitable[Intake]],
     reporter_of: Callable[[Intake], Reporter],
     log: LogSettings,
 ) -> list[Leftover]:
@@ -51,7 +51,7 @@ async def take_over(
         if not journal.pending_entries:
             await journal.close()
             continue
-        intake = intake_of(journal)
+        intake = await intake_of(journal)
         await resume(intake, log)
         leftovers.append(Leftover(journal, intake, reporter_of(intake)))
     return leftovers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from millstream.audit import SourceState
 from millstream.collect.intake import Intake
@@ -11,7 +11,7 @@ from millstream.collect.lane import Lane
 CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def render(intake: Intake, sources: Iterable[SourceState]) -> str:
+def render(intake: Intake, sources: Iterable[SourceState], turned_away: Mapping[str, int]) -> str:
     """All counts, since this process started."""
     lanes, states = list(intake.lanes.values()), list(sources)
     counted = {
@@ -46,6 +46,11 @@ def render(intake: Intake, sources: Iterable[SourceState]) -> str:
         *_single("ids", "Senders' ids that are remembered", intake.dedup.held),
         *_counter("ids_forgotten", "Ids forgotten for want of room", intake.dedup.forgotten),
         *_counter("ids_doubled", "Ids that two collectors took in at once", intake.dedup.doubled),
+        *_head("turned_away", "counter", "Connections and requests that were refused or cut off"),
+        *(
+            f'millstream_collect_turned_away_total{{reason="{reason}"}} {count}'
+            for reason, count in sorted(turned_away.items())
+        ),
         *_sources(states),
         "# EOF",
     ]

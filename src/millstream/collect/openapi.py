@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import millstream
 from millstream.app import App, Stream
+from millstream.collect.describe import event_schema
 from millstream.collect.request import levels_of
 from millstream.collect.settings import CollectSettings
-from millstream.schema import Struct, json_schema
 
 Described = dict[str, Any]
 
@@ -147,20 +146,10 @@ def openapi(app: App, settings: CollectSettings) -> Described:
                 "Place": _PLACE,
                 "Problem": _PROBLEM,
                 "AllRejected": _ALL_REJECTED,
-                **{f"stream.{s.name}": _event(s) for s in app.streams.values()},
+                **{f"stream.{s.name}": event_schema(s) for s in app.streams.values()},
             },
         },
     }
-
-
-def _event(stream: Stream) -> Described:
-    """What an event must be: with its key and its time, whatever the schema says of them."""
-    needed = {stream.key, stream.event_time}
-    fields = (
-        replace(field, required=field.required or field.name in needed)
-        for field in stream.schema.fields
-    )
-    return json_schema(Struct(tuple(fields)))
 
 
 def _security(settings: CollectSettings) -> list[Described]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from millstream.log.producer import Delivery
@@ -15,8 +14,8 @@ class Steps:
 
     __slots__ = ("deliveries", "journaled_at", "logged_at")
 
-    def __init__(self) -> None:
-        self.journaled_at = 0
+    def __init__(self, journaled_at: int = 0) -> None:
+        self.journaled_at = journaled_at
         self.logged_at = 0
         self.deliveries: Sequence[Delivery | None] = ()  # by the events' place in the entry
 
@@ -27,31 +26,31 @@ class Recent:
     def __init__(self, most: int = _EVENTS) -> None:
         self._most = most
         self._held = 0
-        self._steps: OrderedDict[int, Steps] = OrderedDict()
+        self._steps: dict[int, Steps] = {}  # in the order in which they came
 
     def __getitem__(self, sequence: int) -> Steps | None:
         return self._steps.get(sequence)
 
     def journaled(self, sequence: int, at: int) -> None:
         """The entry is on disk."""
-        self._of(sequence).journaled_at = at
+        self._add(sequence, Steps(at))
 
     def logged(self, sequence: int, at: int, deliveries: Sequence[Delivery | None]) -> None:
         """Kafka has the entry's events, at these places; None: not in the log."""
-        steps = self._of(sequence)
+        steps = self._steps.get(sequence) or self._add(sequence, Steps())
         self._held += len(deliveries) - len(steps.deliveries)
         steps.logged_at, steps.deliveries = at, deliveries
-        self._forget()
+        if self._held > self._most:
+            self._forget()
 
-    def _of(self, sequence: int) -> Steps:
-        steps = self._steps.get(sequence)
-        if steps is None:
-            steps = self._steps[sequence] = Steps()
-            self._held += 1
+    def _add(self, sequence: int, steps: Steps) -> Steps:
+        self._steps[sequence] = steps
+        self._held += 1
+        if self._held > self._most:
             self._forget()
         return steps
 
     def _forget(self) -> None:
         while self._held > self._most and len(self._steps) > 1:
-            _, oldest = self._steps.popitem(last=False)
+            oldest = self._steps.pop(next(iter(self._steps)))
             self._held -= 1 + len(oldest.deliveries)

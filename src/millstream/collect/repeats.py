@@ -34,6 +34,7 @@ class Repeats:
         """
         stream = entry.lane.name
         key = _key_of(entry)
+        # Whether it is valid or not: under a key that was used, nothing else is taken in.
         whole = None if key is None else self.dedup.seen(stream, key.digest)
         firsts: dict[int, First] = {}
         own: dict[bytes, int] = {}
@@ -47,7 +48,7 @@ class Repeats:
                 own[claim.digest] = claim.at
         entry.firsts, entry.inside = firsts, inside
         entry.claims = [Claim(digest, index) for digest, index in own.items()]
-        if key is not None:
+        if key is not None and _is_worth_a_key(entry):
             entry.claims = [*entry.claims, key]
         places = tuple(sorted({*firsts, *inside}))
         if places:
@@ -118,15 +119,20 @@ class Repeats:
 def _claims(entry: Entry) -> Iterator[Claim]:
     """The ids that an entry stands for: those of the events that are not left out."""
     yield from _event_ids(entry)
-    if (key := _key_of(entry)) is not None:
+    if (key := _key_of(entry)) is not None and _is_worth_a_key(entry):
         yield key
 
 
 def _key_of(entry: Entry) -> Claim | None:
     arrival = entry.arrival
-    if not arrival.idempotency_key or len(entry.rejections) == entry.size:
+    if not arrival.idempotency_key:
         return None
     return Claim(idempotency_id(arrival.idempotency_key, arrival.sender), 0, entry.size)
+
+
+def _is_worth_a_key(entry: Entry) -> bool:
+    """Whether anything of it is taken in; if not, its sender may mend it under the same key."""
+    return len(entry.rejections) < entry.size
 
 
 def _event_ids(entry: Entry) -> Iterator[Claim]:

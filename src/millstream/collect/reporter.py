@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes the audit's reports. One that Kafka confirmed is the proof that Kafka is there."""
+    """Writes the audit's reports. What Kafka confirms, they or events, proves that it is there."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class Reporter:
         return reason, details
 
     def _is_kafka_away(self) -> bool:
-        return self._clock() - self._confirmed > _AWAY_SECONDS
+        confirmed = max(self._confirmed, self._intake.forwarder.answered_at)
+        return self._clock() - confirmed > _AWAY_SECONDS
 
     def _settled(self, future: asyncio.Future[Delivery]) -> None:
         if not future.cancelled() and future.exception() is None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,11 @@ class Server(uvicorn.Server):
             tasks.create_task(self._reload())
             if self._gate is not None and self._gate.bearers is not None:
                 tasks.create_task(self._gate.bearers.keys.watch())
+
+    @property
+    def refused(self) -> Counter[str]:
+        """By reason, how many were turned away or cut off before anybody looked for events."""
+        return self.door.refused + (Counter() if self._gate is None else self._gate.refused)
 
     def url(self, listener: socket.socket) -> str:
         """Where senders find it."""

@@ -9,7 +9,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,12 +41,13 @@ from millstream.collect.siblings import Siblings
 from millstream.collect.sources import reader_of
 from millstream.collect.whole import Whole
 from millstream.collect.workers import Policy, Workers
-from millstream.errors import MachineError
+from millstream.errors import MachineError, MillstreamError
 from millstream.home import Home
 from millstream.listen import bind, join, share
+from millstream.log.batch_producer import BatchProducer
 from millstream.log.connection import await_broker
 from millstream.log.producer import FOREVER, Producer
-from millstream.log.topics import audit_topic, ensure_topics
+from millstream.log.topics import audit_topic, ensure_topics, event_topics
 from millstream.receipt import Receipt, Receipts
 from millstream.settings import Settings
 
@@ -180,6 +181,7 @@ async def collecting(
             siblings = Siblings(home.workers, post.worker, post.workers)
             stack.push_async_callback(siblings.close)
         part = await _assemble(app, settings, home, journal, list(journals.values()), siblings)
+        stack.push_async_callback(_close, part.outlets)
         async with asyncio.TaskGroup() as tasks:
             own = [
                 tasks.create_task(part.intake.watch()),
@@ -224,7 +226,8 @@ async def collecting(
 @dataclass(frozen=True, slots=True)
 class _Parts:
     intake: Intake
-    producer: Producer
+    outlets: list[BatchProducer]  # of it, and of those for journals that were left over
+    ids: Producer
     reports: Producer
     readers: list[Reader]
     inlets: list[StreamInlet]
@@ -232,7 +235,7 @@ class _Parts:
     server: Server
     application: CollectApp
     whole: Whole | None  # of several workers
-    intake_of: Callable[[Journal], Intake]
+    intake_of: Callable[[Journal], Awaitable[Intake]]
     reporter_of: Callable[[Intake], Reporter]
 
 
@@ -271,23 +274,19 @@ async def _assemble(
     collect = settings.collect
     receipts = Receipts(await asyncio.to_thread(cluster_key, settings.log, app.name))
     failed = FailedStore(home.failed)
-    producer = Producer(
-        settings.log,
-        patience=FOREVER,
-        buffered_records=max(100_000, 2 * collect.max_pending_events),
-        buffered_bytes=max(128 << 20, 2 * collect.max_pending_bytes),
-        expects_bursts=True,
-    )
+    ids = Producer(settings.log, patience=FOREVER)
     reports = Producer(settings.log, patience=_REPORT_SECONDS)
-    dedup = await Dedup.open(app, settings.log, producer, collect.dedup_ids)
+    dedup = await Dedup.open(app, settings.log, ids, collect.dedup_ids)
+    outlets: list[BatchProducer] = []
 
-    def intake_of(journal: Journal) -> Intake:
-        return Intake(app, collect, journal, producer, failed, dedup)
+    async def intake_of(journal: Journal) -> Intake:
+        outlets.append(await BatchProducer.open(settings.log, event_topics(app)))
+        return Intake(app, collect, journal, outlets[-1], failed, dedup)
 
     def reporter_of(intake: Intake, readers: Sequence[Reader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))
 
-    intake = intake_of(journal)
+    intake = await intake_of(journal)
     readers: list[Reader] = []  # made when it is known which are ours
     reporter = reporter_of(intake, readers)
     lookup = Lookup(
@@ -311,6 +310,7 @@ async def _assemble(
         are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
         health=partial(_health, reporter, leftovers),
         sources=lambda: [source.state for source in readers],
+        turned_away=lambda: server.refused,
     )
     whole = None if siblings is None else Whole(application, siblings, receipts)
     server = Server(
@@ -322,7 +322,8 @@ async def _assemble(
     )
     return _Parts(
         intake=intake,
-        producer=producer,
+        outlets=outlets,
+        ids=ids,
         reports=reports,
         readers=readers,
         inlets=[],
@@ -354,11 +355,20 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
         _logger.error("%d messages of sources did not get onto the disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)
     await part.intake.dedup.close(0.0)
-    await part.producer.close(0.0)
+    await _close(part.outlets)
+    await part.ids.close(0.0)
     part.reporter.end()
     await part.reports.close(1.0)
 
 
+async def _close(outlets: list[BatchProducer]) -> None:
+    while outlets:
+        await outlets.pop().close()
+
+
 def _why_failed(failed: FailedStore, receipt: Receipt) -> str | None:
-    found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    try:
+        found = failed.find(receipt.collector, receipt.sequence, receipt.index)
+    except MillstreamError:  # its path is nothing for those who send
+        return "Kafka refused it, and its file in the failed store is damaged"
     return None if found is None else found.reason

@@ -25,7 +25,7 @@ from millstream.collect.lane import Lane
 from millstream.collect.pressure import Pressure
 from millstream.collect.request import ack_of
 from millstream.collect.unpacked import BodyRefused
-from millstream.errors import JournalBroken, JournalFull
+from millstream.errors import JournalError, JournalSmall
 
 _STREAMS = b"/v1/streams/"
 _MOST_BYTES = 64 << 10
@@ -105,8 +105,7 @@ class ShortWay:
         try:
             if error is not None:
                 raise error
-            status, content = self._answers.of(entry, ack)
-            respond(status, msgspec.json.encode(content), JSON)
+            respond(*self._answers.encoded(entry, ack), JSON)
         except Exception as refused:
             self._refuse(respond, refused)
 
@@ -116,7 +115,7 @@ class ShortWay:
                 problem = error
             case BodyRefused():
                 problem = Problem(error.status, str(error))
-            case JournalFull() | JournalBroken() | Overloaded():
+            case JournalError() | Overloaded():
                 problem = not_taken(error, self._pressure)
             case _:
                 _logger.error("cannot take a request in", exc_info=error)
@@ -137,7 +136,9 @@ class ShortWay:
 
 
 def not_taken(error: Exception, pressure: Pressure) -> Problem:
-    """The answer when there is no room now."""
+    """The answer when there is no room now, or never will be."""
+    if isinstance(error, JournalSmall):
+        return Problem(413, f"{error}; nothing was taken in")
     return Problem(
         503,
         f"{error}; nothing was taken in, send it again later",

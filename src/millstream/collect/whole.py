@@ -76,11 +76,11 @@ class Whole:
         worker = self.owners.get(receipt.collector) if receipt is not None else None
         if worker is None or worker == self._siblings.worker:
             return False
+        assert receipt is not None
+        check_writes(scope, receipt.stream)  # before anything is looked for
         found = await self._siblings.ask(worker, path, _LOOKUP_SECONDS)
         if found is None or found.status >= 500:
             return False
-        assert receipt is not None
-        check_writes(scope, receipt.stream)
         headers = dict(found.headers)
         await answer(send, found.status, found.body, headers[b"content-type"])
         return True

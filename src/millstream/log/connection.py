@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from millstream.errors import LogError
+from millstream.errors import LogError, SettingsError
 from millstream.log.java_security import java_security
 from millstream.log.settings import LogSettings
 
@@ -65,8 +65,17 @@ def spark_options(log: LogSettings) -> dict[str, str]:
 
 
 def admin(log: LogSettings) -> AdminClient:
-    """A client for questions about the cluster and its topics."""
-    return AdminClient(client_config(log))
+    """A client for questions about the cluster and its topics.
+
+    SettingsError if no client can be made with what log.security says.
+    """
+    try:
+        return AdminClient(client_config(log))
+    except KafkaException as error:
+        raise SettingsError(
+            f"cannot make a client of Kafka: {error.args[0].str()}",
+            remedy="correct log.security; its names are librdkafka's",
+        ) from None
 
 
 def await_broker(log: LogSettings, timeout: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from millstream.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.log.set_aside import SetAside, Shelf
+from millstream.log.settings import LogSettings
 from millstream.log.topics import late_topic
 
 
@@ -45,8 +46,8 @@ class Late(SetAside):
                 return f"late by {_seconds(self.by_ms)} for {where}"
             case "future":
                 return f"dated {_seconds(self.by_ms)} in the future; not in {where or 'any view'}"
-            case "broken" if LATE_ERROR in self.headers:
-                return f"breaks {where}: {self.headers[LATE_ERROR]}"
+            case "broken" if error := self.headers.get(LATE_ERROR):
+                return f"the query of {where} fails on it: {error}"
             case "broken":
                 return f"without a time; not in {where or 'any view'}"
         return self.kind
@@ -57,6 +58,16 @@ class Late(SetAside):
 
 
 LATE = Shelf("late", Late, late_topic)
+
+
+def find_late(
+    log: LogSettings, app: str, stream: str, identity: tuple[str, int, int], since: int
+) -> list[Late]:
+    """Where the event of that identity is among them; it was received at `since`; blocks.
+
+    Once if it was late, and once for each view whose query fails on it.
+    """
+    return [one for one in LATE.read(log, app, stream, since) if one.identity == identity]
 
 
 def _span(windows: list[list[str]]) -> str:

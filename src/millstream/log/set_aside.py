@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from millstream.errors import MillstreamError
+from millstream.event import identity
 from millstream.log.consumer import bounds, read_range
 from millstream.log.held import SECONDS, find_app, read_held
 from millstream.log.record import Record
@@ -37,6 +38,11 @@ class SetAside:
         return f"{self.stream}/{self.partition}/{self.offset}"
 
     @property
+    def identity(self) -> tuple[str, int, int] | None:
+        """Collector, sequence and index, as on its record in the stream."""
+        return identity((name, text.encode()) for name, text in self.headers.items())
+
+    @property
     def reason(self) -> str:
         """Why it is here, in words."""
         raise NotImplementedError
@@ -63,9 +69,12 @@ class Shelf(Generic[E]):
     kind: type[E]
     topic: Callable[[str, str], str]  # of an app and its stream
 
-    def app_with(self, log: LogSettings, stream: str) -> str:
-        """The name of the pipeline with such a stream; MillstreamError if not exactly one has."""
-        return find_app(log, self.word, stream, "stream")
+    def app_with(self, log: LogSettings, stream: str, app: str = "") -> str:
+        """The name of the pipeline with such a stream; MillstreamError if not exactly one has.
+
+        If `app` was asked for, it is that one, or an error.
+        """
+        return find_app(log, self.word, stream, "stream", app=app)
 
     def read(self, log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[E]:
         """All that are still held, from a moment (milliseconds since the epoch) on; blocks.

@@ -32,6 +32,8 @@ _FOR_EVER = {
     "retention.ms": "-1",
     "message.timestamp.type": "CreateTime",
 }
+_LARGEST_REJECTED = 64 << 20  # bytes of a record; Kafka takes no request of over 100 MB
+_PUT_RIGHT = ("cleanup.policy", "max.message.bytes", "min.compaction.lag.ms", "retention.ms")
 _SEEN_MARGIN = timedelta(minutes=10)  # beyond the window: clocks differ, and collectors start late
 
 
@@ -64,6 +66,11 @@ def ledger_topic(app: str, name: str) -> str:
 def written_topic(app: str, view: View) -> str:
     """The topic that the view's query writes to."""
     return (changes_topic if view.has_panes else view_topic)(app, view.name)
+
+
+def app_of_stream(topic: str, name: str) -> str:
+    """The pipeline whose stream of that name has this topic."""
+    return topic.removesuffix(stream_topic("", name))
 
 
 def rejected_topic(app: str, name: str) -> str:
@@ -139,8 +146,11 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     """Every topic of a pipeline."""
     for stream in app.streams.values():
         kept = _retained(stream.retention)
-        for name in (stream_topic, rejected_topic, late_topic):
+        for name in (stream_topic, late_topic):
             yield Topic(name(app.name, stream.name), log.partitions, kept)
+        # What is too large for a stream is kept as well.
+        large = {**kept, "max.message.bytes": str(_LARGEST_REJECTED)}
+        yield Topic(rejected_topic(app.name, stream.name), log.partitions, large)
         if stream.remembers_ids:
             seen = _retained(stream.dedup + _SEEN_MARGIN)
             yield Topic(seen_topic(app.name, stream.name), 1, seen)
@@ -151,6 +161,12 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     yield Topic(rebuilds_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(schemas_topic(app.name), 1, _compacted(timedelta(0)))
+
+
+def event_topics(app: App) -> list[str]:
+    """Where collectors put events: each stream's topic, and that of what it rejected."""
+    of = (stream_topic, rejected_topic)
+    return [topic(app.name, name) for name in app.streams for topic in of]
 
 
 def ensure_topics(app: App, log: LogSettings) -> None:
@@ -320,7 +336,7 @@ def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
         is_now = found.get(resource, {})
         entries = [
             ConfigEntry(name, config[name], incremental_operation=AlterConfigOpType.SET)
-            for name in ("cleanup.policy", "retention.ms", "min.compaction.lag.ms")
+            for name in _PUT_RIGHT
             if name in config and name in is_now and is_now[name].value != config[name]
         ]
         if entries:

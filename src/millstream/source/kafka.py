@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from millstream.source.base import Source
-from millstream.source.options import pairs
+from millstream.source.options import named_pair, pairs
 
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -47,7 +47,8 @@ class KafkaTopicSource(Source):
             return f"has a source with topic={self.topic!r}, which is not the name of a topic"
         if self.start not in _STARTS:
             return f"has a source with start={self.start!r}, which is neither of {_STARTS}"
-        for name in self.security:
+        for name, value in self.security.items():
             if not name.startswith(_SECURITY):
-                return f"has a source with {name!r} in security, which is not a security setting"
+                named = named_pair(name, value)
+                return f"has a source with {named} in security, which is not a security setting"
         return None

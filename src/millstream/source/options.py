@@ -94,11 +94,17 @@ def number(written: int | str) -> int | str:
     return int(written) if isinstance(written, str) and written.isdecimal() else written
 
 
+def named_pair(name: object, value: object) -> str:
+    """A pair's name, unless it has no value: a line without its separator may be a secret."""
+    return repr(name) if value else "a line that has no name"
+
+
 def headers_problem(headers: Mapping[str, str]) -> str | None:
     """What is wrong with HTTP headers; their values may be secret, and are not told."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            return f"has a source with {name!r} in headers, which is not the name of a header"
+            named = named_pair(name, value)
+            return f"has a source with {named} in headers, which is not the name of a header"
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
             return f"has a source whose header {name!r} is not one line of text"
     return None

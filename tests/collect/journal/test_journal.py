@@ -10,7 +10,7 @@ import pytest
 from tests.collect.waiting import until
 
 from millstream.collect.journal import Journal, JournalSettings
-from millstream.errors import HomeInUse, JournalBroken, JournalFull
+from millstream.errors import HomeInUse, JournalBroken, JournalFull, JournalSmall
 
 SMALL = JournalSettings(segment_bytes=4096, max_bytes=64 * 1024)
 
@@ -109,6 +109,15 @@ async def test_a_full_journal_takes_nothing_and_names_the_numbers(tmp_path: Path
     sequence, durable = journal.append(bytes(10_000))
     await durable
     assert sequence == 61
+    await journal.close()
+
+
+async def test_what_is_larger_than_the_whole_journal_is_not_waited_for(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path, SMALL)
+    with pytest.raises(JournalSmall, match=r"cannot hold 70,0\d\d bytes: it may have 65,536"):
+        journal.append(bytes(70_000))
+    assert not journal.is_full
+    await fill(journal, 1, size=1000)
     await journal.close()
 
 

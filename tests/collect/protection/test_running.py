@@ -5,7 +5,9 @@ What it answers, prints, logs and reports must hold no secret; and it must neith
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -150,8 +152,11 @@ def test_no_bytes_on_the_port_make_it_fail(
             answer = b""
             while chunk := connection.recv(65536):
                 answer += chunk
-        except ConnectionError:
-            return  # it may hang up on us
+        except OSError as error:
+            # It may hang up on us; to say that we are done is an error of its own then.
+            if isinstance(error, ConnectionError) or error.errno == errno.ENOTCONN:
+                return
+            raise
     assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
     assert b"HTTP/1.1 500" not in answer
 
@@ -174,6 +179,33 @@ def test_limits_hold_in_the_real_application(collector: Running, key: str) -> No
         errors = [each["error"] for each in some.json()["rejected"]]
         assert "3012 bytes, of at most 2000" in errors[0]
         assert "more than 50 deep" in errors[1]
+
+
+def test_who_is_turned_away_is_counted_by_reason(collector: Running, key: str) -> None:
+    reader = collector.keys.create("reader", ["clicks"])
+
+    def counted(reason: str) -> int:
+        with collector.http(key) as http:
+            text = http.get("/metrics").text
+        found = re.search(rf'turned_away_total\{{reason="{reason}"\}} (\d+)', text)
+        return int(found[1]) if found else 0
+
+    before = {reason: counted(reason) for reason in ("login", "rights", "not_http")}
+    with collector.http("msk_wrong") as http:
+        assert http.get("/v1/streams").status_code == 401
+    with collector.http(reader) as http:
+        deadline = time.monotonic() + 30
+        while http.get("/v1/streams").status_code == 401:
+            before["login"] += 1
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert http.post("/v1/streams/notes", content='{"text": "x"}').status_code == 403
+    with socket.create_connection(("127.0.0.1", collector.port)) as peer:
+        peer.sendall(b"this is no HTTP\r\n\r\n")
+        assert peer.recv(100).startswith(b"HTTP/1.1 400")
+    assert {reason: counted(reason) for reason in before} == {
+        reason: count + 1 for reason, count in before.items()
+    }
 
 
 def test_a_page_that_is_not_named_cannot_send(collector: Running, key: str) -> None:

@@ -31,7 +31,7 @@ from millstream.collect.journal.writer import (
     Waiting,
     Writer,
 )
-from millstream.errors import JournalBroken, JournalFull
+from millstream.errors import JournalBroken, JournalFull, JournalSmall
 
 Durable = Callable[[JournalBroken | None], None]
 
@@ -85,6 +85,7 @@ class Journal:
         self._is_rolling = False
         self._tried = asyncio.Event()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         previous = found.segments[-1] if found.segments else None
         self._writer = Writer(
             folder,
@@ -146,9 +147,9 @@ class Journal:
     ) -> tuple[int, asyncio.Future[None]]:
         """Take an entry in: its sequence, and a future that is done when it is on disk.
 
-        Never blocks. JournalFull or JournalBroken: nothing was taken. If the future fails (with
-        JournalBroken), the entry is not in the journal, and its sequence is given to another one.
-        A bookmark becomes durable with its entry.
+        Never blocks. JournalError: nothing was taken. If the future fails (with JournalBroken), the
+        entry is not in the journal, and its sequence is given to another one. A bookmark becomes
+        durable with its entry.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         return self.append_calling(payload, partial(_resolve, future), bookmark), future
@@ -222,15 +223,19 @@ class Journal:
 
     async def close(self) -> None:
         """Write and sync what is waiting, then end the thread and release the folder."""
-        if not self._closed:
-            self._closed = True
-            self.broken = self.broken or "it is closed"
-            self._hand_over()
-            self._writer.queue.put(Stop())
-            await asyncio.to_thread(self._writer.thread.join)
-            await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
-            self._fail_outstanding()
-            self._lock.release()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)  # whoever waits may be cancelled; half closed is worse
+
+    async def _close(self) -> None:
+        self._closed = True
+        self.broken = self.broken or "it is closed"
+        self._hand_over()
+        self._writer.queue.put(Stop())
+        await asyncio.to_thread(self._writer.thread.join)
+        await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
+        self._fail_outstanding()
+        self._lock.release()
 
     # -- called in the loop, by the writer
 
@@ -301,6 +306,11 @@ class Journal:
         _tell([durable for durable, _ in failed], self._broken_error())
 
     def _check_room(self, size: int) -> None:
+        if size > self.max_bytes:  # to wait for room would be to wait for ever
+            raise JournalSmall(
+                f"the journal cannot hold {size:,} bytes: it may have {self.max_bytes:,} in all",
+                remedy="send less at once, or raise journal.max_bytes",
+            )
         if not self._fits(size):
             self._did_not_fit = size
             self._make_room()

@@ -1,0 +1,348 @@
+"""Writing many records to the log: a partition's leave in batches, and Kafka answers for each.
+
+While one batch of a partition is under way the next one gathers, as in the collector's journal:
+a lone record leaves at once, and many share a request. Where nobody waits for the answer, batches
+keep a small distance: a request costs us and Kafka as much as many records. What a record costs
+here is a third of what it costs with a client that reports each of them by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+from zlib import crc32
+
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from millstream.errors import LogError
+from millstream.log.asyncio_client import asyncio_config, calm_down
+from millstream.log.settings import LogSettings
+
+Headers = list[tuple[str, bytes]]
+Fields = tuple[str, bytes, bytes | None, int, Headers]  # topic, value, key, timestamp, headers
+
+_LEAST_BYTES, _MOST_BYTES = 32 << 10, 512 << 10  # of a batch; a record that is larger goes alone
+_NO_COMPRESSION = 0
+_HEADERS_SIZE = 400  # bytes of a record besides its value, about
+_PACE_SECONDS = 0.005  # between batches that nobody waits for, unless they are larger than this:
+_PACE_BYTES = 128 << 10
+_RETRY_SECONDS = 0.2
+_END_SECONDS = 0.5  # for an answer that is nearly there
+_REQUEST_SECONDS = 30.0  # then a broker that does not answer is asked again
+
+# Nothing of a batch is in the log then, and trying again does not help.
+_TOO_LARGE = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+_REFUSED = (
+    *_TOO_LARGE,
+    kafka.InvalidTimestampError,
+    kafka.InvalidTopicError,
+    kafka.PolicyViolationError,
+    kafka.TopicAuthorizationFailedError,
+    kafka.UnknownTopicOrPartitionError,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class Refused(LogError):
+    """Kafka will never take a record, and why."""
+
+
+class Unclear(LogError):
+    """Nobody knows whether records are in the log: only a look there tells. No more are sent."""
+
+
+class Holder(Protocol):
+    """Has the records that were handed over, until they are answered for."""
+
+    waits_for_log: bool  # or somebody does
+
+    def fields(self, index: int) -> Fields:
+        """The record at a place: the same each time."""
+
+
+class Batch:
+    """Records of one partition that leave together. `holders` is in their order."""
+
+    __slots__ = ("builder", "holders", "is_awaited", "partition", "size", "topic")
+
+    def __init__(self, topic: str, partition: int, room: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.builder = BatchBuilder(room, _NO_COMPRESSION)
+        self.holders: list[tuple[Any, int]] = []  # and the record's place there
+        self.size = 0  # bytes, about
+        self.is_awaited = False
+
+
+Answered = Callable[[Batch, int | LogError], None]
+
+
+class _Partition:
+    """Where a partition's records wait."""
+
+    __slots__ = ("gathering", "is_busy", "room", "sent_at", "waiting")
+
+    def __init__(self) -> None:
+        self.room = _LEAST_BYTES  # of the next batch: memory that is not filled costs, too
+        self.gathering: Batch | None = None  # comes behind those that wait
+        self.waiting: deque[Batch] = deque()
+        self.is_busy = False  # a batch is under way
+        self.sent_at = 0.0  # by the loop's clock
+
+
+class BatchProducer:
+    """An idempotent producer that belongs to one event loop. Made by `open`.
+
+    Order holds per key. While Kafka is away, records wait for it as long as it takes.
+    """
+
+    def __init__(
+        self, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
+    ) -> None:
+        self.answered: Answered = _nobody  # with the first record's offset (-1: not known), or why
+        self._config = asyncio_config(
+            log,
+            enable_idempotence=True,
+            acks="all",
+            request_timeout_ms=round(patience * 1000),
+        )
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._topics = list(topics)
+        self._client = self._make_client()
+        self._counts: dict[str, int] = {}  # partitions
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._ready: set[tuple[str, int]] = set()  # partitions with something to send
+        self._turn = 0  # of the partition for records without a key
+        self._is_sending = False  # in the loop's next turn
+        self._timer: asyncio.TimerHandle | None = None  # some are to gather until then
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stale = False  # the client's numbers have a gap: another must take its place
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
+    ) -> BatchProducer:
+        """A producer that is connected, for topics that exist; waits for Kafka.
+
+        `patience`: seconds before a request is sent again, or a topic counts as gone.
+        """
+        producer = cls(log, topics, patience)
+        try:
+            await producer._connect()
+        except BaseException:
+            await producer.close()
+            raise
+        return producer
+
+    def add(self, holder: Holder, index: int) -> int:
+        """Take a record over, to be sent soon; its size. Never blocks."""
+        topic, value, key, timestamp, headers = holder.fields(index)
+        count = self._counts[topic]
+        number = crc32(key) % count if key else self._turn % count  # as librdkafka shares them out
+        place = self._partitions.get((topic, number))
+        if place is None:
+            place = self._partitions[topic, number] = _Partition()
+        batch = place.gathering
+        if batch is None:
+            batch = self._gather(place, topic, number)
+        if not batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers):
+            place.waiting.append(batch)
+            place.room = min(2 * place.room, _MOST_BYTES)
+            batch = self._gather(place, topic, number)
+            batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
+        batch.holders.append((holder, index))
+        if holder.waits_for_log and not batch.is_awaited:
+            batch.is_awaited = True
+            self._send_soon()
+        size = len(value) + _HEADERS_SIZE
+        batch.size += size
+        return size
+
+    async def close(self, seconds: float = 0.0) -> None:
+        """Give what is under way so many seconds, then end; nobody is told of the rest."""
+        stopping = self._loop.create_task(self._stop_when_done())
+        await asyncio.wait([stopping], timeout=seconds)
+        self._is_closed = True
+        for task in (stopping, *self._tasks):
+            task.cancel()
+        await asyncio.gather(stopping, *self._tasks, return_exceptions=True)
+        await _end(self._client)
+
+    def _gather(self, place: _Partition, topic: str, number: int) -> Batch:
+        batch = place.gathering = Batch(topic, number, place.room)
+        self._ready.add((topic, number))
+        self._send_soon()
+        return batch
+
+    def _send_soon(self) -> None:
+        if not self._is_sending:
+            self._is_sending = True
+            self._loop.call_soon(self._send_ready)
+
+    def _send_ready(self) -> None:
+        self._is_sending = False
+        if self._is_stale or self._is_closed:
+            return
+        now, pause = self._loop.time(), 0.0
+        for address in [each for each in self._ready if not self._partitions[each].is_busy]:
+            place = self._partitions[address]
+            if left := self._to_gather(place, now):
+                pause = min(left, pause or left)
+                continue
+            if place.waiting:
+                batch = place.waiting.popleft()
+            else:
+                assert place.gathering is not None
+                batch, place.gathering = place.gathering, None
+                self._turn += 1
+                if 4 * batch.size < place.room:
+                    place.room = max(place.room // 2, _LEAST_BYTES)
+            if not place.waiting and place.gathering is None:
+                self._ready.discard(address)
+            place.is_busy, place.sent_at = True, now
+            self._start(self._send(place, batch))
+        if pause and self._timer is None:
+            self._timer = self._loop.call_later(pause, self._pause_over)
+
+    def _to_gather(self, place: _Partition, now: float) -> float:
+        """For how many seconds more the next batch had better gather; 0: it may leave."""
+        batch = place.gathering
+        if place.waiting or batch is None or batch.is_awaited or batch.size > _PACE_BYTES:
+            return 0.0
+        return max(0.0, place.sent_at + _PACE_SECONDS - now)
+
+    def _pause_over(self) -> None:
+        self._timer = None
+        self._send_ready()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, place: _Partition, batch: Batch) -> None:
+        outcome: int | LogError
+        try:
+            known = await self._client.partitions_for(batch.topic)
+            if batch.partition not in known:
+                raise kafka.UnknownTopicOrPartitionError
+            self._counts[batch.topic] = len(known)
+            outcome = await self._offset_of(batch)
+        except kafka.KafkaError as error:
+            what = f"topic {batch.topic} did not take a record: {_words(error)}"
+            outcome = Refused(what) if isinstance(error, _REFUSED) else Unclear(what)
+            outcome.__cause__ = error
+            self._is_stale = True
+        place.is_busy = False
+        if isinstance(outcome, Refused) and isinstance(outcome.__cause__, _TOO_LARGE):
+            self._divide(place, batch, outcome)
+        else:
+            self.answered(batch, outcome)
+        if isinstance(outcome, Unclear):
+            self._is_closed = True  # what follows must not come before it
+        elif self._is_stale:
+            await self._renew()
+        elif self._ready:
+            self._send_ready()
+
+    async def _offset_of(self, batch: Batch) -> int:
+        """Send a batch, and wait for the answer as long as its topic exists."""
+        number = batch.partition
+        sent = await self._client.send_batch(batch.builder, batch.topic, partition=number)
+        while not (await asyncio.wait([sent], timeout=self._patience))[0]:
+            if await self._is_gone(batch.topic):
+                sent.cancel()
+                raise kafka.UnknownTopicOrPartitionError
+        return int(sent.result().offset)
+
+    async def _is_gone(self, topic: str) -> bool:
+        try:
+            cluster = await self._client.client.fetch_all_metadata()
+        except kafka.KafkaError:
+            return False
+        return topic not in cluster.topics()
+
+    def _divide(self, place: _Partition, batch: Batch, refused: Refused) -> None:
+        """Which record is too large? Kafka refuses all that comes in one batch with it."""
+        if len(batch.holders) == 1:
+            self.answered(batch, refused)
+            return
+        middle = len(batch.holders) // 2
+        for half in (batch.holders[middle:], batch.holders[:middle]):
+            place.waiting.appendleft(self._rebuild(batch, half))
+        self._ready.add((batch.topic, batch.partition))
+
+    def _rebuild(self, batch: Batch, holders: list[tuple[Holder, int]]) -> Batch:
+        again = Batch(batch.topic, batch.partition, _MOST_BYTES)
+        for holder, index in holders:
+            _, value, key, timestamp, headers = holder.fields(index)
+            again.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
+            again.size += len(value) + _HEADERS_SIZE
+        again.holders = holders
+        return again
+
+    async def _renew(self) -> None:
+        """Go on with another client, as soon as nothing is under way.
+
+        An idempotent client numbers what it sends to a partition. After a batch that Kafka refused,
+        it would refuse all that follow, too: a number is missing.
+        """
+        if any(place.is_busy for place in self._partitions.values()):
+            return  # the last of them comes here, too
+        await _end(self._client)
+        self._client = self._make_client()
+        await self._connect()
+        self._is_stale = False
+        self._send_ready()
+
+    def _make_client(self) -> AIOKafkaProducer:
+        calm_down()
+        client = AIOKafkaProducer(**self._config)
+        # Its batches would expire while a partition has no leader, whether they were sent or not.
+        client._message_accumulator._batch_ttl = math.inf
+        return client
+
+    async def _connect(self) -> None:
+        while True:
+            try:
+                await self._client.start()
+                for topic in self._topics:
+                    if topic not in self._counts:
+                        self._counts[topic] = len(await self._client.partitions_for(topic))
+                return
+            except kafka.KafkaError as error:
+                _logger.warning("cannot connect to Kafka: %s; trying again", _words(error))
+                await _end(self._client)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._client = self._make_client()
+
+    async def _stop_when_done(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def _end(client: AIOKafkaProducer) -> None:
+    """Close it without waiting for what it has under way: while Kafka is away, that is for ever."""
+    client._closed = True  # or it complains when it is forgotten
+    closing = asyncio.create_task(client._sender.close())
+    await asyncio.wait([closing], timeout=_END_SECONDS)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    await client.client.close()
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _nobody(batch: Batch, outcome: int | LogError) -> None:
+    raise LogError("nobody takes Kafka's answers")
