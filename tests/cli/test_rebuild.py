@@ -8,7 +8,7 @@ import pytest
 from millstream.analyze.requests import Request, put_request
 from millstream.app import App
 from millstream.audit import Rebuild, Report, ViewCounts
-from millstream.cli.rebuild import Watch
+from millstream.cli.rebuild import Watch, follow
 from millstream.errors import MillstreamError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic, ensure_topics, rebuilds_topic
@@ -50,3 +50,13 @@ def test_a_rebuild_is_done_when_it_is_wished_no_more(
     write(log_settings, rebuilds_topic(app_name), {VIEW: None}, 10)
     tell(log_settings, app_name, Rebuild("done", "ours"))
     watch.await_end("ours")
+
+
+def test_whose_rebuild_was_taken_over_by_another_is_told_so(
+    watch: Watch, log_settings: LogSettings, app_name: str
+) -> None:
+    put_request(log_settings, app_name, VIEW, Request("theirs"))
+    tell(log_settings, app_name, Rebuild("replaying", "theirs"))
+    with pytest.raises(MillstreamError, match="another rebuild"):
+        follow(watch, "ours")
+    assert watch.is_open("theirs")

@@ -83,7 +83,7 @@ def rebuild(
             watch.await_end(wish.id)
             swapped = True
     finally:
-        if not swapped:
+        if not swapped and watch.is_open(wish.id):
             put_request(log, app, view, Request(wish.id, cancel=True))
     if as_json:
         click.echo(json.dumps(content(view, swapped, shadow, found), default=float, indent=2))
@@ -126,10 +126,11 @@ class Watch:
             if state is not None and state.state == "failed":
                 raise _failed(state)
             # An analyze that was restarted may have other things to do first, and tell of those.
-            if (state is None or state.state == "done") and not self._is_open(request):
+            if (state is None or state.state == "done") and not self.is_open(request):
                 return
 
-    def _is_open(self, request: str) -> bool:
+    def is_open(self, request: str) -> bool:
+        """Whether it is still wished for, and nothing else of the same view instead."""
         from millstream.analyze.requests import open_requests
 
         wish = open_requests(self._log, self._app)[0].get(self._view)
@@ -158,8 +159,13 @@ def follow(watch: Watch, request: str) -> Rebuild:
     console, told = Console(stderr=True, highlight=False), ""
     with console.status("asking analyze") as status:
         for state in watch.states(request):
-            if state is None:
+            if state is None and watch.is_open(request):
                 continue
+            if state is None:
+                raise MillstreamError(
+                    "another rebuild of the view is under way, and goes on",
+                    remedy="wait until that is done; `millstream status` tells",
+                )
             if state.state == "failed":
                 raise _failed(state)
             if state.state == "ready":
