@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from confluent_kafka import Producer
+from tests.analyze.keeping_time import declare, plans
+from tests.conftest import Eventually
 
 from millstream.analyze.lag import Course, Lags
 from millstream.audit import Report, ViewCounts
 from millstream.log.connection import client_config
-from millstream.log.topics import audit_topic, ensure_topics, stream_topic
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic, ensure_topics
 
 
 def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
@@ -25,36 +29,37 @@ def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
     assert course.add(70.0, 0) == ("steady", None)
 
 
-def test_a_view_is_where_the_furthest_that_is_known_of_it_is(
-    planned: Any, pipeline: Any, log_settings: Any, eventually: Any
+def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
+    log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> None:
-    body = """
-app.stream("orders", schema="id LONG")
-app.view("ids", sql="SELECT id FROM orders")
-"""
-    app = pipeline(body)
+    app = declare(app_name)
     ensure_topics(app, log_settings)
-    topic, producer = stream_topic(app.name, "orders"), Producer(client_config(log_settings))
+    (live,) = plans(app)
+    batches = replace(live, name="batches", mode="micro_batch")
+    topic, producer = live.reads[0], Producer(client_config(log_settings))
     start = time.time_ns() // 1_000_000 - 60_000
     for number in range(10):
         producer.produce(topic, json.dumps({"id": number}), timestamp=start + number)
     assert producer.flush(10) == 0
-    lags = Lags(app.name, log_settings, [planned(body)["ids"].plan])
+    lags = Lags(app.name, log_settings, [batches, live])
 
-    def measured(**known: Any) -> tuple[int | None, bool]:
-        counts = lags.tell({"ids": ViewCounts(**known)})["ids"]
+    def measured(view: str = live.name, **known: Any) -> tuple[int | None, bool]:
+        counts = lags.tell({plan.name: ViewCounts(**known) for plan in (live, batches)})[view]
         return counts.behind, counts.behind_s > 50
 
     try:
         eventually(lambda: measured() == (10, False))
-        committed = {"read": {topic: {"0": 4}}, "read_at": start}
+        committed: dict[str, Any] = {"read": {topic: {"0": 4}}, "read_at": start}
         eventually(lambda: measured(**committed) == (6, True))
         # A server has rows of later events than the checkpoint tells of.
         served = ViewCounts(newest_received_at=start + 8)
-        report = Report("serve", "s", start, start, views={"ids": served})
+        views = {live.name: served, batches.name: served}
+        report = Report("serve", "s", start, start, views=views)
         producer.produce(audit_topic(app.name), msgspec.json.encode(report))
         assert producer.flush(10) == 0
         eventually(lambda: measured(**committed) == (1, True))
+        # A batch may have ended amid events that were received at the same moment.
+        assert measured(batches.name, **committed)[0] == 6
         eventually(lambda: measured(read={topic: {"0": 10}}, read_at=start) == (0, False))
     finally:
         lags.close()

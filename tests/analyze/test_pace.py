@@ -47,10 +47,16 @@ def test_one_of_a_posts_events_does_not_speak_for_the_others_until_the_view_rest
 
 
 def test_a_real_time_query_that_writes_nothing_has_nothing_to_write() -> None:
-    assert watermark(paced(10, 20, 30), received=1, quiet=1.9) == 0
-    assert watermark(paced(10, 20, 30), received=1, quiet=2.0) == 30
-    assert watermark(paced(10, 20, 30), received=1, quiet=2.0, is_running=False) == 0
-    assert watermark(paced(10, 20, 30), quiet=14.0) == 0, "it may not have begun"
+    assert watermark(paced(10, 20, 30), received=3000, quiet=1.9) == 20
+    assert watermark(paced(10, 20, 30), received=3000, quiet=2.0) == 30
+    assert watermark(paced(10, 20, 30), received=3000, quiet=2.0, is_running=False) == 20
+
+
+def test_events_that_are_in_no_row_are_waited_for_until_they_can_be_taken_for_left_out() -> None:
+    assert watermark(paced(10, 20, 30), received=2000, quiet=14.9) == 20
+    assert watermark(paced(10, 20, 30), received=2000, quiet=15.0) == 30
+    assert watermark(paced(10, 20, 30), received=2000, quiet=15.0, is_running=False) == 10
+    assert watermark(paced(10, 20, 30), quiet=14.9) == 0, "it may not have begun"
     assert watermark(paced(10, 20, 30), quiet=15.0) == 30
 
 

@@ -17,7 +17,7 @@ from tests.analyze.tier import Threaded
 from millstream.analyze.planner import Planner
 from millstream.analyze.queries import Queries
 from millstream.analyze.rebuild import Rebuilds
-from millstream.analyze.requests import Request, put_request
+from millstream.analyze.requests import Request, open_requests, put_request
 from millstream.audit import Rebuild, Report
 from millstream.cli.outcome import invoke
 from millstream.home import Home
@@ -263,6 +263,44 @@ def test_a_rebuild_in_pieces_leaves_out_no_partition_that_is_behind_another(
 def read_keys(analyze: Analyze, view: str) -> list[str | None]:
     topic = analyze.topic(view)
     return [key for key, _ in read_topic(analyze.settings.log, topic)] if topic else []
+
+
+def test_a_rebuild_goes_on_when_another_of_the_same_view_is_refused_and_withdrawn(
+    spark: SparkSession,
+    log_settings: LogSettings,
+    pipeline: Load,
+    eventually: Eventually,
+    tmp_path: Path,
+) -> None:
+    app = pipeline(FIRST)
+    ensure_topics(app, log_settings)
+    settings, home = Settings(log=log_settings), Home(tmp_path / "home")
+    queries = Queries(spark, app, settings, home.checkpoints)
+
+    def tell(topic: str, key: str, value: bytes | None) -> None:
+        write(log_settings, topic, {key: value}, 10)
+
+    rebuilds = Rebuilds(spark, app, settings, home, queries, tell)
+
+    def told() -> dict[str, Any]:
+        rebuilds.tick(lambda view, until: False)
+        found = {name: each.rebuild for name, each in rebuilds.add_to({}).items()}
+        return {name: (each.request, each.state) for name, each in found.items() if each}
+
+    def wished() -> Request | None:
+        return open_requests(log_settings, app.name)[0].get("by_city")
+
+    try:
+        rebuilds.serve([query.plan for query in Planner(spark, app, settings).queries()])
+        first = Request("first", go=True)
+        put_request(log_settings, app.name, "by_city", first)
+        eventually(lambda: told().get("by_city", ("", ""))[0] == "first")
+        for other in (Request("second", 5_000), Request("second", cancel=True)):
+            put_request(log_settings, app.name, "by_city", other)
+            eventually(lambda: told() and wished() == first)
+            assert told()["by_city"][0] == "first"
+    finally:
+        rebuilds.close(1)
 
 
 def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(

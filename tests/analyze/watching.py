@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict
 from typing import Any
 
+from confluent_kafka import KafkaException
 from tests.analyze.conftest import plain
 
 from millstream.analyze.editions import describe_views, topic_of
@@ -41,6 +43,7 @@ class Seen:
         for partition, (first, end) in bounds(log, self.topic).items():
             start = self._next.get(partition, first)
             for each in read_range(log, self.topic, partition, start, end):
+                self._next[partition] = each.offset + 1
                 change = self.table.apply(
                     partition, each.offset, each.timestamp, each.key, each.value
                 )
@@ -84,13 +87,19 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         try:
             while not self._closing.wait(0.2):
-                self.look()
+                # Kafka takes long to answer: the next time.
+                with contextlib.suppress(LogError, KafkaException):
+                    self.look()
         except BaseException as failure:
             self._failure = failure
 
     def close(self) -> None:
         self._closing.set()
         self.join(30)
+        self.check()
+
+    def check(self) -> None:
+        """Raises what has ended it, if anything has: what it has seen is old then."""
         if self._failure is not None:
             raise self._failure
 

@@ -63,9 +63,10 @@ class Course:
 class Lags(threading.Thread):
     """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
 
-    Where a view is: the furthest of what its checkpoint says, what the newest rows at the servers
-    came from, and when the newest event in them was received. In a real-time query the first one is
-    up to a checkpoint interval old.
+    Where a view is: what its checkpoint says. In a real-time query that is up to a checkpoint
+    interval old, so that what the newest rows at the servers came from, and when the newest event
+    in them was received, count too. Not in micro-batches: many events are received at one moment,
+    and a batch may end amid them.
     """
 
     def __init__(self, app: str, log: LogSettings, plans: Iterable[ViewPlan]) -> None:
@@ -132,9 +133,12 @@ class Lags(threading.Thread):
             behind = overdue = read = 0
             for topic in plan.reads:
                 due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
-                by_time = self._by_time(consumer, topic, held[topic], served.newest_received_at)
+                known = [counts.read]
+                if plan.mode == "real_time":
+                    newest = served.newest_received_at
+                    by_time = self._by_time(consumer, topic, held[topic], newest)
+                    known += [served.read, {topic: by_time}]
                 for partition, (oldest, end) in held[topic].items():
-                    known = (counts.read, served.read, {topic: by_time})
                     at = max(each.get(topic, {}).get(str(partition), oldest) for each in known)
                     behind += max(0, end - at)
                     overdue += max(0, due.get(str(partition), 0) - at)

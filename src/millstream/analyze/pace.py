@@ -17,8 +17,10 @@ from millstream.analyze.watermarks import least
 
 _REMEMBERED = 1200  # looks, one a second: longer than between two checkpoints, as a rule
 _SETTLED = 1.0  # seconds that a view's tasks may be apart
-_QUIET = 2.0  # seconds without a row, after which a real-time query has none to write
-_FIRST_QUIET = 15.0  # the same when it has never written any
+# Seconds without a row, after which a real-time query has none to write: if the newest event is in
+# one already, and if not. Then the view may leave it out, or Spark may not have got to it, because
+# it only just started or the machine is busy.
+_QUIET, _LONG_QUIET = 2.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +83,5 @@ def _has(progress: Progress, look: _Look, now: float) -> bool:
     # Not of the same moment: the events of one post have one, and it may be in the midst of them.
     if progress.received and progress.received > look.reached.newest:
         return look.at <= now - _SETTLED
-    quiet = _QUIET if progress.received else _FIRST_QUIET
+    quiet = _QUIET if 0 < look.reached.newest <= progress.received else _LONG_QUIET
     return progress.is_running and progress.quiet >= quiet and look.at <= now - quiet

@@ -252,17 +252,22 @@ class Rebuilds:
 
     def _heed(self, view: str, wish: Request) -> None:
         before = self._wishes.get(view)
+        if wish.cancel and before is not None and before.id != wish.id:
+            self._insist(view, before)  # who asked for another one, in vain, has gone
+            return
         self._wishes[view] = wish
-        mine = [shadow for shadow in self._shadows.values() if shadow.request == wish.id]
         if wish.cancel:
-            for shadow in mine:
+            for shadow in self._of(wish):
                 self._give_up(shadow)
             self._fulfil(view)
-        elif not mine and view in self._active:
+        elif not self._of(wish) and view in self._active:
             self._ended.pop(view, None)
             try:
                 self._fulfil_later(view, wish, before)
             except MillstreamError as error:
+                if before is not None and self._of(before):
+                    self._insist(view, before)
+                    return
                 self._ended[view] = Rebuild(
                     *("failed", wish.id),
                     error=str(error),
@@ -270,6 +275,14 @@ class Rebuilds:
                     started_at=_now(),
                     ended_at=_now(),
                 )
+
+    def _of(self, wish: Request) -> list[_Shadow]:
+        return [shadow for shadow in self._shadows.values() if shadow.request == wish.id]
+
+    def _insist(self, view: str, wish: Request) -> None:
+        """Go on with what was asked for first, after a crash too; who asked later sees it there."""
+        self._wishes[view] = wish
+        self._tell(rebuilds_topic(self._app.name), view, msgspec.json.encode(wish))
 
     def _fulfil_later(self, view: str, wish: Request, before: Request | None) -> None:
         involved = self._with_readers({view})
@@ -281,9 +294,8 @@ class Rebuilds:
                 self._fresh.setdefault(view, wish)
         elif before is not None and before.since == wish.since:
             # Whoever asked before is gone, else the request would be withdrawn.
-            for shadow in self._shadows.values():
-                if shadow.request == before.id:
-                    shadow.request = wish.id
+            for shadow in self._of(before):
+                shadow.request = wish.id
         else:
             raise MillstreamError(
                 f"view {view} is being rebuilt already, from another time or with its readers",

@@ -83,7 +83,7 @@ def rebuild(
             watch.await_end(wish.id)
             swapped = True
     finally:
-        if not swapped:
+        if not swapped and watch.is_open(wish.id):
             put_request(log, app, view, Request(wish.id, cancel=True))
     if as_json:
         click.echo(json.dumps(content(view, swapped, shadow, found), default=float, indent=2))
@@ -100,7 +100,8 @@ class Watch:
         from millstream.log.consumer import bounds
         from millstream.log.topics import audit_topic
 
-        self._log, self._topic, self._view = log, audit_topic(app), view
+        self._log, self._app, self._view = log, app, view
+        self._topic = audit_topic(app)
         self._at = {partition: end for partition, (_, end) in bounds(log, self._topic).items()}
 
     def states(self, request: str) -> Iterator[Rebuild | None]:
@@ -120,10 +121,20 @@ class Watch:
             time.sleep(0.2)
 
     def await_end(self, request: str) -> None:
-        """Return when the request is fulfilled."""
+        """Return when the request is fulfilled; MillstreamError if it can't be."""
         for state in self.states(request):
-            if state is None or state.state == "done":
+            if state is not None and state.state == "failed":
+                raise _failed(state)
+            # An analyze that was restarted may have other things to do first, and tell of those.
+            if (state is None or state.state == "done") and not self.is_open(request):
                 return
+
+    def is_open(self, request: str) -> bool:
+        """Whether it is still wished for, and nothing else of the same view instead."""
+        from millstream.analyze.requests import open_requests
+
+        wish = open_requests(self._log, self._app)[0].get(self._view)
+        return wish is not None and wish.id == request
 
     def _reports(self) -> Iterator[Report]:
         import msgspec
@@ -148,10 +159,15 @@ def follow(watch: Watch, request: str) -> Rebuild:
     console, told = Console(stderr=True, highlight=False), ""
     with console.status("asking analyze") as status:
         for state in watch.states(request):
-            if state is None:
+            if state is None and watch.is_open(request):
                 continue
+            if state is None:
+                raise MillstreamError(
+                    "another rebuild of the view is under way, and goes on",
+                    remedy="wait until that is done; `millstream status` tells",
+                )
             if state.state == "failed":
-                raise MillstreamError(f"the rebuild failed: {state.error}")
+                raise _failed(state)
             if state.state == "ready":
                 return state
             words = progress(state)
@@ -160,6 +176,10 @@ def follow(watch: Watch, request: str) -> Rebuild:
                 click.echo(words, err=True)
             told = words
     raise AssertionError("reports never end")
+
+
+def _failed(state: Rebuild) -> MillstreamError:
+    return MillstreamError(f"the rebuild failed: {state.error}")
 
 
 def progress(state: Rebuild) -> str:
