@@ -73,7 +73,7 @@ def start_session(
             f"Spark did not start: {str(error).splitlines()[0]}",
             remedy="`millstream doctor` checks Java and memory; the lines above tell more",
         ) from error
-    if spark.sparkContext.master.startswith("local"):
+    if str(spark.sparkContext.master).startswith("local"):
         share_state_memory(spark)
     return spark
 

@@ -1,11 +1,10 @@
 """The memory that the state of all views shares, in pieces that a state file's filter fits into.
 
 RocksDB looks into a file only if the file's filter says that a key may be there, and keeps filters
-(ten bits for each key) in the same cache as all else. Spark has that cache cut into 64 pieces,
-whatever its size, and each filter must fit into one: of 256 MB, into 4 MB. The filter of a file
-with 3.4 million keys does not; it is then read from disk, checked and thrown away at every
-look-up, which takes fifty times as long. No setting of Spark's says how many pieces, so the
-cache is made here, before Spark would make it.
+(ten bits for each key) in the same cache as all else. Spark has that cache cut into 64 pieces, and
+each filter must fit into one: of 256 MB, into 4 MB. The filter of a file with 3.4 million keys does
+not; it is then read from disk, checked and thrown away at every look-up, which takes fifty times as
+long. No setting of Spark's says how many pieces, so the cache is made here, before Spark would.
 """
 
 from __future__ import annotations
