@@ -2,7 +2,8 @@
 
 So many keys, each in one event, go through a grouped view whose Spark has a small heap and a small
 budget for state. Prints how many keys a second it took, the JVM's processor time for each, and the
-most memory that it had; every key must be in the checkpoint at the end.
+most memory that it had; on the way, how many look-ups missed RocksDB's cache. Every key must be in
+the checkpoint at the end.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
 from millstream.model import Mode
 from millstream.settings import Settings
+
+_LOOK_UPS = ("Get", "ReadBlockCacheMiss")
 
 
 def pipeline(mode: Mode) -> App:
@@ -83,6 +86,16 @@ def processor_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def look_ups(spark: SparkSession) -> str:
+    """How many look-ups in RocksDB the newest batch took, and blocks that were not in its cache."""
+    for query in spark.streams.active:
+        if (progress := query.lastProgress) is not None and progress["stateOperators"]:
+            found = progress["stateOperators"][0]["customMetrics"]
+            got, missed = (found.get(f"rocksdb{what}Count", 0) for what in _LOOK_UPS)
+            return f"  {missed:,} blocks missed in {got:,} look-ups"
+    return ""
+
+
 def measure(settings: Settings, app: App, home: Path, keys: int) -> None:
     with session(settings.analyze, home) as spark:
         pid, queries = java_process(spark), Queries(spark, app, settings, home / "checkpoints")
@@ -95,7 +108,8 @@ def measure(settings: Settings, app: App, home: Path, keys: int) -> None:
             if time.monotonic() - told > 10:
                 told = time.monotonic()
                 print(
-                    f"{told - begun:6.0f} s  {read:>9,} keys  {megabytes(pid, 'VmRSS')} MB",
+                    f"{told - begun:6.0f} s  {read:>9,} keys  {megabytes(pid, 'VmRSS')} MB"
+                    f"{look_ups(spark)}",
                     flush=True,
                 )
         took, peak = time.monotonic() - begun, megabytes(pid, "VmHWM")

@@ -15,6 +15,7 @@ from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from millstream.analyze.settings import AnalyzeSettings
+from millstream.analyze.state_memory import share_state_memory
 from millstream.errors import MachineError
 from millstream.log.jars import jars
 from millstream.log.parent import die_with_parent
@@ -66,12 +67,15 @@ def start_session(
         builder = builder.config(key, value)
     try:
         with _child_of_ours():
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
     except Exception as error:
         raise MachineError(
             f"Spark did not start: {str(error).splitlines()[0]}",
             remedy="`millstream doctor` checks Java and memory; the lines above tell more",
         ) from error
+    if str(spark.sparkContext.master).startswith("local"):
+        share_state_memory(spark)
+    return spark
 
 
 def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
@@ -99,6 +103,8 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": _megabytes(
             settings.state_memory
         ),
+        # Counting them takes a second look-up at every change, and nobody reads the count.
+        "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         # Real-time queries can't sort, and a grouped one in micro-batches need not.
         "spark.sql.execution.sortBeforeRepartition": "false",
         # A plan is fingerprinted by its text: none of it may be left out.
