@@ -147,6 +147,7 @@ function system() {
     tiers: {
       collect: { state: state("collect"), instances: 1, rate: measured.rate, accepted: total + 15, logged: total, rejected: empty ? 0 : 12, pending: 3, unaccounted: 0,
         latency_ms: empty ? null : spread(4.1), journaled_ms: empty ? null : spread(0.8), sent_ms: empty ? null : spread(0.9),
+        streams: { rsvps: { skew_ms: empty ? null : spread(3_100), out_of_order: empty ? 0 : 48 } },
         journal: { entries: 3, bytes: 1_800, stored_bytes: 41_000_000, max_bytes: 1_000_000_000, broken: broken },
         sources: [{ stream: "rsvps", kind: "websocket", url: "ws://127.0.0.1:8600/rsvps", rate: measured.rate, state: down === "collect" ? "retrying" : "connected" }] },
       log: { state: state("log"), rate: measured.rate },

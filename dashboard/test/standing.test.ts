@@ -55,6 +55,18 @@ describe("the time of streams", () => {
     expect(lost).toMatchObject({ text: "3 lost", tone: "bad" });
   });
 
+  it("says how much later than they happened events come, or how far ahead they are dated", () => {
+    const skew = { p50: -300, p99: 14_000, max: 180_000, count: 9 };
+    const up = system({ state: "up", streams: told });
+    const collect = { state: "up", streams: { clicks: { skew_ms: skew, out_of_order: 1_204 } } };
+    const { streams } = timesOf({ ...up, tiers: { ...up.tiers, collect } }, NOW);
+    expect(streams[0]?.skew).toBe("skew −300 ms · p99 14.0 s · max 3 min, 1,204 out of order");
+    expect(timesOf(up, NOW).streams[0]?.skew).toBe("");
+    const shown = new EventTimes();
+    shown.paint({ ...up, tiers: { ...up.tiers, collect } });
+    expect(shown.root.textContent).toContain("agoskew −300 ms");
+  });
+
   it("names the fields that drift, as text, and is not there when there is nothing to tell", () => {
     const drift = { stream: "clicks", field: "<i>page</i>", at: NOW - 60_000, score: 0.4, before: "mostly a", now: "mostly b" };
     const shown = new EventTimes();

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from millstream.store.life import ERROR, STATE
+
 Tier = Literal["collect", "analyze", "serve", "command"]
 Trend = Literal["", "steady", "growing", "shrinking"]
 
@@ -229,3 +231,19 @@ class ViewDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger: list[str] = []  # the columns whose amounts are entered
     topic: str = ""  # that holds its rows; empty: the one that bears its name
     weighed: list[str] = []  # the columns that may be estimates, whose errors are in `_error`
+
+    @property
+    def has_states(self) -> bool:
+        """Whether its rows are provisional, final or corrected: those of windows are."""
+        return self.key is not None and self.window is not None
+
+    @property
+    def shown_columns(self) -> tuple[Column, ...]:
+        """The user's columns, and what rows say of themselves."""
+        columns = tuple(self.columns)
+        if self.has_states and STATE not in (column.name for column in columns):
+            columns += (Column(STATE, "string"),)
+        if self.weighed:
+            errors = ",".join(f"{name}:double" for name in self.weighed)
+            columns += (Column(ERROR, f"struct<{errors}>"),)
+        return columns

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
+from millstream.analyze.planner import Planner
 from millstream.analyze.sameness import Sameness
 from millstream.cli.outcome import invoke
-from millstream.log.topics import view_topic, views_topic
+from millstream.log.connection import client_config
+from millstream.log.topics import ensure_topics, view_topic, views_topic
 from millstream.log.write import write
 
 if TYPE_CHECKING:
@@ -103,12 +107,51 @@ def test_history_gives_the_answer_of_the_live_view_and_a_wrong_row_is_found(
     assert (only_live["kind"], only_live["live"]["city"]) == ("not in the log", "Atlantis")
 
 
+def test_history_has_rows_as_servers_have_them_and_nothing_that_was_not_committed(
+    spark: SparkSession, live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app, log = pipeline(PIPELINE), live.settings.log
+    ensure_topics(app, log)
+    live.app, live.planned = app, Planner(spark, app, live.settings).queries()
+    run = Commands(live, capfd)
+    window = {"start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T01:00:00.000000Z"}
+    topic = view_topic(app.name, "by_hour")
+
+    def produce(producer: Producer, city: str, n: int, state: str = "") -> None:
+        said = {"_state": state} if state else {}
+        row = {"window": window, "city": city, "n": n, "_revision": n, **said}
+        producer.produce(topic, json.dumps(row), json.dumps([window, city]))
+
+    producer = Producer(client_config(log, transactional_id=f"{app.name}.test"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for city in CITIES:
+        produce(producer, city, 1)
+    for city in CITIES[1:]:
+        produce(producer, city, 1, "final")
+    produce(producer, "Kyoto", 2)
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    for city in ("Bern", "Atlantis"):
+        produce(producer, city, 99)
+    assert producer.flush(10) == 0
+    producer.abort_transaction(30)
+
+    answer = run("query", "--history", "SELECT city, n, _state FROM by_hour ORDER BY city")
+    assert answer == (
+        0,
+        [
+            {"city": "Bern", "n": 1, "_state": "provisional"},
+            {"city": "Ghent", "n": 1, "_state": "final"},
+            {"city": "Kyoto", "n": 2, "_state": "corrected"},
+        ],
+    )
+
+
 def test_what_only_spark_or_nobody_can_answer_is_one_line(
     spark: object, live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
     app = pipeline('app.stream("orders", schema="id LONG")')
-    from millstream.log.topics import ensure_topics
-
     ensure_topics(app, live.settings.log)
     place = [app.place.file, f"--set=log.bootstrap={live.settings.log.bootstrap}"]
     for sql, words in (

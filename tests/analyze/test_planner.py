@@ -121,6 +121,44 @@ app.view("hourly", key=["window"], mode="micro_batch",
     assert in_pieces(partitions=2) == ["batches"]
 
 
+def test_a_replay_in_pieces_forgets_nothing_where_a_partition_can_overtake(
+    spark: SparkSession, pipeline: Any
+) -> None:
+    app = pipeline("""
+app.stream("timed", schema="city STRING, at TIMESTAMP", event_time="at")
+app.stream("plain", schema="city STRING")
+app.view("counted", key=["city"], sql="SELECT city, count(*) AS n FROM plain GROUP BY city")
+app.view("hourly", key=["window"],
+         sql="SELECT window(at, '1 hour') AS window, count(*) AS n FROM timed GROUP BY 1")
+app.view("sessions", key=["window", "city"], sql="SELECT session_window(at, '1 hour') AS window, "
+         "city, count(*) AS n FROM timed GROUP BY session_window(at, '1 hour'), city")
+""")
+
+    def plans(partitions: int, replays: bool) -> dict[str, str]:
+        settings = Settings(log={"partitions": partitions}, analyze={"batch_events": 77})
+        planner = Planner(spark, app, settings, replays=replays)
+        return {
+            query.view.name: query.rows._jdf.queryExecution().analyzed().toString().lower()
+            for query in planner.queries()
+        }
+
+    def in_pieces(found: dict[str, str]) -> list[str]:
+        return [name for name, plan in found.items() if "maxoffsetspertrigger=77" in plan]
+
+    def delays(found: dict[str, str]) -> dict[str, str]:
+        delay = re.compile(r"eventtimewatermark .*")
+        return {name: " ".join(delay.findall(plan)) for name, plan in found.items()}
+
+    one = plans(1, replays=True)
+    assert in_pieces(one) == ["counted", "hourly", "sessions"]
+    several, live = plans(2, replays=True), plans(2, replays=False)
+    assert in_pieces(several) == ["counted", "hourly"]
+    assert in_pieces(live) == []
+    days = re.compile(r"\b36500 days|876000 hours|3153\d{9}")
+    assert [name for name, delay in delays(several).items() if days.search(delay)] == ["hourly"]
+    assert [name for name, delay in delays(one).items() if days.search(delay)] == []
+
+
 def test_too_few_slots_are_an_error_with_the_sum(spark: SparkSession) -> None:
     check_slots(spark, 24)
     with pytest.raises(MachineError, match="need 25 task slots at once, but Spark has 24"):

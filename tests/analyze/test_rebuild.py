@@ -230,6 +230,41 @@ def test_a_rebuild_corrects_what_was_shown_as_final_and_entered(
         analyze.stop()
 
 
+def test_a_rebuild_in_pieces_leaves_out_no_partition_that_is_behind_another(
+    analyze: Analyze, pipeline: Load, eventually: Eventually, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = analyze.settings
+    analyze.settings = Settings(
+        log=settings.log.model_copy(update={"partitions": 2}),
+        analyze=settings.analyze.model_copy(update={"batch_events": 4}),
+    )
+    analyze.start(pipeline(MINUTES.partition('app.view("told"')[0]))
+    name = analyze.app.name
+    producer = Producer(client_config(settings.log))
+
+    def send(partition: int, day: int, minutes: int) -> None:
+        for minute in range(minutes):
+            event = json.dumps({"page": "a", "at": f"2026-01-{day:02}T00:{minute:02}:00Z"})
+            producer.produce(stream_topic(name, "clicks"), event, partition=partition)
+        assert producer.flush(10) == 0
+
+    send(partition=0, day=1, minutes=12)
+    eventually(lambda: len(set(read_keys(analyze, "bills"))) == 12, 240)
+    send(partition=1, day=5, minutes=2)
+    eventually(lambda: len(set(read_keys(analyze, "bills"))) == 14, 240)
+    capfd.readouterr()
+    command = ["rebuild", "bills", "--app", name, "--yes", "--json"]
+    assert invoke([*command, f"--set=log.bootstrap={settings.log.bootstrap}"]) == 0
+    done = json.loads("{" + capfd.readouterr().out.partition("{")[2])
+    assert (done["records"], done["same"], done["differences"]) == (14, 14, [])
+    eventually(lambda: view_topic(name, "bills") not in known_topics(settings.log))  # it has ended
+
+
+def read_keys(analyze: Analyze, view: str) -> list[str | None]:
+    topic = analyze.topic(view)
+    return [key for key, _ in read_topic(analyze.settings.log, topic)] if topic else []
+
+
 def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
     spark: SparkSession,
     log_settings: LogSettings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.analyze.lives import stateful
 from millstream.analyze.plan import WindowSpec
 
 BODY = """
@@ -58,11 +59,16 @@ def test_a_plan_says_which_windows_when_rows_come_and_when_state_goes(planned: A
         "a window's state goes 1 hour 2 minutes after its end, by event time;"
         " it is closed to late events 1 minute after its end"
     )
-    assert plans["sliding"].eviction.startswith("a window's state goes 1 hour 6 minutes after")
+    assert plans["sliding"].eviction.startswith(
+        "a window's state goes 1 hour 6 minutes after its end, by event time of the stream that is"
+        " least far: one that brings nothing holds it;"
+    )
     assert plans["by_stream_time"].eviction == (
         "a window's state goes 1 hour 1 minute after its end, by stream time"
     )
     assert plans["by_another_time"].eviction.startswith("never: the window is not by")
+    final = {plan.name for plan in stateful(plans.values())}
+    assert final == {"tumbling", "sliding", "session", "by_stream_time"}
     assert plans["tumbling"].trigger.startswith("every change")
     assert plans["rows"].trigger.startswith("every event")
     assert plans["rows"].eviction == "nothing is kept"

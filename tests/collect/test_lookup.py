@@ -185,6 +185,7 @@ async def test_a_search_that_takes_long_goes_on_when_asked_again(
     for sequence in range(1, 6):
         log.put("us", sequence)
     look_up = log.lookup()
+    assert (await look_up(text("us", 1)))["offset"] == 0  # Kafka is ready to be asked
     with monkeypatch.context() as short:
         short.setattr(lookup, "_SECONDS", 0.0)
         assert await refusal(look_up, text("us", 5)) == 503

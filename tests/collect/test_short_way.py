@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from millstream.collect.connections import Door
 from millstream.collect.short_way import Respond, Route, ShortWay
 
 from .conftest import Collector, click, headers
@@ -52,6 +54,7 @@ async def test_both_ways_give_the_same_answer(
     path, body, given = REQUESTS[name]
     short = await shared.post(path, body, headers=given)
     monkeypatch.setattr(ShortWay, "admit", lambda *_: None)
+    monkeypatch.setattr(Door, "recall", lambda *_: None)
     long = await shared.post(path, body, headers=given)
     assert told(short) == told(long)
     assert "date" in short.headers
@@ -106,6 +109,43 @@ async def test_a_body_in_two_pieces_and_requests_in_a_row_are_answered_in_their_
     records = {record.offset: record for record in await shared.logged("names")}
     assert [records[offset].value for offset in offsets] == bodies
     assert headers(records[offsets[2]])["ce_correlationid"] == "c3"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_requests_that_begin_alike_are_told_apart_however_they_are_cut(
+    shared: Collector, seed: int
+) -> None:
+    draw = random.Random(seed)
+    host = urlsplit(shared.url)
+    reader, writer = await asyncio.open_connection(host.hostname, host.port)
+    # Few heads, so that most came before; a body may look like the end of one.
+    bodies = [
+        json.dumps({"text": f"{seed}-{n:03}" + draw.choice(["", "\r\n\r\n", "POST / HTTP/1.1"])})
+        for n in range(120)
+    ]
+    requests = [
+        b"POST /v1/streams/names HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (draw.choice([b"", b"", b"x-more: 1\r\n", b"correlation-id: c\r\n"]), len(body), body)
+        for body in map(str.encode, bodies)
+    ]
+    receipts, waiting = [], 0
+    while requests:
+        at_once, requests = requests[: (count := draw.choice([1, 1, 1, 2, 3]))], requests[count:]
+        data = b"".join(at_once)
+        cut = draw.choice([len(data), draw.randrange(1, len(data))])
+        writer.write(data[:cut])
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(data[cut:])
+        waiting += len(at_once)
+        if draw.random() < 0.8:  # else the next ones come before these are answered
+            receipts += [await _receipt(reader) for _ in range(waiting)]
+            waiting = 0
+    receipts += [await _receipt(reader) for _ in range(waiting)]
+    writer.close()
+    found = [(await shared.http.get(f"/v1/receipts/{each}")).json() for each in receipts]
+    records = {record.offset: record.value for record in await shared.logged("names")}
+    assert [records[each["offset"]] for each in found] == [body.encode() for body in bodies]
 
 
 async def _receipt(reader: asyncio.StreamReader) -> str:

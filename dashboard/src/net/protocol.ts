@@ -73,6 +73,12 @@ export interface ViewCounts {
   readonly rebuild?: Rebuild | null;
 }
 
+/** How much later than they happened a stream's events come; below zero is ahead. */
+export interface StreamSkew {
+  readonly skew_ms?: Latency | null;
+  readonly out_of_order?: number;
+}
+
 /** What became of a stream's events in event time. */
 export interface StreamTimes {
   readonly in_order?: number;
@@ -130,6 +136,7 @@ export interface CollectTier extends Tier {
   readonly journaled_ms?: Latency | null;
   readonly sent_ms?: Latency | null;
   readonly journal?: JournalState | null;
+  readonly streams?: Readonly<Record<string, StreamSkew>>;
   readonly sources?: readonly SourceState[];
 }
 

@@ -1,4 +1,4 @@
-import type { Drift, StreamTimes, System } from "../net/protocol";
+import type { Drift, StreamSkew, StreamTimes, System } from "../net/protocol";
 import { instantOf } from "../state/columns";
 import * as format from "./format";
 
@@ -11,6 +11,7 @@ export interface Count {
 export interface StreamReading {
   readonly stream: string;
   readonly watermark: string;
+  readonly skew: string;
   readonly counts: readonly Count[];
 }
 
@@ -30,10 +31,12 @@ export interface TimesReading {
 /** Out of the server's description; only streams whose events have a time of their own. */
 export function timesOf(system: System, now: number): TimesReading {
   const { streams = {}, drifts = [] } = system.tiers.analyze;
+  const { streams: collected = {} } = system.tiers.collect;
   return {
     streams: system.streams.flatMap(({ name, watermark }) => {
       const times = streams[name];
-      return times === undefined ? [] : [{ stream: name, watermark: agoOf(watermark, now), counts: countsOf(times) }];
+      if (times === undefined) return [];
+      return [{ stream: name, watermark: agoOf(watermark, now), skew: skewOf(collected[name]), counts: countsOf(times) }];
     }),
     drifts: drifts.map((drift) => driftOf(drift, now)),
   };
@@ -42,6 +45,17 @@ export function timesOf(system: System, now: number): TimesReading {
 function agoOf(watermark: string | null | undefined, now: number): string {
   const at = instantOf(watermark ?? undefined);
   return at === null ? "no watermark yet" : `watermark ${format.instant(at, now)}, ${format.duration(Math.max(0, now - at))} ago`;
+}
+
+/** How late events come, over the last seconds in which some came, and how many overtook each other; nothing if none has come. */
+function skewOf({ skew_ms: skew, out_of_order: unordered = 0 }: StreamSkew = {}): string {
+  if (skew === undefined || skew === null) return "";
+  const { p50, p99, max } = skew;
+  return `skew ${span(p50)} · p99 ${span(p99)} · max ${span(max)}, ${format.number(unordered)} out of order`;
+}
+
+function span(milliseconds: number): string {
+  return milliseconds < 0 ? `−${format.duration(-milliseconds)}` : format.duration(milliseconds);
 }
 
 /** What a window did not get is always named, so that a 0 can be seen; what is lost only if some is. */

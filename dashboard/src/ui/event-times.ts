@@ -27,9 +27,11 @@ export class EventTimes {
   }
 }
 
-function stream({ stream: name, watermark, counts }: StreamReading): HTMLElement {
+function stream({ stream: name, watermark, skew, counts }: StreamReading): HTMLElement {
   const parts = counts.map(({ text, tone, title }) => element("span", { "data-tone": tone, title }, text));
-  return element("li", {}, element("b", {}, name), element("span", { class: "aside" }, watermark), ...parts);
+  const title = "How much later than they happened events come: the median, the 99th percentile and the most";
+  const late = skew === "" ? null : element("span", { class: "aside", title }, skew);
+  return element("li", {}, element("b", {}, name), element("span", { class: "aside" }, watermark), late, ...parts);
 }
 
 function drift({ field, before, now, since }: DriftReading): HTMLElement {

@@ -63,7 +63,10 @@ def _span(log: LogSettings, topic: str, since: int | None, until: int | None) ->
 def past_records(
     spark: SparkSession, topic: str, options: Mapping[str, str], span: Span, *, headers: bool
 ) -> DataFrame:
-    """A topic's records within the span; what retention takes meanwhile is left out."""
+    """A topic's records within the span; what retention takes meanwhile is left out.
+
+    What a transaction wrote that came to nothing, such as a killed keeper's, was never there.
+    """
     starts = {str(partition): start for partition, (start, _) in span.items()}
     ends = {str(partition): end for partition, (_, end) in span.items()}
     return (
@@ -73,6 +76,7 @@ def past_records(
         .option("startingOffsets", json.dumps({topic: starts}))
         .option("endingOffsets", json.dumps({topic: ends}))
         .option("includeHeaders", str(headers).lower())
+        .option("kafka.isolation.level", "read_committed")
         .option("failOnDataLoss", "false")
         .load()
     )

@@ -28,6 +28,7 @@ from millstream.errors import QueryError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
 from millstream.names import suggest
+from millstream.store.life import CORRECTED, PROVISIONAL, STATE, STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def _rows(records: DataFrame, view: ViewDescription) -> DataFrame:
     if view.key is not None:
         # One partition holds all records of a key, so the newest one has the highest offset. After
         # a crash rows are repeated, the older ones first: the highest number is the newest.
+        state = F.get_json_object(F.col("value").cast("string"), f"$.{STATE}")
         number = F.coalesce(
             F.get_json_object(F.col("value").cast("string"), "$._revision").cast("bigint"),
             F.lit(0).cast("bigint"),
@@ -128,11 +130,22 @@ def _rows(records: DataFrame, view: ViewDescription) -> DataFrame:
         newest = records.groupBy("key").agg(
             F.max_by("value", F.struct("offset")).alias("last"),
             F.max_by("value", F.struct(number, "offset")).alias("value"),
+            F.count(state).alias("stated"),
         )
         records = newest.filter("last IS NOT NULL")
-    types = ", ".join(f"{quoted(column.name)} {column.type}" for column in view.columns)
+    types = ", ".join(f"{quoted(column.name)} {column.type}" for column in view.shown_columns)
     parsed = F.from_json(F.col("value").cast("string"), types).alias("row")
-    return records.filter("value IS NOT NULL").select(parsed).select("row.*")
+    if not view.has_states:
+        return records.filter("value IS NOT NULL").select(parsed).select("row.*")
+    # As servers have it: whatever follows a final row is a correction, whether it says so or not.
+    unsaid = F.when(F.col("stated") > 0, STATES[CORRECTED]).otherwise(STATES[PROVISIONAL])
+    rows = records.filter("value IS NOT NULL").select(parsed, unsaid.alias("unsaid"))
+    return rows.select("row.*", "unsaid").select(
+        *(
+            F.coalesce(STATE, "unsaid").alias(STATE) if column.name == STATE else named(column.name)
+            for column in view.shown_columns
+        )
+    )
 
 
 def _values(frame: DataFrame, limit: int) -> list[list[Any]]:

@@ -415,10 +415,10 @@ class Lives:
 
 
 def stateful(views: Iterable[ViewPlan]) -> Iterator[ViewPlan]:
-    """The views whose rows have states: tables of windows of time."""
+    """The views whose rows become final: tables of windows of a time that a watermark tells."""
     for view in views:
         counted = view.window_spec is not None and view.window_spec.kind == "count"
-        if view.key is not None and view.window is not None and not counted:
+        if view.key is not None and view.window is not None and view.is_timed and not counted:
             yield view
 
 

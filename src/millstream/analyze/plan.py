@@ -95,6 +95,7 @@ class ViewPlan:
     generation: str
     description: str
     window_spec: WindowSpec | None = None  # None: no window, or not by a time of the stream
+    is_timed: bool = True  # whether a watermark tells when its windows are over
     trigger: str = ""  # when a row is given out
     eviction: str = ""  # when what a row is made of is forgotten
     panes: PanePlan | None = None  # None: the query's rows are all there is

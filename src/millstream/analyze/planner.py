@@ -34,6 +34,7 @@ from millstream.settings import Settings
 
 # A query that may shed takes another share between two batches, and repeats one for it.
 _AT_ONCE = 20_000
+_ENDLESS = timedelta(days=100 * 365)
 _REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalancePartitions")
 
 
@@ -108,14 +109,17 @@ class Planner:
         *,
         topics: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        replays: bool = False,
     ) -> None:
         """`topics` holds the rows of views whose topic does not bear their name; `options` are
-        further ones of Spark's Kafka reader."""
+        further ones of Spark's Kafka reader. `replays`: for batches over what the log has, after
+        which a query goes on that was planned without."""
         self._spark = spark
         self._app = app
         self._settings = settings
         self._partitions = partitions or (lambda topic: settings.log.partitions)
         self._options = {**kafka_options(settings.log), **(options or {})}
+        self._replays = replays
         self._view_topics = dict(topics or {})
         self._streams: dict[tuple[str, _Reading], DataFrame] = {}
         self._results: dict[
@@ -200,6 +204,7 @@ class Planner:
                 ),
                 description=view.description,
                 window_spec=spec,
+                is_timed=traced.is_timed,
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
                 panes=panes,
@@ -241,13 +246,25 @@ class Planner:
         if time is None:
             return reading
         headers = plain.headers or time == "event"
-        return replace(reading, headers=headers, slack=self._slack(decision), time=time)
+        slack = self._slack(decision)
+        if self._forgets_nothing(view, time, decision):
+            slack = _ENDLESS
+        return replace(reading, headers=headers, slack=slack, time=time)
 
     def _at_once(self, view: View, time: Time | None, decision: _Decision) -> int | None:
-        if decision.mode != "micro_batch" or self._may_overtake(view, time):
-            return None
         most = self._settings.analyze.batch_events
-        return most if view.sheds_after is None else min(most, _AT_ONCE)
+        if self._forgets_nothing(view, time, decision):
+            return most
+        is_in_batches = self._replays or decision.mode == "micro_batch"
+        if not is_in_batches or self._may_overtake(view, time):
+            return None
+        return most if self._replays or view.sheds_after is None else min(most, _AT_ONCE)
+
+    def _forgets_nothing(self, view: View, time: Time | None, decision: _Decision) -> bool:
+        """Whether it replays in pieces, though a piece may overtake another, and so must keep all
+        state to its end. Rows that come only when they are final could not be had then."""
+        is_shown_at_once = time is not None and decision.output_mode == "update"
+        return self._replays and is_shown_at_once and self._may_overtake(view, time)
 
     def _may_overtake(self, view: View, time: Time | None) -> bool:
         """Whether a piece of what is behind may hold one partition's newer events beside another's

@@ -167,14 +167,16 @@ class Rebuilds:
         topics |= {name: self._next_topic(name) for name in wanted}
         start = {} if since is None else {"startingTimestamp": str(since), **_OR_LATEST}
         runs = self._plan(wanted, topics, start)
-        # Each batch is a step of its progress.
-        most = {"maxOffsetsPerTrigger": str(self._settings.analyze.batch_events)}
-        replays = self._plan(wanted, topics, {**start, **most})
+        replays = self._plan(wanted, topics, start, replays=True)
         slots = sum(runs[name].plan.slots for name in wanted)
         self._check_slots(slots)
         for name in wanted:
-            replay = None if _counts(runs[name]) else replace(replays[name], replays=True)
-            self._shadows[name] = _Shadow(name, replay, runs[name], request, since, _now())
+            query = runs[name]
+            replay = None
+            if not _counts(query):
+                # One plan, and so one checkpoint: what differs is how much is read and kept.
+                replay = replace(replays[name], plan=query.plan, replays=True)
+            self._shadows[name] = _Shadow(name, replay, query, request, since, _now())
             self._ended.pop(name, None)
             _LOGGER.info("view %s is computed anew, into %s", name, topics[name])
 
@@ -432,12 +434,18 @@ class Rebuilds:
         return [view.name for view in self._app.views_in_order() if view.name in names]
 
     def _plan(
-        self, names: Iterable[str], topics: Mapping[str, str], options: Mapping[str, str]
+        self,
+        names: Iterable[str],
+        topics: Mapping[str, str],
+        options: Mapping[str, str],
+        *,
+        replays: bool = False,
     ) -> dict[str, Query]:
         planner = Planner(
             *(self._spark, self._app, self._settings, self._partitions),
             topics=topics,
             options=options,
+            replays=replays,
         )
         return {name: planner.query(name) for name in names}
 

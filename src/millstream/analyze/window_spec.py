@@ -88,6 +88,8 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
     )
     after = "after its end" if spec.kind != "session" else "after its last event and the gap"
     text = f"a window's state goes {format_duration(longest)} {after}, by {spec.time} time"
+    if len(spec.lateness_by_stream) > 1:
+        text += " of the stream that is least far: one that brings nothing holds it"
     if spec.time == "event":
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
         text += f"; it is closed to late events {late} {after}"

@@ -53,10 +53,10 @@ def query(
     stdin.
 
     With --history it is Spark SQL over what the log holds by now: the streams' events with all
-    their columns (and _id, _received_at, _event_time, _position by name), and the views' rows.
-    That takes a Spark session of its own, some 10 s, and the time to read the events. --from and
-    --to choose events by when they were collected: '2 hours' ago, or 2026-01-31T12:00:00Z. PIPELINE
-    is the one that runs in --home, unless another is given.
+    their columns (and _id, _received_at, _event_time, _position, _watermark by name), and the
+    views' rows. That takes a Spark session of its own, some 10 s, and the time to read the events.
+    --from and --to choose events by when they were collected: '2 hours' ago, or
+    2026-01-31T12:00:00Z. PIPELINE is the one that runs in --home, unless another is given.
 
     \b
     millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 
 from millstream.collect.entry import Entry, Record
@@ -66,6 +66,9 @@ class Forwarder:
         self._coming: set[int] = set()  # will be offered from memory
         self._ready: dict[int, Entry] = {}  # in memory, waiting for their turn
         self._ready_bytes = 0
+        self._restored: deque[Entry] = deque()  # from disk; come before all that is in memory only
+        self._restored_bytes = 0
+        self._read_to = 0  # what came from disk up to here is sent or restored
         self._waited_for: dict[int, Entry] = {}  # on disk only, but a sender waits for them
         self._current: Entry | None = None  # the next one; some of it may have been handed over
         self._claimed: asyncio.Future[None] | None = None  # what the next one waits for
@@ -97,6 +100,7 @@ class Forwarder:
                 raise self._failure
             self._needs_disk.clear()
             self._pump()
+            self._moved.set()
 
     async def drain(self, seconds: float) -> None:
         """Wait until nothing is under way any more, for so long; the rest is on disk."""
@@ -165,7 +169,7 @@ class Forwarder:
         """
         sequence = entry.sequence
         self._coming.discard(sequence)
-        if sequence <= self.sent:  # it was quicker by way of the disk
+        if sequence <= max(self.sent, self._read_to):  # it was quicker by way of the disk
             return
         is_next = sequence == self.sent + 1 and self._current is None
         size = self._ready_bytes + len(entry.arrival.body)
@@ -226,15 +230,33 @@ class Forwarder:
         return False
 
     def _next(self) -> Entry | None:
+        entry = self._next_restored() if self._restored else self._next_in_memory()
+        # The next piece is read while this one is sent.
+        if self._restored and self._restored_bytes < _READ_BYTES // 2:
+            self._read_if_there(self._read_to + 1)
+        return entry
+
+    def _next_restored(self) -> Entry:
+        entry = self._restored.popleft()
+        self._restored_bytes -= len(entry.arrival.body)
+        self.sent = entry.sequence - 1  # numbers in between have nothing to send
+        return entry
+
+    def _next_in_memory(self) -> Entry | None:
         if self._needs_disk.is_set():
             return None
-        wanted = self.sent + 1
-        entry = self._ready.pop(wanted, None)
+        self.sent = max(self.sent, self._read_to)
+        entry = self._ready.pop(self.sent + 1, None)
         if entry is not None:
             self._ready_bytes -= len(entry.arrival.body)
-        elif wanted not in self._coming and wanted <= self._journal.last_durable:
-            self._needs_disk.set()
+        else:
+            self._read_if_there(self.sent + 1)
         return entry
+
+    def _read_if_there(self, sequence: int) -> None:
+        in_memory = sequence in self._coming or sequence in self._ready
+        if not in_memory and sequence <= self._journal.last_durable:
+            self._needs_disk.set()
 
     def _hand_over(self, entry: Entry, most: int) -> int:
         """How many events Kafka was given: as many as may be, or less where there is no room."""
@@ -417,23 +439,22 @@ class Forwarder:
         return logged
 
     async def _read_back(self) -> None:
-        """Make ready what comes next on disk, up to what is still in memory."""
+        """Restore what comes next on disk, up to what is still in memory."""
         end = self._journal.last_durable
-        found = await self._journal.read(self.sent, _READ_BYTES)
-        if not found:
-            # Nothing that is left there has to be sent.
-            self.sent = max(self.sent, end)
-            return
-        # Numbers that are missing were settled, or never got onto the disk.
-        self.sent = max(self.sent, found[0][0] - 1)
+        after = max(self.sent + (self._current is not None), self._read_to)
+        found = await self._journal.read(after, _READ_BYTES)
+        if not found:  # nothing that is left there has to be sent
+            self._read_to = max(after, end)
         for sequence, payload in found:
+            # Numbers that are missing were settled, or never got onto the disk.
+            self._read_to = sequence - 1
             if sequence in self._coming or sequence in self._ready:
                 return
             entry = await self._restore(sequence, payload, self._waited_for.pop(sequence, None))
+            self._read_to = sequence
             if entry is None:  # nothing in it to send
                 self._journal.settle(sequence)
-                if sequence == self.sent + 1:
-                    self.sent = sequence
                 continue
-            self._ready[sequence] = entry
-            self._ready_bytes += len(entry.arrival.body)
+            self._restored.append(entry)
+            self._restored_bytes += len(entry.arrival.body)
+            self._pump_soon()

@@ -87,9 +87,11 @@ Answered = Callable[[Batch, int | LogError], None]
 class _Partition:
     """Where a partition's records wait."""
 
-    __slots__ = ("gathering", "is_busy", "room", "sent_at", "waiting")
+    __slots__ = ("gathering", "is_busy", "number", "room", "sent_at", "topic", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic = topic
+        self.number = number
         self.room = _LEAST_BYTES  # of the next batch: memory that is not filled costs, too
         self.gathering: Batch | None = None  # comes behind those that wait
         self.waiting: deque[Batch] = deque()
@@ -115,11 +117,9 @@ class BatchProducer:
         )
         self._patience = patience
         self._loop = asyncio.get_running_loop()
-        self._topics = list(topics)
         self._client = self._make_client()
-        self._counts: dict[str, int] = {}  # partitions
-        self._partitions: dict[tuple[str, int], _Partition] = {}
-        self._ready: set[tuple[str, int]] = set()  # partitions with something to send
+        self._partitions: dict[str, list[_Partition]] = {topic: [] for topic in topics}
+        self._ready: set[_Partition] = set()  # with something to send
         self._turn = 0  # of the partition for records without a key
         self._is_sending = False  # in the loop's next turn
         self._timer: asyncio.TimerHandle | None = None  # some are to gather until then
@@ -146,18 +146,13 @@ class BatchProducer:
     def add(self, holder: Holder, index: int) -> int:
         """Take a record over, to be sent soon; its size. Never blocks."""
         topic, value, key, timestamp, headers = holder.fields(index)
-        count = self._counts[topic]
-        number = crc32(key) % count if key else self._turn % count  # as librdkafka shares them out
-        place = self._partitions.get((topic, number))
-        if place is None:
-            place = self._partitions[topic, number] = _Partition()
-        batch = place.gathering
-        if batch is None:
-            batch = self._gather(place, topic, number)
+        places = self._partitions[topic]
+        place = places[(crc32(key) if key else self._turn) % len(places)]  # as librdkafka does it
+        batch = place.gathering or self._gather(place)
         if not batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers):
             place.waiting.append(batch)
             place.room = min(2 * place.room, _MOST_BYTES)
-            batch = self._gather(place, topic, number)
+            batch = self._gather(place)
             batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
         batch.holders.append((holder, index))
         if holder.waits_for_log and not batch.is_awaited:
@@ -177,9 +172,9 @@ class BatchProducer:
         await asyncio.gather(stopping, *self._tasks, return_exceptions=True)
         await _end(self._client)
 
-    def _gather(self, place: _Partition, topic: str, number: int) -> Batch:
-        batch = place.gathering = Batch(topic, number, place.room)
-        self._ready.add((topic, number))
+    def _gather(self, place: _Partition) -> Batch:
+        batch = place.gathering = Batch(place.topic, place.number, place.room)
+        self._ready.add(place)
         self._send_soon()
         return batch
 
@@ -193,8 +188,7 @@ class BatchProducer:
         if self._is_stale or self._is_closed:
             return
         now, pause = self._loop.time(), 0.0
-        for address in [each for each in self._ready if not self._partitions[each].is_busy]:
-            place = self._partitions[address]
+        for place in [each for each in self._ready if not each.is_busy]:
             if left := self._to_gather(place, now):
                 pause = min(left, pause or left)
                 continue
@@ -207,7 +201,7 @@ class BatchProducer:
                 if 4 * batch.size < place.room:
                     place.room = max(place.room // 2, _LEAST_BYTES)
             if not place.waiting and place.gathering is None:
-                self._ready.discard(address)
+                self._ready.discard(place)
             place.is_busy, place.sent_at = True, now
             self._start(self._send(place, batch))
         if pause and self._timer is None:
@@ -232,10 +226,7 @@ class BatchProducer:
     async def _send(self, place: _Partition, batch: Batch) -> None:
         outcome: int | LogError
         try:
-            known = await self._client.partitions_for(batch.topic)
-            if batch.partition not in known:
-                raise kafka.UnknownTopicOrPartitionError
-            self._counts[batch.topic] = len(known)
+            await self._know(batch.topic)
             outcome = await self._offset_of(batch)
         except kafka.KafkaError as error:
             what = f"topic {batch.topic} did not take a record: {_words(error)}"
@@ -253,6 +244,13 @@ class BatchProducer:
             await self._renew()
         elif self._ready:
             self._send_ready()
+
+    async def _know(self, topic: str) -> None:
+        """See how many partitions a topic has: there can be more of them than before."""
+        places, known = self._partitions[topic], await self._client.partitions_for(topic)
+        if len(known) < len(places):
+            raise kafka.UnknownTopicOrPartitionError  # it was made anew, smaller
+        places += [_Partition(topic, number) for number in range(len(places), len(known))]
 
     async def _offset_of(self, batch: Batch) -> int:
         """Send a batch, and wait for the answer as long as its topic exists."""
@@ -279,7 +277,7 @@ class BatchProducer:
         middle = len(batch.holders) // 2
         for half in (batch.holders[middle:], batch.holders[:middle]):
             place.waiting.appendleft(self._rebuild(batch, half))
-        self._ready.add((batch.topic, batch.partition))
+        self._ready.add(place)
 
     def _rebuild(self, batch: Batch, holders: list[tuple[Holder, int]]) -> Batch:
         again = Batch(batch.topic, batch.partition, _MOST_BYTES)
@@ -296,7 +294,7 @@ class BatchProducer:
         An idempotent client numbers what it sends to a partition. After a batch that Kafka refused,
         it would refuse all that follow, too: a number is missing.
         """
-        if any(place.is_busy for place in self._partitions.values()):
+        if any(place.is_busy for places in self._partitions.values() for place in places):
             return  # the last of them comes here, too
         await _end(self._client)
         self._client = self._make_client()
@@ -315,9 +313,9 @@ class BatchProducer:
         while True:
             try:
                 await self._client.start()
-                for topic in self._topics:
-                    if topic not in self._counts:
-                        self._counts[topic] = len(await self._client.partitions_for(topic))
+                for topic, places in self._partitions.items():
+                    if not places:
+                        await self._know(topic)
                 return
             except kafka.KafkaError as error:
                 _logger.warning("cannot connect to Kafka: %s; trying again", _words(error))

@@ -1,14 +1,12 @@
-"""The events that no window takes: too late for it, dated in the future, or without a time."""
+"""The events that are missing in views: late, dated in the future, without a time, broken."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from millstream.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
-from millstream.log.held import find_app
-from millstream.log.set_aside import SetAside, read_all, read_place
+from millstream.log.set_aside import SetAside, Shelf
 from millstream.log.settings import LogSettings
 from millstream.log.topics import late_topic
 
@@ -54,18 +52,12 @@ class Late(SetAside):
                 return f"without a time; not in {where or 'any view'}"
         return self.kind
 
-
-def app_with(log: LogSettings, stream: str, app: str = "") -> str:
-    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has.
-
-    If `app` was asked for, it is that one, or an error.
-    """
-    return find_app(log, "late", stream, "stream", app=app)
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"kind": self.kind, "late_by_ms": self.by_ms, "views": self.views}
 
 
-def read_late(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Late]:
-    """All that are still held, from a moment (milliseconds since the epoch) on; blocks."""
-    return read_all(log, late_topic(app, stream), stream, Late, since)
+LATE = Shelf("late", Late, late_topic)
 
 
 def find_late(
@@ -75,13 +67,7 @@ def find_late(
 
     Once if it was late, and once for each view whose query fails on it.
     """
-    return [one for one in read_late(log, app, stream, since) if one.identity == identity]
-
-
-def read_one(log: LogSettings, app: str, stream: str, partition: int, offset: int) -> Late:
-    """The one at that place; MillstreamError if it is not held there."""
-    place = (stream, partition, offset)
-    return read_place(log, late_topic(app, stream), Late, place, "late")
+    return [one for one in LATE.read(log, app, stream, since) if one.identity == identity]
 
 
 def _span(windows: list[list[str]]) -> str:

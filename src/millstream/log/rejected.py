@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from millstream.event import FIELD, REASON
-from millstream.log.held import find_app
-from millstream.log.set_aside import SetAside, read_all, read_place
-from millstream.log.settings import LogSettings
+from millstream.log.set_aside import SetAside, Shelf
 from millstream.log.topics import rejected_topic
 
 
@@ -24,21 +20,13 @@ class Rejected(SetAside):
     def field(self) -> str:
         return self.headers.get(FIELD, "")
 
+    @property
+    def facts(self) -> dict[str, str]:
+        return {name: text for name, text in self.headers.items() if name not in (REASON, FIELD)}
 
-def app_with(log: LogSettings, stream: str, app: str = "") -> str:
-    """The name of the pipeline that has such a stream; MillstreamError if not exactly one has.
-
-    If `app` was asked for, it is that one, or an error.
-    """
-    return find_app(log, "rejected", stream, "stream", app=app)
-
-
-def read_rejected(log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[Rejected]:
-    """All that are still held, from a moment (milliseconds since the epoch) on; blocks."""
-    return read_all(log, rejected_topic(app, stream), stream, Rejected, since)
+    @property
+    def details(self) -> dict[str, str]:
+        return {"field": self.field}
 
 
-def read_one(log: LogSettings, app: str, stream: str, partition: int, offset: int) -> Rejected:
-    """The one at that place; MillstreamError if it is not held there."""
-    place = (stream, partition, offset)
-    return read_place(log, rejected_topic(app, stream), Rejected, place, "rejected")
+REJECTED = Shelf("rejected", Rejected, rejected_topic)

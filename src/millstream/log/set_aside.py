@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from millstream.errors import MillstreamError
 from millstream.event import identity
 from millstream.log.consumer import bounds, read_range
-from millstream.log.held import SECONDS, read_held
+from millstream.log.held import SECONDS, find_app, read_held
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 
@@ -42,32 +42,59 @@ class SetAside:
         """Collector, sequence and index, as on its record in the stream."""
         return identity((name, text.encode()) for name, text in self.headers.items())
 
+    @property
+    def reason(self) -> str:
+        """Why it is here, in words."""
+        raise NotImplementedError
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What is told of it beside the reason."""
+        return self.headers
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What its kind tells to programs."""
+        return {}
+
 
 E = TypeVar("E", bound=SetAside)
 
 
-def read_all(
-    log: LogSettings, topic: str, stream: str, kind: type[E], since: int = 0
-) -> Iterator[E]:
-    """All that are still held, from a moment (milliseconds since the epoch) on; blocks.
+@dataclass(frozen=True, slots=True)
+class Shelf(Generic[E]):
+    """Where the events are that were set aside for one kind of reason."""
 
-    In order per partition; partitions one after the other.
-    """
-    for records in read_held(log, topic, since):
-        yield from (kind.of(stream, record) for record in records)
+    word: str  # as what: in the topics' names, and the command that looks at them
+    kind: type[E]
+    topic: Callable[[str, str], str]  # of an app and its stream
 
+    def app_with(self, log: LogSettings, stream: str, app: str = "") -> str:
+        """The name of the pipeline with such a stream; MillstreamError if not exactly one has.
 
-def read_place(
-    log: LogSettings, topic: str, kind: type[E], place: tuple[str, int, int], word: str
-) -> E:
-    """The one at that place; MillstreamError if it is not held there."""
-    stream, partition, offset = place
-    first, end = bounds(log, topic, SECONDS).get(partition, (0, 0))
-    if first <= offset < end:
-        for record in read_range(log, topic, partition, offset, offset + 1, patience=SECONDS):
-            return kind.of(stream, record)
-    held = f"partition {partition} holds {first} to {end - 1}" if first < end else "it holds none"
-    raise MillstreamError(
-        f"there is no {word} event {stream}/{partition}/{offset}: {held}",
-        remedy=f"`millstream {word} list {stream}` names those that are there",
-    )
+        If `app` was asked for, it is that one, or an error.
+        """
+        return find_app(log, self.word, stream, "stream", app=app)
+
+    def read(self, log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[E]:
+        """All that are still held, from a moment (milliseconds since the epoch) on; blocks.
+
+        In order per partition; partitions one after the other.
+        """
+        for records in read_held(log, self.topic(app, stream), since):
+            yield from (self.kind.of(stream, record) for record in records)
+
+    def read_one(self, log: LogSettings, app: str, stream: str, partition: int, offset: int) -> E:
+        """The one at that place; MillstreamError if it is not held there."""
+        topic = self.topic(app, stream)
+        first, end = bounds(log, topic, SECONDS).get(partition, (0, 0))
+        if first <= offset < end:
+            for record in read_range(log, topic, partition, offset, offset + 1, patience=SECONDS):
+                return self.kind.of(stream, record)
+        held = (
+            f"partition {partition} holds {first} to {end - 1}" if first < end else "it holds none"
+        )
+        raise MillstreamError(
+            f"there is no {self.word} event {stream}/{partition}/{offset}: {held}",
+            remedy=f"`millstream {self.word} list {stream}` names those that are there",
+        )

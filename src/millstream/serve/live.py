@@ -16,7 +16,6 @@ from millstream.serve.filter import Pick, compile_select, compile_where, order_r
 from millstream.serve.settings import ServeSettings
 from millstream.serve.shape import Shape, encode_moment, with_lineage, without_lineage
 from millstream.serve.tally import Tally
-from millstream.store.life import ERROR, STATE
 from millstream.store.ring import Change
 from millstream.store.table import Table
 from millstream.store.types import is_exact
@@ -69,7 +68,7 @@ class Live:
         return self.description is not None and self._has_states(self.description)
 
     def _has_states(self, description: ViewDescription) -> bool:
-        return self.key is not None and description.window is not None
+        return self.key is not None and description.has_states
 
     @property
     def is_whole(self) -> bool:
@@ -137,13 +136,7 @@ class Live:
                 listener(self, [])
 
     def _columns_of(self, description: ViewDescription) -> tuple[Column, ...]:
-        columns = tuple(description.columns)
-        if self._has_states(description) and STATE not in (column.name for column in columns):
-            columns += (Column(STATE, "string"),)
-        if description.weighed:
-            errors = ",".join(f"{name}:double" for name in description.weighed)
-            columns += (Column(ERROR, f"struct<{errors}>"),)
-        return columns
+        return description.shown_columns
 
     def shape(self, where: str | None, select: tuple[str, ...] | None, lineage: bool) -> Shape:
         """The shape of that filter and selection; QueryError if it cannot be had."""

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 from tests.analyze.conftest import Live, Load, PlanOf
 
+from millstream.analyze.history import over_past, take_past
 from millstream.analyze.keeping import Keeping
+from millstream.analyze.planner import Planner, kafka_options
 from millstream.errors import PipelineError
 from millstream.event import ID, WATERMARK
 from millstream.ledger import decode, sums
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
-from millstream.log.topics import ledger_topic, stream_topic
+from millstream.log.topics import ensure_topics, ledger_topic, stream_topic
 
 STREAM = """
 app.stream("clicks", schema="page STRING, at TIMESTAMP, price DOUBLE", event_time="at",
@@ -85,6 +88,37 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
         keeping.close()
 
 
+TOGETHER = f"""{STREAM}
+app.stream("taps", schema="page STRING, at TIMESTAMP", event_time="at", lateness="1 hour")
+app.view("v", key=["window", "page"], ledger="n", sql='''
+    SELECT window(at, '1 minute') AS window, page, count(*) AS n
+    FROM (SELECT page, at FROM clicks UNION ALL SELECT page, at FROM taps) GROUP BY 1, 2''')
+"""
+
+
+def test_the_late_events_of_streams_that_are_put_together_are_named(
+    spark: SparkSession, live: Live, pipeline: Load
+) -> None:
+    app, log = pipeline(TOGETHER), live.settings.log
+    ensure_topics(app, log)
+    query = Planner(spark, app, live.settings).query("v")
+    producer = Producer(client_config(log, linger_ms=0))
+    event = json.dumps({"page": "a", "at": "2026-01-01T00:00:10Z"})
+    for stream in ("clicks", "taps"):
+        for name, watermark in (
+            ("in order", ""),
+            ("out of order", "1767225650000"),
+            ("late", "1767225670000"),
+        ):
+            headers = {ID: f"{stream} {name}", **({WATERMARK: watermark} if watermark else {})}
+            topic = stream_topic(app.name, stream)
+            producer.produce(topic, event, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+    past = take_past(log, query.plan.reads)
+    (row,) = over_past(query.whole, past, kafka_options(log)).collect()
+    assert (row["n"], sorted(row["_late"])) == (6, ["clicks late", "taps late"])
+
+
 CHAIN = f"""{STREAM}
 app.view("v", sql="SELECT page, count(*) AS n FROM clicks GROUP BY page", key="page",
          trigger="every 2 events", accumulation="discard")
@@ -123,6 +157,10 @@ def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Lo
             f"{STREAM}\napp.view('v', sql='SELECT page, count(*) AS n FROM clicks GROUP BY page', "
             "key='page', trigger='at the watermark')",
             "no time window, so that its rows are never final",
+        ),
+        (
+            view("count(*) AS n", ledger="n").replace("window(at,", "window(price::TIMESTAMP,"),
+            "a window of a time that no watermark tells",
         ),
         (
             f"{STREAM}\napp.view('v', sql='SELECT page, price FROM clicks', key='page', "

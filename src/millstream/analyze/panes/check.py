@@ -43,6 +43,13 @@ def plan_panes(
             f"has {needs_window[0]}, but no time window, so that its rows are never final",
             "group by window(…) too, and have it in the result and in the key",
         )
+    if needs_window and not traced.is_timed:
+        raise mistake(
+            view,
+            f"has {needs_window[0]}, but a window of a time that no watermark tells, so that its"
+            " rows are never final",
+            "group by a window of the stream's event time, or of _received_at",
+        )
     if isinstance(view.trigger, When):
         _check_condition(view, view.trigger, columns)
     additive = tuple(name for name, nature in traced.natures.items() if nature == "additive")

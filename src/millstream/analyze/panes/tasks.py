@@ -31,7 +31,7 @@ def _task(app: App, plan: ViewPlan, panes: PanePlan, enters: bool) -> Task:
         app.views[plan.name].trigger,
         panes.accumulation,
         panes.additive,
-        plan.window,
+        plan.window if plan.is_timed else None,
         plan.columns,
     )
     edition, book = edition_of(plan.topic), panes_topic(app.name, plan.name)
