@@ -11,6 +11,7 @@ import pytest
 
 from millstream import App
 from millstream.errors import PipelineError
+from millstream.model import Delivery
 
 
 @pytest.fixture
@@ -79,6 +80,34 @@ def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, to
     assert refused.value.file == __file__
     assert linecache.getline(__file__, refused.value.line).strip() == "shed=shed,"
     assert app.stream("logs", schema="level STRING", delivery="at_least_once", shed="random")
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_a_stream_that_recognises_no_retry_has_no_dedup(app: App, delivery: Delivery) -> None:
+    with pytest.raises(PipelineError) as refused:
+        app.stream(
+            "logs",
+            schema="level STRING",
+            delivery=delivery,
+            dedup="2 hours",
+        )
+    assert f"'logs' has dedup='2 hours' but is {delivery}" in str(refused.value)
+    assert "delivery='exactly_once'" in refused.value.remedy
+    assert linecache.getline(__file__, refused.value.line).strip() == 'dedup="2 hours",'
+    assert app.stream("logs", schema="level STRING", delivery=delivery, dedup="0 seconds")
+
+
+def test_a_stream_that_sheds_nothing_has_no_shed_at(app: App) -> None:
+    with pytest.raises(PipelineError) as refused:
+        app.stream(
+            "logs",
+            schema="level STRING",
+            delivery="at_least_once",
+            shed_at=0.5,
+        )
+    assert "'logs' has shed_at=0.5 but no shed" in str(refused.value)
+    assert "add shed=" in refused.value.remedy
+    assert linecache.getline(__file__, refused.value.line).strip() == "shed_at=0.5,"
 
 
 def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:

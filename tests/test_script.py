@@ -92,6 +92,14 @@ MISTAKES = {
     "CREATE STREAM t (x INT) WITH (key = 'x', key = 'x');": (2, "'key' is there twice"),
     "CREATE STREAM t (x INT) WITH (\n schema = 'x INT');": (3, "schema is not written in WITH"),
     "CREATE STREAM t (x INT) WITH (source =\n 'gopher://x');": (2, "names no kind of source"),
+    "CREATE STREAM t (x INT) WITH (delivery = 'at_least_once',\n dedup = '2 hours');": (
+        *(3, "dedup='2 hours' but is at_least_once", "delivery='exactly_once'"),
+    ),
+    "CREATE STREAM t (x INT) WITH (\n shed_at = '0.5');": (
+        3,
+        "shed_at='0.5' but no shed",
+        "add shed=",
+    ),
     "CREATE VIEW v AS;": (2, "a SELECT is expected, not ';'"),
     "CREATE VIEW v SELECT x FROM s;": (2, "'AS' is expected, not 'SELECT'"),
     "CREATE VIEW v AS\nSELECT x\nFRM s;": (4, "did you mean FROM?"),

@@ -26,14 +26,19 @@ from millstream.settings import Settings
 
 @contextlib.contextmanager
 def collector(
-    name: str, log: LogSettings, home: Path, schema: str, **stream: Any
+    name: str,
+    log: LogSettings,
+    home: Path,
+    schema: str,
+    collect: CollectSettings | None = None,
+    **stream: Any,
 ) -> Iterator[httpx.Client]:
     """A collector in a thread of its own, as the commands find it in its home."""
     app, place = App(name), Home(home)
     app.stream("orders", schema=schema, **stream)
     ensure_topics(app, log)
     check_schemas(app, log, accept=True)
-    settings = Settings(log=log, collect=CollectSettings(port=0))
+    settings = Settings(log=log, collect=collect or CollectSettings(port=0))
     ready, url, loop = threading.Event(), "", asyncio.new_event_loop()
     stop = asyncio.Event()
 

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.collect.protection.authority import Authority
 
 from millstream.audit import Broken, Lost, Rebuild, ViewCounts
 from millstream.cli.status import problems_of
+from millstream.collect.settings import CollectSettings
 from millstream.home import Home
+from millstream.log.settings import LogSettings
 from millstream.supervise.tables import console, gone, lag_text, rebuilds_table
+
+from .collecting import collector
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -161,3 +166,32 @@ def test_half_a_system_is_shown_with_exit_code_1(run: Run, tmp_path: Path) -> No
     assert outcome.code == 1
     assert "127.0.0.1:1" in outcome.out
     assert "✗ serve is down" in outcome.out
+
+
+def test_a_collector_with_a_private_certificate_is_asked_by_its_authority(
+    run: Run, app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, "ca")
+    certificate, key = authority.issue("server")
+    settings = CollectSettings(port=0, tls_certificate=certificate, tls_key=key)
+    home = tmp_path / ".millstream"
+    with collector(app_name, log_settings, home, "id LONG", settings):
+        (unknown,) = json.loads(run("status", "--json").out)["unknown"]
+        assert "whether collect takes events in is not known" in unknown
+        assert "certificate verify failed" in unknown
+        assert "--ca FILE" in unknown
+        assert f"? {unknown[:40]}" in run("status").out
+        answer = json.loads(run("status", "--json", "--ca", str(authority.file)).out)
+        assert answer["unknown"] == []
+        assert answer["problems"] == ["analyze is down", "serve is down"]
+        outcome = run("status", "--ca", str(tmp_path / "none.pem"))
+        assert "cannot use the certificates in" in outcome.err
+
+
+def test_a_collector_that_does_not_answer_is_said_to_be_unknown(run: Run, tmp_path: Path) -> None:
+    Home(tmp_path / ".millstream").announce("collect", url="http://127.0.0.1:1")
+    answer = json.loads(run("status", "--json").out)
+    assert answer["problems"] == ["analyze is down", "serve is down"]
+    (unknown,) = answer["unknown"]
+    assert "127.0.0.1:1/health/ready: " in unknown
+    assert "refused" in unknown

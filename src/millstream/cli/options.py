@@ -114,15 +114,18 @@ def access_options(function: F) -> F:
         help="A file with the API key or token to send with; default: the variable "
         f"{_KEY_VARIABLE}, if it is set.",
     )
-    ca = click.option(
+    return key_file(ca_option(function))
+
+
+def ca_option(function: F) -> F:
+    return click.option(
         "--ca",
         default="",
         metavar="FILE",
         envvar="MILLSTREAM_CA",
         show_envvar=True,
         help="Certificates (PEM) by which the collector's is known; default: the usual ones.",
-    )
-    return key_file(ca(function))
+    )(function)
 
 
 def access_of(key_file: Path | None, ca: str) -> Access:

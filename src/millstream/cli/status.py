@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.options import home_option, json_option, open_home
+from millstream.cli.options import ca_option, home_option, json_option, open_home
 from millstream.cli.outcome import FAILED
 from millstream.errors import MillstreamError
 
@@ -18,16 +18,19 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 
 @click.command()
 @home_option
+@ca_option
 @json_option
-def status(home: Path, as_json: bool) -> int:
+def status(home: Path, ca: str, as_json: bool) -> int:
     """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
     Ends with exit code 1 if a tier is down, a source or a query does not run, the journal takes
-    nothing, or the collectors' counts do not add up.
+    nothing, or the collectors' counts do not add up. What could not be found out is said, and is no
+    problem by itself.
 
     \b
     millstream status
     millstream status --json | jq .problems
+    millstream status --ca ca.pem
     """
     running = open_home(home).running()
     if not any(tier in running for tier in TIERS):
@@ -36,12 +39,13 @@ def status(home: Path, as_json: bool) -> int:
             remedy="start it with `millstream run PIPELINE`, or name another --home",
         )
     system = read_system(running)
-    problems = [*problems_of(running, system), *collect_problems(running)]
+    refused, unknown = ask_collect(running, ca)
+    problems = [*problems_of(running, system), *refused]
     if as_json:
-        answer = {"running": running, "system": system, "problems": problems}
+        answer = {"running": running, "system": system, "problems": problems, "unknown": unknown}
         click.echo(json.dumps(answer, indent=2))
     else:
-        show(running, system, problems)
+        show(running, system, problems, unknown)
     return FAILED if problems else 0
 
 
@@ -57,12 +61,19 @@ def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def collect_problems(running: dict[str, Any]) -> list[str]:
-    """Why the collector takes nothing in, if it says so."""
+def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]:
+    """Why the collector takes nothing in, if it says so; and why it could not be asked."""
+    from millstream.client.access import trusting
     from millstream.supervise.figures import why_not_ready
 
-    why = why_not_ready(running["collect"]["url"]) if "collect" in running else ""
-    return [f"collect takes nothing in: {why}"] if why else []
+    trusted = trusting(ca)
+    if "collect" not in running:
+        return [], []
+    try:
+        why = why_not_ready(running["collect"]["url"], trusted)
+    except MillstreamError as error:
+        return [], [f"whether collect takes events in is not known: {error}"]
+    return [f"collect takes nothing in: {why}"] if why else [], []
 
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
@@ -133,7 +144,12 @@ def problems_of_collect(collect: dict[str, Any]) -> list[str]:
     return problems
 
 
-def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[str]) -> None:
+def show(
+    running: dict[str, Any],
+    system: dict[str, Any] | None,
+    problems: list[str],
+    unknown: list[str],
+) -> None:
     from rich.text import Text
 
     from millstream.supervise.tables import (
@@ -164,3 +180,5 @@ def show(running: dict[str, Any], system: dict[str, Any] | None, problems: list[
         out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
     for problem in problems:
         out.print(Text(f"✗ {problem}", "red"))
+    for each in unknown:
+        out.print(Text(f"? {each}", "yellow"))

@@ -31,14 +31,19 @@ class Access:
                 )
             options["headers"] = {"authorization": f"Bearer {self.key}"}
         if self.ca:
-            try:
-                options["verify"] = ssl.create_default_context(cafile=self.ca)
-            except OSError as error:
-                raise SettingsError(
-                    f"cannot use the certificates in {self.ca}: {error.strerror or 'not PEM'}",
-                    remedy="give a file of certificates in PEM",
-                ) from None
+            options["verify"] = trusting(self.ca)
         return options
+
+
+def trusting(ca: str) -> ssl.SSLContext:
+    """What knows a server by the certificates in a file, the usual ones if it is empty."""
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot use the certificates in {ca}: {error.strerror or 'not PEM'}",
+            remedy="give a file of certificates in PEM",
+        ) from None
 
 
 def read_key(file: Path) -> str:

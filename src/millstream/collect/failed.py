@@ -1,4 +1,4 @@
-"""What Kafka refused for good: too large, no such topic, no right. Kept on disk, with the reason.
+"""What cannot get into Kafka: too large, no such topic, no right. Kept on disk, with the reason.
 
 One file for each event, named after it (`<collector>-<sequence>.<index>`): the same event that is
 refused again after a crash is still one. Commands and collectors use the folder side by side.

@@ -352,10 +352,29 @@ class Forwarder:
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
 
+    async def set_aside(self, entry: Entry, reason: str) -> None:
+        """Put all of an entry that no journal can hold into the failed store; durable then."""
+        entry.pass_on()
+        for index in range(entry.size):
+            entry.failures[index] = reason
+            await self._keep(entry.record(index), reason)
+            self._settle(entry, index)
+
     async def _store(self, entry: Entry, index: int, record: Record, reason: str) -> None:
+        name = await self._keep(record, reason)
+        _logger.error(
+            "Kafka refused an event for good: %s; see `millstream failed show %s`",
+            reason,
+            name,
+            extra={"topic": record.topic, "failed": name},
+        )
+        self._settle(entry, index)
+
+    async def _keep(self, record: Record, reason: str) -> str:
+        """The id in the failed store, once the record is there."""
         while True:
             try:
-                name = await asyncio.to_thread(
+                return await asyncio.to_thread(
                     self._failed.put,
                     record.topic,
                     record.key,
@@ -364,17 +383,9 @@ class Forwarder:
                     record.timestamp,
                     reason,
                 )
-                break
             except (OSError, MillstreamError) as error:
-                _logger.error("cannot keep what Kafka refused: %s; trying again", error)
+                _logger.error("cannot keep what failed: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
-        _logger.error(
-            "Kafka refused an event for good: %s; see `millstream failed show %s`",
-            reason,
-            name,
-            extra={"topic": record.topic, "failed": name},
-        )
-        self._settle(entry, index)
 
     def _settle(self, entry: Entry, index: int, delivery: Delivery | None = None) -> None:
         entry.deliveries[index] = delivery

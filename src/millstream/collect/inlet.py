@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from millstream.collect.arrival import Arrival
 from millstream.collect.intake import Intake, Overloaded
 from millstream.collect.lane import Lane
-from millstream.errors import JournalError
+from millstream.errors import JournalError, JournalSmall
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOST_WAITING = 8 << 20  # bytes that may wait for the disk before the source is not read on
@@ -27,6 +27,7 @@ class _Message:
     bookmark: bytes | None
     stored: asyncio.Future[None]
     is_written: bool = False  # its entry is with the journal
+    too_large: JournalSmall | None = None  # for any journal of ours: to wait would be for ever
 
 
 class StreamInlet:
@@ -121,7 +122,8 @@ class StreamInlet:
                 message.arrival,
                 None if bookmark is None else (self._name, bookmark),
             )
-        except JournalError:
+        except JournalError as error:
+            message.too_large = error if isinstance(error, JournalSmall) else None
             return False
         message.is_written = True
         durable.add_done_callback(lambda durable: self._written(message, durable))
@@ -151,6 +153,9 @@ class StreamInlet:
             else:
                 await asyncio.wait([message.stored for message in self._waiting], timeout=pause)
                 continue
+            if message.too_large is not None:
+                await self._set_aside(message, message.too_large)
+                continue
             if not said:
                 said = True
                 _logger.warning("%s is not read on: the journal has no room or fails", self._name)
@@ -158,3 +163,20 @@ class StreamInlet:
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._passed = None
         self._retrying = None
+
+    async def _set_aside(self, message: _Message, error: JournalSmall) -> None:
+        """Leave nothing of a message to be written but how far the source was read."""
+        arrival, lane = message.arrival, self._lane
+        events = await self._intake.set_aside(lane, arrival, str(error))
+        _logger.error(
+            "a message of %s for stream %s is too large: %s; its events (%d) are set aside, see "
+            "`millstream failed list`",
+            self._name,
+            lane.name,
+            error,
+            events,
+            extra={"stream": lane.name, "source": self._address},
+        )
+        message.arrival = Arrival(lane.name, arrival.received_at, b"", source=arrival.source)
+        message.too_large = None
+        self._waiting_bytes -= len(arrival.body)

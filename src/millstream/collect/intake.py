@@ -221,6 +221,22 @@ class Intake:
             self.forwarder.send_past(entry)
         return entry
 
+    async def set_aside(self, lane: Lane, arrival: Arrival, reason: str) -> int:
+        """Put a source's message that no journal can hold into the failed store; how many events.
+
+        Durable when it returns. If we are killed before the source's bookmark is on disk too, the
+        message comes again, and is there twice.
+        """
+        self._past_sequence += 1
+        entry = Entry(lane, arrival, self.past_collector, self._past_sequence, self._clock())
+        self._fill(entry)
+        await self._check_in_turns(entry)
+        self._count(entry)
+        # The stream's time must not move with it: what waits in the journal would come late.
+        entry.times = [None] * entry.size
+        await self.forwarder.set_aside(entry, reason)
+        return entry.size
+
     async def recognise(self, arrived: Mapping[int, frozenset[int]]) -> None:
         """Before the door opens: know the ids of what an earlier start left in the journal.
 

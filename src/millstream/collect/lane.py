@@ -42,7 +42,7 @@ class Lane:
         self.pending = 0  # in the journal or on their way to Kafka
         self.logged = 0
         self.rejected = 0
-        self.failed = 0  # Kafka refused them for good: they are in the failed store
+        self.failed = 0  # neither Kafka nor the journal can take them: they are in the failed store
         self.shed = 0
         self.duplicates = 0
         self.recovered = 0  # of the accepted, those that an earlier start had left in the journal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from millstream.declare.options import check_name, check_options, choice, duration
@@ -20,7 +21,10 @@ STREAM_OPTIONS = (
     *("schema", "key", "event_time", "lateness", "ahead", "delivery", "retention", "source"),
     *("dedup", "on_invalid", "shed", "shed_at", "description"),
 )
-AHEAD = "1 minute"  # unless the user says something else
+# Unless the user says something else.
+AHEAD = "1 minute"
+DEDUP = "1 hour"
+SHED_AT = 0.8
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
 # The reader adds these to every row; see the analyze tier.
 _RESERVED = ("_id", "_received_at", "_event_time", "_position", "_revision", "_watermark")
@@ -61,6 +65,7 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
             remedy="write how long the log keeps events, as in '7 days'",
             option="retention",
         )
+    delivery = choice(statement, what, "delivery", options, "exactly_once", Delivery)
     return Stream(
         name=name,
         schema=schema,
@@ -68,16 +73,28 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         event_time=event_time,
         lateness=lateness,
         ahead=duration(statement, what, "ahead", ahead),
-        delivery=choice(statement, what, "delivery", options, "exactly_once", Delivery),
+        delivery=delivery,
         retention=retention,
         source=_source(statement, what, options.get("source")),
-        dedup=duration(statement, what, "dedup", options.get("dedup", "1 hour")),
+        dedup=_dedup(statement, what, delivery, options.get("dedup", DEDUP)),
         on_invalid=choice(statement, what, "on_invalid", options, "reject", OnInvalid),
         shed=_shed(statement, what, schema, options),
-        shed_at=_shed_at(statement, what, options.get("shed_at", 0.8)),
+        shed_at=_shed_at(statement, what, options),
         place=statement.place,
         description=options.get("description") or "",
     )
+
+
+def _dedup(statement: Statement, what: str, delivery: Delivery, value: object) -> timedelta:
+    dedup = duration(statement, what, "dedup", value)
+    if dedup and value != DEDUP and delivery != "exactly_once":
+        raise mistake(
+            statement,
+            f"{what} has dedup={value!r} but is {delivery}: no retry is recognised there",
+            remedy="leave out dedup=, or declare delivery='exactly_once'",
+            option="dedup",
+        )
+    return dedup
 
 
 def _shed(
@@ -117,9 +134,10 @@ def _check_condition(statement: Statement, what: str, schema: Schema, shed: str)
         ) from None
 
 
-def _shed_at(statement: Statement, what: str, value: object) -> float:
+def _shed_at(statement: Statement, what: str, options: Mapping[str, Any]) -> float:
+    value = options.get("shed_at", SHED_AT)
     try:
-        pressure = float(value)  # type: ignore[arg-type]
+        pressure = float(value)
     except (TypeError, ValueError):
         pressure = -1.0
     if not 0 < pressure < 1:
@@ -127,6 +145,14 @@ def _shed_at(statement: Statement, what: str, value: object) -> float:
             statement,
             f"{what} has shed_at={value!r}",
             remedy="write how full the journal may be before events are dropped, as in 0.8",
+            option="shed_at",
+        )
+    if pressure != SHED_AT and options.get("shed") is None:
+        raise mistake(
+            statement,
+            f"{what} has shed_at={value!r} but no shed to begin with then",
+            remedy="add shed= with what may be dropped ('random', or an SQL condition), or leave "
+            "out shed_at=",
             option="shed_at",
         )
     return pressure

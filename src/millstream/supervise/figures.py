@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 
@@ -29,19 +31,30 @@ def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
         ) from error
 
 
-def why_not_ready(url: str, seconds: float = 2.0) -> str:
-    """The reason that `GET /health/ready` of a tier gives; empty if it is ready, or is silent."""
+def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> str:
+    """The reason that `GET /health/ready` of a tier gives; empty if it is ready.
+
+    MillstreamError if it could not be asked.
+    """
+    address = f"{url}/health/ready"
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+    )
     try:
-        with _DIRECT.open(f"{url}/health/ready", timeout=seconds):
+        with direct.open(address, timeout=seconds):
             return ""
     except HTTPError as answer:
         with answer, contextlib.suppress(ValueError):
             content = json.load(answer)
             if isinstance(content, dict):
                 return str(content.get("detail", ""))
-    except (OSError, ValueError):
-        pass
-    return ""
+        return f"{address} answers {answer.status}"
+    except (OSError, ValueError, HTTPException) as error:
+        why = getattr(error, "reason", error)
+        remedy = ""
+        if isinstance(why, ssl.SSLCertVerificationError):
+            remedy = "name the certificates by which it is known: --ca FILE, or MILLSTREAM_CA"
+        raise MillstreamError(f"cannot read {address}: {why}", remedy=remedy) from None
 
 
 class Figures:

@@ -114,3 +114,19 @@ def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
         assert found.cut_bytes + sum(path.stat().st_size for path in found.damaged) > 0
         for path in (tmp_path / "turned" / "damaged").iterdir():
             path.unlink()
+
+
+def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
+    written: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, folder = written.read_bytes(), tmp_path / "torn"
+    recovered(written.name, data, folder)
+    assert "set aside" not in caplog.text
+    recovered(written.name, data[:-1], folder)
+    (kept,) = (folder / "damaged").iterdir()
+    size = kept.stat().st_size
+    caplog.clear()
+    recovered(written.name, data, folder)
+    assert f"1 files of {size} bytes" in caplog.text
+    assert "delete those that nobody needs" in caplog.text
+    assert kept.stat().st_size == size

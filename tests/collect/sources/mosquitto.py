@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from paho.mqtt.client import Client
@@ -126,6 +128,26 @@ class Mosquitto:
         if pairs := list(properties):
             given.UserProperty = pairs
         await asyncio.to_thread(self._publish, topic, list(payloads), qos, retain, given)
+
+    @contextlib.asynccontextmanager
+    async def sending(self, topic: str, payloads: Iterable[bytes]) -> AsyncIterator[None]:
+        """It stands still meanwhile, and then first of all sends these to who has subscribed."""
+        client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        connected = threading.Event()
+        client.on_connect = lambda *_: connected.set()
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        try:
+            assert await asyncio.to_thread(connected.wait, 30)
+            self.pause()
+            for payload in payloads:
+                client.publish(topic, payload, qos=1)
+            await until(lambda: not client.want_write())
+            yield
+            self.resume()
+        finally:
+            client.disconnect()
+            client.loop_stop()
 
     def _publish(
         self, topic: str, payloads: list[bytes], qos: int, retain: bool, properties: Properties

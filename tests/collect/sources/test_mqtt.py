@@ -13,6 +13,7 @@ from tests.collect.waiting import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.collect.sources.mqtt import MqttReader
+from millstream.collect.sources.mqtt_connection import Connection
 from millstream.source import source_from_text
 from millstream.source.mqtt import MqttSource
 
@@ -331,3 +332,19 @@ def test_sql_writes_all_of_it_as_text() -> None:
 )
 def test_what_cannot_work_is_told_at_load(source: MqttSource, problem: str) -> None:
     assert problem in (source.problem() or "")
+
+
+async def test_what_was_acknowledged_does_not_come_again_though_the_broker_was_sending_more(
+    broker: Mosquitto,
+) -> None:
+    connection = Connection(_CLIENT, MqttSource(broker.url, "a"), _QUICK)
+    await connection.open()
+    await broker.publish("a", numbers(0, 10))
+    messages = [await connection.message() for _ in range(10)]
+    async with broker.sending("a", numbers(10, 20)):  # which it reads before what we say
+        for message in messages:
+            connection.acknowledge(message)
+        closing = asyncio.create_task(connection.close(30))
+        await until(lambda: connection.lost)
+    await closing
+    assert broker.acknowledged_by(_CLIENT) == 10

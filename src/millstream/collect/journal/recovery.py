@@ -83,8 +83,25 @@ def recover(folder: Path, disk: Disk) -> Found:
         _Reading(found, segment, disk).run(end, following, last)
         found.segments.append(segment)
     _settle(found)
+    _tell_kept(folder / "damaged")
     found.seconds = time.perf_counter() - began
     return found
+
+
+def _tell_kept(folder: Path) -> None:
+    """Say what lies there from all starts: only a person can tell whether it may go."""
+    try:
+        sizes = [path.stat().st_size for path in folder.iterdir()]
+    except OSError:  # there is none, or somebody deletes from it just now
+        return
+    if sizes:
+        _logger.warning(
+            "journal: %s keeps what was ever set aside, %d files of %d bytes, besides "
+            "journal.max_bytes; delete those that nobody needs any more",
+            folder,
+            len(sizes),
+            sum(sizes),
+        )
 
 
 def _begin_of(segment: Segment) -> Begin | None:

@@ -10,6 +10,7 @@ from millstream.collect.settings import CollectSettings
 JSON = "application/json"
 LINES = "application/x-ndjson"
 _MOST_LINES = 1000
+_MOST_TOGETHER = 1 << 20  # bytes: a journal with room for each of them must have it for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Bundle:
     def __init__(self, settings: CollectSettings) -> None:
         self.oversized = 0  # messages that were too large to take
         self._most_bytes = settings.max_body
+        self._most_together = min(_MOST_TOGETHER, settings.max_body)
         self._most_lines = min(_MOST_LINES, settings.max_events)
         self._parcels: list[Parcel] = []
         self._lines: list[bytes] = []
@@ -56,7 +58,7 @@ class Bundle:
             and b"\n" not in message
         ):
             is_full = len(self._lines) >= self._most_lines
-            if is_full or self._bytes + len(message) >= self._most_bytes:
+            if is_full or self._bytes + len(message) >= self._most_together:
                 self._close()
             self._lines.append(message)
             self._bytes += len(message) + 1

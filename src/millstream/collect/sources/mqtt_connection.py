@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import ssl
 import struct
 import time
@@ -131,12 +133,26 @@ class Connection:
         if self._tick is not None:
             self._tick.cancel()
         if not self._lost and self._descriptor >= 0:
-            self._client.disconnect()
-            with contextlib.suppress(TimeoutError, Lost):
-                async with asyncio.timeout(seconds):
-                    await self._until(lambda: False)
+            with socket.socket(fileno=os.dup(self._descriptor)) as line:
+                self._client.disconnect()
+                with contextlib.suppress(TimeoutError, OSError):
+                    async with asyncio.timeout(seconds):
+                        await self._hang_up(line)
         self._detach()
         self._drop()
+
+    async def _hang_up(self, line: socket.socket) -> None:
+        """Stay until the broker has heard all of it, and closes the connection.
+
+        Paho closes its socket as soon as it has written. What the broker sends meanwhile would be
+        answered with a reset, and make it throw away acknowledgements that it has not read.
+        """
+        with contextlib.suppress(Lost):
+            await self._until(lambda: False)
+        line.setblocking(False)
+        line.shutdown(socket.SHUT_WR)
+        while await self._loop.sock_recv(line, 64 << 10):
+            pass
 
     def _connect(self) -> None:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
