@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from playwright.async_api import expect
+import pytest_asyncio
+from playwright.async_api import Browser, expect
 from tests.end_to_end.conftest import System
-from tests.end_to_end.screen import SECONDS, Screen, Stage, screen
+from tests.end_to_end.screen import SECONDS, Screen, Stage, screen, until
 
 from millstream.audit import Drift, Rebuild, StreamCounts, ViewCounts
 from millstream.log.settings import LogSettings
@@ -24,13 +24,7 @@ HOSTILE = [
     "a'\"&<b>",
 ]
 expect.set_options(timeout=SECONDS * 1000)
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        await asyncio.sleep(0.05)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -38,12 +32,12 @@ def stage(app_name: str, log_settings: LogSettings, tmp_path: Path) -> Stage:
     return Stage(app_name, log_settings, tmp_path)
 
 
-@pytest.fixture
-async def shown(stage: Stage) -> AsyncIterator[Screen]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def shown(browser: Browser, stage: Stage) -> AsyncIterator[Screen]:
     """The dashboard over two rows; in the end it has asked nobody else and made no complaint."""
     stage.put("by_city", ["city"], city="Oslo", n=3)
     stage.put("by_city", ["city"], city="Rome", n=12)
-    async with stage.serving() as url, screen(url) as page:
+    async with stage.serving() as url, screen(browser, url) as page:
         await expect(page.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
         yield page
         assert page.strangers() == []
@@ -118,11 +112,12 @@ async def test_a_filter_survives_a_reload(shown: Screen) -> None:
 
 
 async def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
+    browser: Browser,
     stage: Stage,
 ) -> None:
     stage.put("by_city", ["city"], city="Oslo", n=3)
     async with stage.serving() as url:
-        showing = screen(url)
+        showing = screen(browser, url)
         shown = await showing.__aenter__()
         await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
     try:
@@ -227,11 +222,13 @@ async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
     await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
 
 
-async def test_a_rebuild_is_seen_from_its_beginning_to_the_new_epoch(system: System) -> None:
+async def test_a_rebuild_is_seen_from_its_beginning_to_the_new_epoch(
+    browser: Browser, system: System
+) -> None:
     city = f"city {uuid.uuid4().hex[:8]}"
     order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700}
     await asyncio.to_thread(system.post, "orders", order)
-    async with screen(system.serve_url) as shown:
+    async with screen(browser, system.serve_url) as shown:
         await shown.filter("by_city", f"city = '{city}'")
         await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
         strip = shown.page.locator("[data-view=by_city] .rebuild")
@@ -253,9 +250,9 @@ async def _moved_on(shown: Screen, epoch: str) -> bool:
     return not shown.got("snapshot", "by_city")[-1]["position"].startswith(f"{epoch}:")
 
 
-async def test_an_event_goes_all_the_way_to_the_browser(system: System) -> None:
+async def test_an_event_goes_all_the_way_to_the_browser(browser: Browser, system: System) -> None:
     city = f"<img src=x onerror='window.hacked=1'> {uuid.uuid4().hex[:8]}"
-    async with screen(system.serve_url) as shown:
+    async with screen(browser, system.serve_url) as shown:
         await shown.filter("by_city", f"city LIKE '%{city[-8:]}'")
         for number in range(1, 4):
             order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700 * number}
