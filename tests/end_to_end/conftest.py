@@ -1,9 +1,9 @@
 """Whole systems for tests: `millstream run` with all its processes, on free ports and its own home.
 
-    system          one for each module, with the pipeline below; do not kill its parts
-    start_system    a context manager that starts another one: for crash tests, or another pipeline
+    start_system    a context manager that starts one
+    browser         one for each module
 
-A module that needs its own pipeline starts it once:
+A module starts one for all its tests, and not longer: at rest it takes a tenth of the machine.
 
     @pytest.fixture(scope="module")
     def meetup(start_system: StartSystem) -> Iterator[System]:
@@ -22,14 +22,17 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
 from tests.conftest import pauses
+from tests.end_to_end.screen import chromium
 
 from millstream.home import Home, is_alive
 from millstream.supervise import launch
@@ -226,9 +229,9 @@ def start_system(tmp_path_factory: pytest.TempPathFactory) -> StartSystem:
     return start
 
 
-@pytest.fixture(scope="module")  # not longer: at rest it takes a tenth of the machine
-def system(start_system: StartSystem) -> Iterator[System]:
-    with start_system() as running:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as running:
         yield running
 
 

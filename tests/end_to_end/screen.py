@@ -9,14 +9,21 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from confluent_kafka import Producer
-from playwright.async_api import ConsoleMessage, Locator, Page, WebSocket, async_playwright
+from playwright.async_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    WebSocket,
+    async_playwright,
+)
 
 from millstream.audit import Column, Report, ViewDescription
 from millstream.load import load
@@ -49,6 +56,14 @@ app.view(
     sql="SELECT window(mtime, '1 hour') AS window, city, count(*) AS n FROM rsvps GROUP BY 1, 2",
 )
 """
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
+    """Wait for what no locator can be asked for."""
+    deadline = time.monotonic() + SECONDS
+    while not await condition():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        await asyncio.sleep(0.05)
 
 
 class Screen:
@@ -120,16 +135,23 @@ class Screen:
 
 
 @contextlib.asynccontextmanager
-async def screen(url: str) -> AsyncIterator[Screen]:
-    """A fresh browser on the dashboard at `url`."""
+async def chromium() -> AsyncIterator[Browser]:
+    """A browser; starting it takes longer than most of what is tested with it."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=_FLAGS)
-        shown = Screen(await browser.new_page(viewport={"width": 1440, "height": 900}), url)
+        yield browser
+        await browser.close()
+
+
+@contextlib.asynccontextmanager
+async def screen(browser: Browser, url: str) -> AsyncIterator[Screen]:
+    """The dashboard at `url`, in a profile of its own: nothing is stored there yet."""
+    async with await browser.new_context(viewport={"width": 1440, "height": 900}) as profile:
+        shown = Screen(await profile.new_page(), url)
         shown.page.set_default_timeout(SECONDS * 1000)
         await shown.open()
         yield shown
-        await browser.close()
 
 
 class Stage:

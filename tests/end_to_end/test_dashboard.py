@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from playwright.async_api import expect
-from tests.end_to_end.conftest import System
-from tests.end_to_end.screen import SECONDS, Screen, Stage, screen
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+from tests.end_to_end.screen import SECONDS, Screen, Stage, screen, until
 
 from millstream.audit import Drift, Rebuild, StreamCounts, ViewCounts
 from millstream.log.settings import LogSettings
@@ -24,13 +21,7 @@ HOSTILE = [
     "a'\"&<b>",
 ]
 expect.set_options(timeout=SECONDS * 1000)
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not await condition():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        await asyncio.sleep(0.05)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -38,12 +29,12 @@ def stage(app_name: str, log_settings: LogSettings, tmp_path: Path) -> Stage:
     return Stage(app_name, log_settings, tmp_path)
 
 
-@pytest.fixture
-async def shown(stage: Stage) -> AsyncIterator[Screen]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def shown(browser: Browser, stage: Stage) -> AsyncIterator[Screen]:
     """The dashboard over two rows; in the end it has asked nobody else and made no complaint."""
     stage.put("by_city", ["city"], city="Oslo", n=3)
     stage.put("by_city", ["city"], city="Rome", n=12)
-    async with stage.serving() as url, screen(url) as page:
+    async with stage.serving() as url, screen(browser, url) as page:
         await expect(page.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
         yield page
         assert page.strangers() == []
@@ -118,11 +109,12 @@ async def test_a_filter_survives_a_reload(shown: Screen) -> None:
 
 
 async def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
+    browser: Browser,
     stage: Stage,
 ) -> None:
     stage.put("by_city", ["city"], city="Oslo", n=3)
     async with stage.serving() as url:
-        showing = screen(url)
+        showing = screen(browser, url)
         shown = await showing.__aenter__()
         await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
     try:
@@ -225,51 +217,3 @@ async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
     await expect(rebuild).to_contain_text("a new epoch")
     await expect(hour.locator(".rebuild")).to_contain_text("The rebuild failedno room")
     await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
-
-
-async def test_a_rebuild_is_seen_from_its_beginning_to_the_new_epoch(system: System) -> None:
-    city = f"city {uuid.uuid4().hex[:8]}"
-    order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700}
-    await asyncio.to_thread(system.post, "orders", order)
-    async with screen(system.serve_url) as shown:
-        await shown.filter("by_city", f"city = '{city}'")
-        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
-        strip = shown.page.locator("[data-view=by_city] .rebuild")
-        command = asyncio.to_thread(system.millstream, "rebuild", "by_city", "--yes")
-        rebuilding = asyncio.create_task(command)
-        await expect(strip).to_contain_text("Rebuil")
-        epoch = shown.got("snapshot", "by_city")[-1]["position"].partition(":")[0]
-        outcome = await rebuilding
-        assert outcome.returncode == 0, outcome.stderr
-        await expect(strip).to_contain_text("Rebuilt at")
-        await until(lambda: _moved_on(shown, epoch), "the new epoch")
-        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
-        status = await asyncio.to_thread(system.millstream, "status")
-        assert "rebuild of" in status.stdout
-        assert "served in a new" in " ".join(status.stdout.split())
-
-
-async def _moved_on(shown: Screen, epoch: str) -> bool:
-    return not shown.got("snapshot", "by_city")[-1]["position"].startswith(f"{epoch}:")
-
-
-async def test_an_event_goes_all_the_way_to_the_browser(system: System) -> None:
-    city = f"<img src=x onerror='window.hacked=1'> {uuid.uuid4().hex[:8]}"
-    async with screen(system.serve_url) as shown:
-        await shown.filter("by_city", f"city LIKE '%{city[-8:]}'")
-        for number in range(1, 4):
-            order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700 * number}
-            answer = await asyncio.to_thread(system.post, "orders", order)
-            assert answer["accepted"] == 1
-            await expect(shown.rows("by_city")).to_have_text([f"{city}{number}{_total(number)}"])
-        await expect(shown.rows("large").filter(has_text=city)).to_have_count(2)
-        for box in ("collect", "analyze", "serve", "stream-log"):
-            tier = shown.page.locator(f"[data-box={box}]")
-            await expect(tier).to_have_attribute("data-state", "up")
-        assert await shown.page.evaluate("window.hacked") is None
-        assert shown.strangers() == []
-        assert shown.complaints == []
-
-
-def _total(number: int) -> str:
-    return f"{sum(700 * n for n in range(1, number + 1)):,}"
