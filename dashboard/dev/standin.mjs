@@ -1,7 +1,7 @@
 // A stand-in for `serve` with a made-up Meetup, for work on the dashboard without Kafka and Spark:
 //   npm run build && npm run standin          → http://127.0.0.1:8500
 // Environment: PORT, RATE (events a second), DOWN (a tier), BROKEN (why the journal takes nothing), REBUILD=1 (views computed anew, late
-// events, drift), EMPTY=1 (no rows), HOSTILE=1 (markup in texts).
+// events, drift), EMPTY=1 (no rows), HOSTILE=1 (markup in texts), STREAMS (how many more there are; some are slow, to some nobody sends).
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
@@ -122,6 +122,15 @@ setInterval(() => {
   measured = { at: Date.now(), total, changes, rate: (total - measured.total) / seconds, changeRate: (changes - measured.changes) / seconds };
 }, 1000);
 
+const more = Array.from({ length: Number(process.env.STREAMS ?? 0) }, (_, index) => `stream_${index + 2}_of_${"many_".repeat(index % 5)}others`);
+
+/** Each stream in the collector: the next one is six times as slow, and to every third nobody sends. */
+function collected(name, index) {
+  const took = (p50) => (empty || index % 3 === 2 ? null : spread(p50 * 6 ** index));
+  const skew = index === 0 && !empty ? { skew_ms: spread(3_100), out_of_order: 48 } : {};
+  return [name, { journaled_ms: took(0.8), sent_ms: took(0.9), latency_ms: took(4.1), ...skew }];
+}
+
 const began = Date.now();
 
 /** A rebuild that is under way, one that is done, one that failed, and views that are behind. */
@@ -142,12 +151,12 @@ function system() {
   const all = Object.fromEntries(views.map((view) => [view.name, { state: "running", behind: 0, ...counts(view.name), ...(rebuilding ? rebuilt(view.name) : {}) }]));
   return {
     app: "meetup", version: "0.1.0", now: new Date().toISOString(),
-    streams: [{ name: "rsvps", topic: "meetup.stream.rsvps", columns: [], key: "rsvp_id", delivery: "exactly_once", event_time: "mtime", watermark: stamp(Date.now() - 3_100), source: { kind: "websocket", url: "ws://127.0.0.1:8600/rsvps" } }],
+    streams: [{ name: "rsvps", topic: "meetup.stream.rsvps", columns: [], key: "rsvp_id", delivery: "exactly_once", event_time: "mtime", watermark: stamp(Date.now() - 3_100), source: { kind: "websocket", url: "ws://127.0.0.1:8600/rsvps" } }, ...more.map((name) => ({ name, columns: [] }))],
     views: views.map((view) => ({ ...view, rows: tables.get(view.name).rows.size, position: position(tables.get(view.name)), watermark: stamp(Date.now() - 4_200) })),
     tiers: {
       collect: { state: state("collect"), instances: 1, rate: measured.rate, accepted: total + 15, logged: total, rejected: empty ? 0 : 12, pending: 3, unaccounted: 0,
         latency_ms: empty ? null : spread(4.1), journaled_ms: empty ? null : spread(0.8), sent_ms: empty ? null : spread(0.9),
-        streams: { rsvps: { skew_ms: empty ? null : spread(3_100), out_of_order: empty ? 0 : 48 } },
+        streams: Object.fromEntries(["rsvps", ...more].map(collected)),
         journal: { entries: 3, bytes: 1_800, stored_bytes: 41_000_000, max_bytes: 1_000_000_000, broken: broken },
         sources: [{ stream: "rsvps", kind: "websocket", url: "ws://127.0.0.1:8600/rsvps", rate: measured.rate, state: down === "collect" ? "retrying" : "connected" }] },
       log: { state: state("log"), rate: measured.rate },

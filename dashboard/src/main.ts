@@ -4,6 +4,7 @@ import "./style/palette.css";
 import "./style/page.css";
 import "./style/tiers.css";
 import "./style/intake.css";
+import "./style/step-times.css";
 import "./style/event-times.css";
 import "./style/card.css";
 import "./style/pictures.css";

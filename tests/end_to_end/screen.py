@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -184,10 +184,10 @@ class Stage:
         place = {"source": "rsvps", "partition": 0, "offset": next(self._revisions), "row": 0}
         self._produce(view, "rsvps/0", {**row, "_position": place, "_received_at": _stamp()})
 
-    def report(self, **told: Any) -> None:
-        """Say what `analyze` would; it counts as alive for a minute, however slow the test is."""
+    def report(self, tier: Literal["collect", "analyze"] = "analyze", **told: Any) -> None:
+        """Say what that tier would; it counts as alive for a minute, however slow the test is."""
         now = time.time_ns() // 1_000_000
-        report = Report("analyze", "test", now + 60_000, now, **told)
+        report = Report(tier, "test", now + 60_000, now, **told)
         self._producer.produce(audit_topic(self.name), msgspec.json.encode(report))
         assert self._producer.flush(10) == 0
 

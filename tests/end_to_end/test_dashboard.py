@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 from tests.end_to_end.screen import SECONDS, Screen, Stage, screen, until
 
-from millstream.audit import Drift, Rebuild, StreamCounts, ViewCounts
+from millstream.audit import Drift, Latency, Rebuild, StreamCounts, ViewCounts
 from millstream.log.settings import LogSettings
 
 HOSTILE = [
@@ -217,3 +217,19 @@ async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
     await expect(rebuild).to_contain_text("a new epoch")
     await expect(hour.locator(".rebuild")).to_contain_text("The rebuild failedno room")
     await expect(shown.rows("by_city")).to_have_text(["Rome12", "Oslo3"])
+
+
+async def test_each_step_of_a_streams_events_is_timed_for_all_to_see(
+    stage: Stage, shown: Screen
+) -> None:
+    line = shown.page.get_by_role("row", name="rsvps")
+    await expect(line.get_by_role("cell")).to_have_text(["–"] * 12)
+    took = Latency(p50=9, p99=12, max=1500, count=3, min=0.25, mean=2.5)
+    counts = StreamCounts(accepted=3, logged=3, journaled_ms=took, latency_ms=took)
+    stage.report("collect", streams={"rsvps": counts})
+    told = ["0.3 ms", "2.5 ms", "12 ms", "1.5 s"]
+    await expect(line.get_by_role("cell")).to_have_text([*told, *["–"] * 4, *told])
+    await shown.page.set_viewport_size({"width": 360, "height": 800})
+    await expect(line.get_by_role("cell")).to_have_text([*told, *["–"] * 4, *told])
+    wide = "document.documentElement.scrollWidth - innerWidth"
+    assert await shown.page.evaluate(wide) == 0

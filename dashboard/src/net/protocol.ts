@@ -73,11 +73,20 @@ export interface ViewCounts {
   readonly rebuild?: Rebuild | null;
 }
 
+/** How long after its arrival an event is on disk, handed to Kafka, and acknowledged by it. */
+export interface StepLatencies {
+  readonly journaled_ms?: Latency | null;
+  readonly sent_ms?: Latency | null;
+  readonly latency_ms?: Latency | null;
+}
+
 /** How much later than they happened a stream's events come; below zero is ahead. */
 export interface StreamSkew {
   readonly skew_ms?: Latency | null;
   readonly out_of_order?: number;
 }
+
+export interface CollectedStream extends StepLatencies, StreamSkew {}
 
 /** What became of a stream's events in event time. */
 export interface StreamTimes {
@@ -124,7 +133,7 @@ export interface Tier {
   readonly instances?: number;
 }
 
-export interface CollectTier extends Tier {
+export interface CollectTier extends Tier, StepLatencies {
   readonly accepted?: number;
   readonly logged?: number;
   readonly rejected?: number;
@@ -133,10 +142,8 @@ export interface CollectTier extends Tier {
   readonly duplicates?: number;
   readonly pending?: number;
   readonly unaccounted?: number;
-  readonly journaled_ms?: Latency | null;
-  readonly sent_ms?: Latency | null;
   readonly journal?: JournalState | null;
-  readonly streams?: Readonly<Record<string, StreamSkew>>;
+  readonly streams?: Readonly<Record<string, CollectedStream>>;
   readonly sources?: readonly SourceState[];
 }
 

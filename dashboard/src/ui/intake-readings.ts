@@ -1,5 +1,6 @@
 import type { CollectTier, JournalState, Latency, SourceState, System } from "../net/protocol";
 import * as format from "./format";
+import { measuresOf, STEPS } from "./step-times-readings";
 
 type Tone = "good" | "warm" | "bad";
 
@@ -53,7 +54,7 @@ export function intakeOf({ streams, tiers: { collect } }: System): IntakeReading
   return {
     sources: open ? [overHttp(streams.length)] : sources.slice(0, MOST_SOURCES),
     more: Math.max(0, sources.length - MOST_SOURCES),
-    steps: [step("on disk", collect.journaled_ms), step("sent", collect.sent_ms), step("acknowledged", collect.latency_ms)],
+    steps: STEPS.map(({ name, field }) => step(name, collect[field])),
     journal: collect.journal ? journalOf(collect.journal) : null,
     accepted: collect.accepted ?? 0,
     terms: termsOf(collect),
@@ -85,13 +86,9 @@ function sourceOf(source: SourceState): SourceReading {
 
 function step(name: string, latency: Latency | null | undefined): StepReading {
   if (latency === undefined || latency === null) return { name, mean: "–", p99: "", title: "" };
-  const [min, mean, p99, max] = [latency.min ?? 0, latency.mean ?? latency.p50, latency.p99, latency.max].map(format.duration);
-  return {
-    name,
-    mean: mean ?? "–",
-    p99: `p99 ${p99 ?? "–"}`,
-    title: `After its arrival an event is ${name}: min ${min ?? ""}, mean ${mean ?? ""}, p99 ${p99 ?? ""}, max ${max ?? ""}`,
-  };
+  const { min, mean, p99, max } = measuresOf(latency);
+  const title = `After its arrival an event is ${name}: min ${min}, mean ${mean}, p99 ${p99}, max ${max}`;
+  return { name, mean, p99: `p99 ${p99}`, title };
 }
 
 function journalOf(journal: JournalState): JournalReading {

@@ -2,8 +2,9 @@ import type { System } from "../net/protocol";
 import { element, fill, say } from "./dom";
 import * as format from "./format";
 import { intakeOf, type IntakeReading, type SourceReading, type StepReading, type Term } from "./intake-readings";
+import { StepTimes } from "./step-times";
 
-/** One quiet line below the tiers: where events come from, what holds them, and that none is missing. */
+/** Quiet, below the tiers: where events come from, how fast they get in, what holds them, and that none is missing. */
 export class Intake {
   readonly root: HTMLElement;
   private readonly sources = element("ul", { class: "sources" });
@@ -13,6 +14,7 @@ export class Intake {
   private readonly meter = element("div", { class: "meter" }, element("i"));
   private readonly sum = element("p", { class: "sum" });
   private readonly verdict = element("p", { class: "aside" });
+  private readonly byStream = new StepTimes();
 
   constructor() {
     this.root = element(
@@ -22,6 +24,7 @@ export class Intake {
       cell("After its arrival an event is, on average", "times", this.steps),
       cell("Journal", "held", this.journal, this.meter, this.detail),
       cell("Counted", "counts", this.sum, this.verdict),
+      this.byStream.root,
     );
     this.root.hidden = true;
   }
@@ -32,6 +35,7 @@ export class Intake {
     if (system === null) return;
     this.root.hidden = false;
     this.write(intakeOf(system));
+    this.byStream.paint(system);
   }
 
   private write(reading: IntakeReading): void {
