@@ -1,9 +1,10 @@
 """Whole systems for tests: `millstream run` with all its processes, on free ports and its own home.
 
-    start_system    a context manager that starts one
+    system          one for each module, with the pipeline below; do not kill its parts
     browser         one for each module
+    start_system    a context manager that starts another one: for crash tests, or another pipeline
 
-A module starts one for all its tests, and not longer: at rest it takes a tenth of the machine.
+A module that needs its own pipeline starts it once:
 
     @pytest.fixture(scope="module")
     def meetup(start_system: StartSystem) -> Iterator[System]:
@@ -227,6 +228,12 @@ def start_system(tmp_path_factory: pytest.TempPathFactory) -> StartSystem:
             system.end()
 
     return start
+
+
+@pytest.fixture(scope="module")  # not longer: at rest it takes a tenth of the machine
+def system(start_system: StartSystem) -> Iterator[System]:
+    with start_system() as running:
+        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
