@@ -7,6 +7,7 @@ export class FilterBox {
   private readonly clear = element("button", { type: "button", class: "quiet clear", "aria-label": "Clear the filter" }, "×");
   private readonly problem: HTMLElement;
   private active = "";
+  private edited = false; // by the user, since it was last sent: it is theirs until then
 
   constructor(view: string, onFilter: (where: string) => void) {
     const id = `where-${view}`;
@@ -35,6 +36,7 @@ export class FilterBox {
       this.ask(onFilter);
     });
     this.input.addEventListener("input", () => {
+      this.edited = true;
       this.showState();
     });
     this.clear.addEventListener("click", () => {
@@ -48,7 +50,7 @@ export class FilterBox {
   /** Shows which filter holds; text that the server refused stays for the user to mend. */
   show(where: string, error: string | null): void {
     this.active = where;
-    if (error === null) this.input.value = where;
+    if (error === null && !this.edited) this.input.value = where;
     this.problem.textContent = error ?? "";
     this.input.setAttribute("aria-invalid", String(error !== null));
     this.showState();
@@ -61,6 +63,7 @@ export class FilterBox {
 
   private ask(onFilter: (where: string) => void): void {
     this.problem.textContent = "";
+    this.edited = false;
     onFilter(this.input.value);
   }
 
