@@ -60,10 +60,14 @@ def sums(entries: Iterable[Entry]) -> dict[str, tuple[list[Any], Amounts]]:
     """The amounts of each key, by the key as JSON."""
     found: dict[str, tuple[list[Any], Amounts]] = {}
     for entry in entries:
-        name = msgspec.json.encode(entry.key).decode()
-        _, total = found.setdefault(name, (entry.key, {}))
+        _, total = found.setdefault(name_of(entry.key), (entry.key, {}))
         add_entry(total, entry.kind, entry.amounts)
     return found
+
+
+def name_of(key: list[Any]) -> str:
+    """A key as JSON: what its entries are added up by."""
+    return msgspec.json.encode(key).decode()
 
 
 def add_entry(total: Amounts, kind: Kind, amounts: Mapping[str, Amount]) -> None:

@@ -6,16 +6,16 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
+from tests.analyze.commands import Commands
 
 from millstream.analyze.planner import Planner
 from millstream.analyze.sameness import Sameness
 from millstream.cli.outcome import invoke
 from millstream.log.connection import client_config
-from millstream.log.topics import ensure_topics, view_topic, views_topic
+from millstream.log.topics import ensure_topics, view_topic
 from millstream.log.write import write
 
 if TYPE_CHECKING:
@@ -47,30 +47,6 @@ def orders(start: int, count: int) -> list[dict[str, Any]]:
         }
         for number in range(start, start + count)
     ]
-
-
-class Commands:
-    """The command line over the pipeline that runs."""
-
-    def __init__(self, live: Live, capfd: pytest.CaptureFixture[str]) -> None:
-        self._live, self._capfd = live, capfd
-        described = {
-            query.view.name: msgspec.json.encode(query.plan.describe()) for query in live.planned
-        }
-        write(live.settings.log, views_topic(live.app.name), described, 10)
-
-    def __call__(self, *arguments: str) -> tuple[int, Any]:
-        """The exit code, and the JSON that was printed."""
-        self._capfd.readouterr()
-        place = [
-            self._live.app.place.file,
-            f"--set=log.bootstrap={self._live.settings.log.bootstrap}",
-            "--json",
-        ]
-        code = invoke([*arguments, *place])
-        out = self._capfd.readouterr().out
-        lines = out if arguments[0] == "verify" else f"[{','.join(out.splitlines())}]"
-        return code, json.loads(lines)
 
 
 def test_history_gives_the_answer_of_the_live_view_and_a_wrong_row_is_found(

@@ -83,6 +83,22 @@ def test_a_row_that_ends_before_it_was_final_is_final_first() -> None:
     assert (lives.ends(now=200_000), lives.returns()) == ([], [])
 
 
+def test_a_correction_of_a_row_that_has_ended_says_so_before_it_ends_anew() -> None:
+    lives = Lives([view(window="w")])
+    lives.apply(row(0, timestamp=0, w=window(10), _revision=1))
+    (end,) = lives.ends(now=11_000)
+    lives.apply(Record("t", 0, 1, 11_000, KEY, end.last, ()))
+    lives.apply(tombstone(2, ends=end.offset))
+    lives.apply(row(3, timestamp=12_000, w=window(10), _revision=2))
+    (end,) = lives.ends(now=12_000)
+    assert claimed(lives, 12_000) == []
+    assert end.last is not None, "or no ledger would hear of it"
+    assert json.loads(end.last) == {"w": window(10), "_revision": 2, "_state": "corrected"}
+    lives.apply(Record("t", 0, 4, 12_000, KEY, end.last, ()))
+    lives.apply(tombstone(5, ends=end.offset))
+    assert (lives.ends(now=20_000), lives.returns()) == ([], [])
+
+
 def test_a_tombstone_that_did_not_get_through_is_due_again() -> None:
     lives = Lives([view()])
     lives.apply(row(0, timestamp=0))

@@ -185,12 +185,14 @@ class Lives:
     def _last(self, place: Place, row: _Row) -> bytes | None:
         """The row with the state that it was never given, if it is to have one.
 
-        A view that was down for longer than it keeps its rows comes to their end at once, and
-        whoever enters what is final must hear of them nevertheless.
+        A view that was down for longer than it keeps its rows comes to their end at once, as does
+        a correction by an event that is later than that; and whoever enters what is final must hear
+        of them nevertheless.
         """
-        if row.stage != PROVISIONAL or row.value is None or place.topic not in self._stateful:
+        is_told = row.stage != PROVISIONAL and row.is_stated
+        if is_told or row.value is None or place.topic not in self._stateful:
             return None
-        return written(row.value, FINAL, int(row.mark[-1]))
+        return written(row.value, max(row.stage, FINAL), int(row.mark[-1]))
 
     def returns(self) -> list[Return]:
         """The rows to write again; each is given out once."""

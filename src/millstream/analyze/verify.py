@@ -5,57 +5,35 @@ ends are taken, and the batch reads up to them: whatever the view held before th
 have too. The view's topic is read on meanwhile: each of its rows says how many events are in it
 (or which), so that the row to compare with is the one with just those events in. A group that
 jumps over that row is looked at again in another round.
+
+Where the query's rows are shown otherwise, or entered into a ledger, the same is done with what was
+made of them; `panes.told` and `panes.entered` say what must hold.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
 
+from millstream.analyze.follower import PAUSE, Follower
 from millstream.analyze.history import Past, take_past
+from millstream.analyze.panes.entered import Entered
+from millstream.analyze.panes.tasks import books_of
+from millstream.analyze.panes.told import Told
 from millstream.analyze.planner import Query
 from millstream.analyze.recompute import Mark, Marks, Row, Wanted, recompute
-from millstream.analyze.sameness import Sameness, sameness
+from millstream.analyze.sameness import sameness
+from millstream.analyze.verdict import Difference, Verdict
 from millstream.errors import MillstreamError
-from millstream.log.consumer import Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.store.table import Table
+from millstream.trigger import When
 
 SKETCHES = 0.05  # how far an estimate may be from itself, merged in another order
 _ROUNDS = 3
-_PAUSE = 0.05
-Kind = Literal["other values", "missing", "not in the log", "behind", "ahead of the log"]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One row that is not as it must be."""
-
-    kind: Kind
-    key: str
-    live: Row | None
-    recomputed: Row | None
-    columns: tuple[str, ...] = ()  # that differ
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What came of a comparison."""
-
-    view: str
-    past: Past
-    sameness: Sameness
-    same: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    expired: int = 0  # rows that the view kept for a time only
-    older: int = 0  # rows with events in that the log no longer has
-    moving: int = 0  # groups that changed faster than they could be compared
-    rounds: int = 1
 
 
 def verify(
@@ -79,8 +57,8 @@ def verify(
             remedy=f"verify {looked_up[0]}",
         )
     verdict = _Round(query, log, tolerance, report).run(patience)
-    while verdict.moving and verdict.rounds < _ROUNDS:
-        report(f"{verdict.moving:,} rows moved on; once more")
+    while verdict.moved and verdict.rounds < _ROUNDS:
+        report(f"{verdict.moved:,} rows moved on; once more")
         rounds = verdict.rounds + 1
         verdict = _Round(query, log, tolerance, report).run(patience)
         verdict.rounds = rounds
@@ -94,28 +72,71 @@ class _Round:
         self._query, self._log, self._report = query, log, report
         self._marks = Marks(query)
         self._same = sameness(query.rows, query.plan.columns, tolerance)
-        self._held_from = {p: low for p, (low, _) in bounds(log, query.plan.written).items()}
 
     def run(self, patience: float) -> Verdict:
         self._report(f"reading {self._query.plan.written}")
-        shown = _Shown(self._log, self._query, self._held_from)
-        try:
-            before = shown.snapshot(patience)
+        with contextlib.ExitStack() as stack:
+            told, entered = self._told(stack), self._entered(stack)
+            self._written = written = _Written(self._log, self._query)
+            stack.callback(written.close)
+            for each in (told, entered):  # the end of the path first: the log must have all of it
+                if each is not None:
+                    each.snapshot(patience)
+            before = written.snapshot(patience)
             past = take_past(self._log, self._query.plan.reads)
             self._report(f"recomputing over {past.records:,} records")
             wanted = recompute(self._query, self._log, past)
             self._report(f"comparing {len(wanted):,} rows")
-            shown.await_rows(wanted, patience)
-            return self._judge(past, before, wanted, shown)
-        finally:
-            shown.close()
+            written.await_rows(wanted, patience)
+            verdict = self._judge(past, before, wanted, written)
+            self._judge_panes(verdict, wanted, told, entered, patience)
+            return verdict
+
+    def _told(self, stack: contextlib.ExitStack) -> Told | None:
+        plan, trigger = self._query.plan, self._query.view.trigger
+        if plan.panes is None or plan.panes.is_direct:
+            return None
+        told = Told(self._log, plan, plan.panes, trigger, self._same)
+        stack.callback(told.close)
+        return told
+
+    def _entered(self, stack: contextlib.ExitStack) -> Entered | None:
+        plan = self._query.plan
+        if (books := books_of(plan)) is None:
+            return None
+        app, _, _ = plan.topic.partition(".")
+        entered = Entered(self._log, app, plan, books, self._same)
+        stack.callback(entered.close)
+        return entered
+
+    def _judge_panes(
+        self,
+        verdict: Verdict,
+        wanted: Wanted,
+        told: Told | None,
+        entered: Entered | None,
+        patience: float,
+    ) -> None:
+        # Views with panes group: of each key there is one row.
+        rows = {key: row for key, each in wanted.items() for row in each.values()}
+        written, may_lack = self._written, self._may_lack(verdict.past)
+        found = []
+        if told is not None:
+            found.append(told.compare(rows, written.rows, may_lack, patience))
+        if entered is not None:
+            is_picked = told is not None and isinstance(self._query.view.trigger, When)
+            was_shown = told.was_shown if told is not None and is_picked else lambda key: True
+            found.append(entered.compare(rows, written.last, was_shown, may_lack, patience))
+        for part, differences in found:
+            verdict.parts.append(part)
+            verdict.differences += differences
 
     def _judge(
-        self, past: Past, before: Mapping[str, Row], wanted: Wanted, shown: _Shown
+        self, past: Past, before: Mapping[str, Row], wanted: Wanted, written: _Written
     ) -> Verdict:
         verdict = Verdict(self._query.view.name, past, self._same)
         for key, rows in wanted.items():
-            self._judge_row(verdict, key, rows, before.get(key), shown)
+            self._judge_row(verdict, key, rows, before.get(key), written)
         for key, row in before.items():
             if key in wanted:
                 continue
@@ -131,7 +152,7 @@ class _Round:
         key: str,
         rows: Mapping[Mark, Row],
         before: Row | None,
-        shown: _Shown,
+        written: _Written,
     ) -> None:
         newest = rows[max(rows, key=str)]
         if before is not None and self._marks.is_beyond(self._marks.mark(before), rows):
@@ -140,15 +161,15 @@ class _Round:
             else:
                 found = Difference("ahead of the log", key, before, newest, self._off(before, rows))
                 verdict.differences.append(found)
-        elif (live := shown.matched.get(key)) is not None:
+        elif (live := written.matched.get(key)) is not None:
             recomputed = rows.get(self._marks.mark(live) or "", newest)
             if columns := self._same.differing(live, recomputed):
                 found = Difference("other values", key, live, recomputed, columns)
                 verdict.differences.append(found)
             else:
                 verdict.same += 1
-        elif (live := shown.rows.get(key)) is None:
-            if key in shown.ended or self._is_over(newest) or self._is_trimmed():
+        elif (live := written.rows.get(key)) is None:
+            if key in written.ended or self._is_over(newest) or self._is_trimmed():
                 verdict.expired += 1
             else:
                 verdict.differences.append(Difference("missing", key, None, newest))
@@ -166,7 +187,7 @@ class _Round:
         return not past.is_whole or any(".view." in topic for topic in past.spans)
 
     def _is_trimmed(self) -> bool:
-        return self._query.plan.key is None and any(self._held_from.values())
+        return self._query.plan.key is None and any(self._written.held_from.values())
 
     def _is_over(self, row: Row) -> bool:
         """Whether `keep` has ended the row."""
@@ -178,32 +199,23 @@ class _Round:
         return isinstance(moment, str) and _milliseconds(moment) + keep <= time.time() * 1000
 
 
-class _Shown:
-    """The view as a server shows it, and which of its rows were the ones to compare with."""
+class _Written(Follower):
+    """The query's rows as a server has them, and which of them were the ones to compare with."""
 
-    def __init__(self, log: LogSettings, query: Query, starts: Mapping[int, int]) -> None:
+    def __init__(self, log: LogSettings, query: Query) -> None:
         self._marks = Marks(query)
         self._table = Table(keyed=query.plan.key is not None, numbers="decimal", recent=1, newest=1)
-        self._lock = threading.Lock()
         self._passed: list[tuple[str, Row]] | None = None  # from the snapshot on; None: not noted
         self._wanted: Wanted = {}
-        self._news = time.monotonic()
         self.rows: dict[str, Row] = {}
+        self.last: dict[str, Row] = {}  # also of keys that are gone
         self.matched: dict[str, Row] = {}
         self.ended: set[str] = set()
-        topic = query.plan.written
-        self._reader = Reader(log, {(topic, p): low for p, low in starts.items()}, self._take)
-
-    def close(self) -> None:
-        self._reader.close()
-        self._reader.join()
+        super().__init__(log, query.plan.written)
 
     def snapshot(self, patience: float) -> dict[str, Row]:
         """The rows that the view holds by now."""
-        while not self._reader.is_caught_up:
-            if time.monotonic() - self._news > patience:
-                raise MillstreamError("cannot read the view's topic to its end", remedy="see Kafka")
-            time.sleep(_PAUSE)
+        self.catch_up(patience)
         with self._lock:
             self._passed = list(self.rows.items())
             return dict(self.rows)
@@ -218,7 +230,7 @@ class _Shown:
             waiting = set(wanted) - self.matched.keys()
             self._news = time.monotonic()
         while waiting and time.monotonic() - self._news < patience:
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
             with self._lock:
                 waiting = {key for key in waiting if not self._is_settled(key)}
 
@@ -228,26 +240,26 @@ class _Shown:
         row = self.rows.get(key)
         return row is not None and self._marks.is_beyond(self._marks.mark(row), self._wanted[key])
 
-    def _take(self, records: list[Record]) -> None:
-        with self._lock:
-            for record in records:
-                change = self._table.apply(
-                    record.partition, record.offset, record.timestamp, record.key, record.value
-                )
-                if change is None:
-                    continue
-                self._news = time.monotonic()
-                if change.row is None:
-                    assert change.key is not None
-                    self.rows.pop(change.key, None)
-                    self.ended.add(change.key)
-                    continue
-                key = self._marks.identity(change.key, change.row)
-                self.rows[key] = change.row
-                self.ended.discard(key)
-                if self._passed is not None:
-                    self._passed.append((key, change.row))
-                self._match(key, change.row)
+    def _take(self, record: Record) -> None:
+        change = self._table.apply(
+            record.partition, record.offset, record.timestamp, record.key, record.value
+        )
+        if change is None:
+            return
+        self._news = time.monotonic()
+        if change.row is None:
+            assert change.key is not None
+            self.rows.pop(change.key, None)
+            self.ended.add(change.key)
+            return
+        key = self._marks.identity(change.key, change.row)
+        self.rows[key] = change.row
+        if change.key is not None:
+            self.last[key] = change.row
+        self.ended.discard(key)
+        if self._passed is not None:
+            self._passed.append((key, change.row))
+        self._match(key, change.row)
 
     def _match(self, key: str, row: Row) -> None:
         if self._marks.mark(row) in self._wanted.get(key, ()):
@@ -256,33 +268,3 @@ class _Shown:
 
 def _milliseconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp() * 1000
-
-
-def content(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON has it."""
-    return {
-        "view": verdict.view,
-        "agrees": not verdict.differences,
-        "same": verdict.same,
-        "different": len(verdict.differences),
-        "expired": verdict.expired,
-        "older_than_the_log": verdict.older,
-        "still_moving": verdict.moving,
-        "rounds": verdict.rounds,
-        "records": verdict.past.records,
-        "up_to": {
-            topic: {str(partition): end for partition, (_, end) in span.items()}
-            for topic, span in verdict.past.spans.items()
-        },
-        "tolerances": dict(verdict.sameness.tolerances),
-        "differences": [
-            {
-                "kind": each.kind,
-                "key": each.key,
-                "columns": list(each.columns),
-                "live": each.live,
-                "recomputed": each.recomputed,
-            }
-            for each in verdict.differences
-        ],
-    }

@@ -18,7 +18,7 @@ from millstream.cli.options import (
 from millstream.cli.outcome import FAILED
 
 if TYPE_CHECKING:
-    from millstream.analyze.verify import Difference, Verdict
+    from millstream.analyze.verdict import Difference, Left, Part, Verdict
 
 
 @click.command()
@@ -62,6 +62,9 @@ def verify(
     --tolerance. The exit code is 1 if a row differs; both values are shown. PIPELINE is the one
     that runs in --home, unless another is given.
 
+    Of a view with a trigger or an accumulation, what clients are shown is compared, too, where it
+    must have been shown by now. Of one with a ledger, so is the sum of each final row's entries.
+
     \b
     millstream verify by_city
     millstream verify by_city pipeline.py --json | jq .differences
@@ -96,7 +99,7 @@ def verify(
                 query, settings.log, tolerance=tolerance, patience=wait, report=report
             )
     if as_json:
-        from millstream.analyze.verify import content
+        from millstream.analyze.verdict import content
 
         click.echo(json.dumps(content(verdict), default=float, ensure_ascii=False, indent=2))
     else:
@@ -111,7 +114,7 @@ def show(verdict: Verdict, limit: int) -> None:
 
     out = console()
     if verdict.differences:
-        table = grid("key", "", "column", "in the view", "recomputed")
+        table = grid("key", "", "column", "in the view", "recomputed")  # or in its ledger
         for difference in verdict.differences[:limit]:
             for cells in lines(difference):
                 table.add_row(*(Text(cell) for cell in cells))
@@ -135,15 +138,16 @@ def lines(difference: Difference) -> list[tuple[str, ...]]:
     """A line for each column that differs."""
     from millstream.cli.text import harmless, shown
 
-    key = difference.key
+    key, kind = difference.key, difference.kind
+    what = kind if difference.where == "query" else f"{difference.where}: {kind}"
     live, recomputed = as_json_values(difference.live), as_json_values(difference.recomputed)
     if live is None or recomputed is None or not difference.columns:
         whole = tuple("–" if row is None else shown(plain(row)) for row in (live, recomputed))
-        return [(harmless(key), difference.kind, "", *whole)]
+        return [(harmless(key), what, "", *whole)]
     return [
         (
             harmless(key),
-            difference.kind,
+            what,
             harmless(name),
             shown(live.get(name)),
             shown(recomputed.get(name)),
@@ -168,8 +172,31 @@ def notes(verdict: Verdict) -> list[str]:
         "{:,} still moving: not compared": verdict.moving,
     }
     written = [words.format(count) for words, count in found.items() if count]
+    written += map(told_of, verdict.parts)
     tolerances = sorted(verdict.sameness.tolerances.items())
     if tolerances:
         shown = ", ".join(f"{name} ±{tolerance:g}" for name, tolerance in tolerances)
         written.append(f"relative tolerance: {shown}")
     return written
+
+
+LEFT: dict[Left, str] = {
+    "not due": "not due yet",
+    "moving": "still moving",
+    "gone": "expired",
+    "behind": "whose row is behind",
+    "older": "with events that the log no longer has",
+    "kept": "entered from other events, or by another query",
+    "trimmed": "of which retention took a part",
+}
+
+
+def told_of(part: Part) -> str:
+    """What came of what is shown, or entered, and what was not compared."""
+    compared = {
+        "shown": f"what is shown: {part.same:,} as recomputed",
+        "ledger": f"the ledger: {part.same:,} sums as recomputed",
+    }
+    left = [f"{count:,} {LEFT[why]}" for why, count in sorted(part.left.items()) if count]
+    rest = f"; not compared: {', '.join(left)}" if left else ""
+    return f"{compared[part.where]}{rest}"

@@ -177,6 +177,22 @@ def test_a_rebuild_that_lacks_events_takes_nothing_back() -> None:
     assert new.enter(early, row(2), now=0) == []
     assert [entry.kind for entry in new.enter(late, row(8), now=0)] == ["retraction", "assertion"]
     assert new.settle(now=0) == [], "whose events may be gone"
+    assert [new.leaves(key) for key in (early, late, gone)] == [True, False, True]
+
+
+def test_entries_of_another_query_stay_unless_the_view_was_computed_anew_while_they_stood() -> None:
+    row, ended, stands = b'{"n":9,"_revision":9,"_state":"final"}', b'["ended"]', b'["stands"]'
+    old, new = (Book(Books("v", name, ("n",)), FORGET_MS) for name in ("g", "h"))
+    for key in (ended, stands):
+        old.enter(key, row, now=0)
+    old.end(ended, now=1)
+    for key, state in old.take():
+        new.recall(key, state or b"")
+    assert (new.knows(stands), new.knows(b'["other"]')) == (True, False)
+    assert [new.leaves(key) for key in (ended, stands)] == [True, True]
+    new.edition = Edition("v.1")
+    assert [new.leaves(key) for key in (ended, stands)] == [True, False]
+    assert [key for _, key, _ in new.settle(now=2)] == [stands]
 
 
 def test_what_is_no_number_is_no_amount() -> None:

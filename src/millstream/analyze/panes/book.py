@@ -96,7 +96,7 @@ class Book:
             if mark.revision <= held.revision:
                 return []
             entries = self._correct(key, held, mark.revision, amounts, late, now)
-        elif self._lacks_events(key):
+        elif self.lacks_events(key):
             return []
         elif amounts == held.amounts:  # it was computed anew, perhaps by another query
             entries = []
@@ -119,7 +119,7 @@ class Book:
         found = []
         for key, held in self._asserted.items():
             is_told = held.generation == self._books.generation or held.ended is not None
-            if is_told or not held.stands or self._lacks_events(key):
+            if is_told or not held.stands or self.lacks_events(key):
                 continue
             entry = self._retract(key, held, (), now)
             found.append((entry, key, held.partition))
@@ -129,13 +129,28 @@ class Book:
             self._changed[key] = None
         return found
 
-    def _lacks_events(self, key: bytes) -> bool:
+    def lacks_events(self, key: bytes) -> bool:
         """Whether the row as it is now may have fewer events than the one that was entered."""
         if self.edition is None or not self.edition.whole_from:
             return False
         windows = [each for each in msgspec.json.decode(key) if isinstance(each, dict)]
         starts = [datetime.fromisoformat(each["start"]) for each in windows if "start" in each]
         return any(each.timestamp() * 1000 < self.edition.whole_from for each in starts)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether anything was entered of a key; of what ended long ago that is forgotten."""
+        return key in self._asserted
+
+    def leaves(self, key: bytes) -> bool:
+        """Whether what was entered stays as it is, though the view as it is now has no such row.
+
+        So do entries of another query's rows, unless the view was computed anew as a whole, and
+        those of rows that had ended by then.
+        """
+        held = self._asserted.get(key)
+        if held is None or held.generation == self._books.generation:
+            return False
+        return self.edition is None or held.ended is not None or self.lacks_events(key)
 
     def end(self, key: bytes, now: int) -> None:
         """The row is gone; its entries stay, and so does what they say, for a time."""

@@ -79,17 +79,22 @@ def difference(value: bytes, before: bytes | None, additive: Iterable[str]) -> b
 
 def amounts(value: bytes, names: Iterable[str]) -> dict[str, Amount]:
     """The row's amounts; what is no number (NULL, not a number) counts nothing."""
-    row = decode(value, exact=True)
-    return {name: row[name] if _is_amount(row.get(name)) else 0 for name in names}
+    return amounts_of(decode(value, exact=True), names)
+
+
+def amounts_of(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Amount]:
+    """The same of a row that is decoded, exactly."""
+    return {name: row[name] if is_amount(row.get(name)) else 0 for name in names}
 
 
 def _less(new: Any, old: Any) -> Any:
-    if not _is_amount(new) or not _is_amount(old):
+    if not is_amount(new) or not is_amount(old):
         return new
     return add(new, negate(old))
 
 
-def _is_amount(value: Any) -> bool:
+def is_amount(value: Any) -> bool:
+    """Whether it can be added up."""
     return type(value) is int or (isinstance(value, Decimal) and value.is_finite())
 
 

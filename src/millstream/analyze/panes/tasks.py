@@ -34,17 +34,31 @@ def _task(app: App, plan: ViewPlan, panes: PanePlan, enters: bool) -> Task:
         plan.window if plan.is_timed else None,
         plan.columns,
     )
-    edition, book = edition_of(plan.topic), panes_topic(app.name, plan.name)
-    own = book if panes.is_direct else panes_topic(app.name, plan.name, edition)
-    # Revisions of two editions are not compared either: one of them may be wrong.
-    generation = f"{plan.generation}.{edition}" if edition else plan.generation
     return Task(
         plan.name,
-        Topics(plan.written, plan.topic, ledger_topic(app.name, plan.name), own, book),
+        topics_of(app.name, plan),
         None if panes.is_direct else showing,
-        Books(plan.name, generation, panes.ledger) if panes.ledger and enters else None,
+        books_of(plan) if enters else None,
         _kept(app, plan.name) // timedelta(milliseconds=1),
     )
+
+
+def topics_of(app: str, plan: ViewPlan) -> Topics:
+    """Where the rows of a view with panes are read from, shown, entered and remembered."""
+    is_direct = plan.panes is not None and plan.panes.is_direct
+    book = panes_topic(app, plan.name)
+    own = book if is_direct else panes_topic(app, plan.name, edition_of(plan.topic))
+    return Topics(plan.written, plan.topic, ledger_topic(app, plan.name), own, book)
+
+
+def books_of(plan: ViewPlan) -> Books | None:
+    """What the view's ledger is about; None if it has none."""
+    if plan.panes is None or not plan.panes.ledger:
+        return None
+    # Revisions of two editions are not compared either: one of them may be wrong.
+    edition = edition_of(plan.topic)
+    generation = f"{plan.generation}.{edition}" if edition else plan.generation
+    return Books(plan.name, generation, plan.panes.ledger)
 
 
 def _kept(app: App, name: str) -> timedelta:

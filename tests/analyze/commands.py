@@ -1,0 +1,40 @@
+"""The commands that read history, over a pipeline that a test runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from millstream.cli.outcome import invoke
+from millstream.log.topics import views_topic
+from millstream.log.write import write
+
+if TYPE_CHECKING:
+    from tests.analyze.conftest import Live
+
+
+class Commands:
+    """The command line over the pipeline that runs."""
+
+    def __init__(self, live: Live, capfd: pytest.CaptureFixture[str]) -> None:
+        self._live, self._capfd = live, capfd
+        described = {
+            query.view.name: msgspec.json.encode(query.plan.describe()) for query in live.planned
+        }
+        write(live.settings.log, views_topic(live.app.name), described, 10)
+
+    def __call__(self, *arguments: str) -> tuple[int, Any]:
+        """The exit code, and the JSON that was printed."""
+        self._capfd.readouterr()
+        place = [
+            self._live.app.place.file,
+            f"--set=log.bootstrap={self._live.settings.log.bootstrap}",
+            "--json",
+        ]
+        code = invoke([*arguments, *place])
+        out = self._capfd.readouterr().out
+        lines = out if arguments[0] == "verify" else f"[{','.join(out.splitlines())}]"
+        return code, json.loads(lines)
