@@ -22,7 +22,9 @@ def test_a_shift_in_the_log_is_seen(
     app = App(app_name)
     app.stream("levels", schema="level DOUBLE")
     ensure_topics(app, log_settings)
-    producer, chance = Producer(client_config(log_settings)), random.Random(1)
+    # Or what is sent again would come behind what was sent later.
+    producer = Producer(client_config(log_settings, enable_idempotence=True))
+    chance = random.Random(1)
     for mean in (*[10.0] * 3, 50.0):
         for _ in range(SAMPLE):
             value = json.dumps({"level": chance.gauss(mean, 1)}).encode()
