@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,6 @@ from millstream.source import WebSocketSource
 
 from .conftest import Collector, Peer, click, collect, headers, problem, shop, until
 from .tally import balance, counted
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A Kafka that the test may kill."""
-    with Broker(tmp_path / "kafka-home", memory="256m") as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -183,8 +176,8 @@ async def test_without_kafka_what_matters_least_is_shed_and_a_source_is_held_bac
 
     peer.serve = serve
     journal = {"max_bytes": 96 << 10, "segment_bytes": 8 << 10}
-    settings = {"journal": journal, "max_pending_events": 100, "stop_timeout": 1.0}
-    async with collect(app, own_log, tmp_path / "home", **settings) as collector:
+    settings = {"max_pending_events": 100, "room_timeout": 0.02, "stop_timeout": 1.0}
+    async with collect(app, own_log, tmp_path / "home", journal=journal, **settings) as collector:
         assert (await collector.post("logs", entry(0, "debug"))).json()["accepted"] == 1
         await asyncio.to_thread(own_broker.kill)
         statuses = Counter(

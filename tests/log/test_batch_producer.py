@@ -168,13 +168,33 @@ async def test_what_is_too_large_is_refused_alone_and_the_rest_stays_in_order(
     assert numbers == [b"%d" % n for n in range(41) if n not in (3, 17)]
 
 
-async def _is_heeded(log: LogSettings, topic: str) -> None:
+@pytest.mark.parametrize("large", [(), (1, 2_500, 2_501, 5_999)])
+async def test_where_kafka_takes_less_than_a_full_batch_they_get_smaller_and_stay_in_order(
+    log_settings: LogSettings, topic: str, large: tuple[int, ...]
+) -> None:
+    await asyncio.to_thread(take_at_most, log_settings, topic, 100_000)
+    await _is_heeded(log_settings, topic, 150_000)
+    async with sending(log_settings, topic) as sender:
+        # Several full batches: while one is refused, the client has the next one already.
+        sender.send(*(b"x" * (150_000 if n in large else 600) for n in range(6_000)))
+        await sender.settled()
+        assert sorted(sender.refused) == list(large)
+        sender.send(*(b"y" * 600 for _ in range(2_000)))
+        await sender.settled()
+    assert sorted(sender.refused) == list(large)
+    there = [r for r in await records(log_settings, topic) if r.headers]
+    numbers = [int(dict(r.headers)["ce_id"]) for r in there]
+    assert numbers == [n for n in range(8_000) if n not in large]
+    assert {r.offset for r in there} == set(sender.offsets.values())
+
+
+async def _is_heeded(log: LogSettings, topic: str, size: int = 5_000) -> None:
     """Wait until Kafka refuses what is too large: it heeds a changed limit a little later."""
     other = Producer(log)
 
     async def refuses() -> bool:
         try:
-            await other.send(topic, b"x" * 5_000)
+            await other.send(topic, b"x" * size)
         except LogError:
             return True
         return False

@@ -6,6 +6,8 @@ import msgspec
 
 from millstream.errors import MillstreamError
 
+_SMALL = 64 << 10  # bytes of a body that is unpacked at once
+
 
 class Arrival(msgspec.Struct, array_like=True, frozen=True):
     """Raw bytes with 1 to n events in them, and all that is needed to unpack them again."""
@@ -58,3 +60,8 @@ def glimpse(payload: bytes) -> Glimpse | None:
         return _glimpse(payload)
     except msgspec.MsgspecError:
         return None
+
+
+def is_small(arrival: Arrival) -> bool:
+    """Whether to unpack it takes no time to speak of."""
+    return len(arrival.body) <= _SMALL and not arrival.encoding

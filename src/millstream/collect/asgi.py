@@ -13,6 +13,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Grow = Callable[[int], Awaitable[None]]
 HeaderList = list[tuple[bytes, bytes]]
 
 _encode = msgspec.json.encode
@@ -74,8 +75,13 @@ async def answer_empty(send: Send, status: int = 204) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def read_body(receive: Receive, announced: int, most: int, seconds: float) -> bytes:
-    """The request's body; Problem 413 beyond `most` bytes, 408 after `seconds`."""
+async def read_body(
+    receive: Receive, announced: int, most: int, seconds: float, grow: Grow
+) -> bytes:
+    """The request's body; Problem 413 beyond `most` bytes, 408 after `seconds`.
+
+    `grow` is awaited for each piece of it, before the next one is read.
+    """
     if announced > most:
         await _discard(receive, most, seconds)
         raise _too_large(most)
@@ -86,15 +92,17 @@ async def read_body(receive: Receive, announced: int, most: int, seconds: float)
     if not message["more_body"]:
         if len(body) > most:
             raise _too_large(most)
+        await grow(len(body))
         return body
-    return await _read_rest(receive, body, most, seconds)
+    return await _read_rest(receive, body, most, seconds, grow)
 
 
-async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float) -> bytes:
+async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float, grow: Grow) -> bytes:
     chunks, length, more = [body], len(body), True
     try:
         async with asyncio.timeout(seconds):
             while more and length <= most:
+                await grow(len(chunks[-1]))
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
@@ -111,6 +119,7 @@ async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float) -
         if more:
             await _discard(receive, most, seconds)
         raise _too_large(most)
+    await grow(len(chunks[-1]))
     return b"".join(chunks)
 
 

@@ -27,7 +27,7 @@ from millstream.measure import Clock, Rate
 
 _READ_BYTES = 4 << 20  # of the journal, at a time
 _PAUSE_SECONDS = 1.0
-_EVENTS_PER_TURN = 500  # some 5 ms of work; answers and requests come in between
+_EVENTS_PER_TURN = 250  # some milliseconds of work; answers and requests come in between
 _NONE: frozenset[int] = frozenset()
 _UNBOUNDED = (sys.maxsize, sys.maxsize)  # events and bytes: of what skips the journal
 
@@ -53,6 +53,7 @@ class Forwarder:
         self.pending_events = 0  # the window: handed to Kafka, not acknowledged
         self.pending_bytes = 0
         self.drained = Rate(clock)  # bytes that left the journal
+        self.freed: Callable[[], object] = _nobody  # called when less is under way to Kafka
         self.answered_at = clock()  # when Kafka last answered for events; or our start
         self._journal = journal
         self._producer = producer
@@ -181,9 +182,7 @@ class Forwarder:
         self._pump_soon()
 
     def send_past(self, entry: Entry) -> None:
-        """Hand over, out of turn, an entry that is in no journal; LogError if there is no room."""
-        if self.is_full:
-            raise LogError("too much is under way to Kafka already")
+        """Hand over, out of turn, an entry that is in no journal; look at `is_full` before."""
         self._hand_over(entry, entry.size)
 
     def forget(self, entry: Entry) -> None:
@@ -323,6 +322,7 @@ class Forwarder:
                     self._finish(entry)
         if not self._room.is_set():
             self._note_room()
+        self.freed()
         if self._current is not None or self._ready or self.sent < self._journal.last_durable:
             self._pump_soon()
 
@@ -458,3 +458,7 @@ class Forwarder:
             self._restored.append(entry)
             self._restored_bytes += len(entry.arrival.body)
             self._pump_soon()
+
+
+def _nobody() -> None:
+    """Nobody waits for room."""

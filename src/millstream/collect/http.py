@@ -10,6 +10,7 @@ from typing import Any
 from millstream.app import App
 from millstream.audit import SourceState
 from millstream.collect import metrics
+from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.arrival import Arrival
 from millstream.collect.asgi import (
@@ -29,14 +30,15 @@ from millstream.collect.cors import check_origin
 from millstream.collect.dedup import First
 from millstream.collect.describe import describe_streams
 from millstream.collect.entry import Entry
-from millstream.collect.intake import Ack, Intake, Overloaded
+from millstream.collect.intake import Ack, Intake
 from millstream.collect.lane import Lane
+from millstream.collect.line import Overloaded
 from millstream.collect.openapi import openapi
 from millstream.collect.pressure import Pressure
 from millstream.collect.rate import charge
 from millstream.collect.request import Request, ack_of, read_request
 from millstream.collect.settings import CollectSettings
-from millstream.collect.short_way import not_taken
+from millstream.collect.short_way import EMPTY, not_taken
 from millstream.collect.unpacked import BodyRefused
 from millstream.errors import JournalError
 from millstream.names import suggest
@@ -56,6 +58,7 @@ class CollectApp:
         settings: CollectSettings,
         intake: Intake,
         *,
+        admission: Admission,
         answers: Answers,
         pressure: Pressure,
         look_up: Callable[[str, Callable[[str], None]], Awaitable[dict[str, Any]]],
@@ -66,6 +69,7 @@ class CollectApp:
     ) -> None:
         self._settings = settings
         self._intake = intake
+        self._admission = admission
         self._answers = answers
         self._pressure = pressure
         self._look_up = look_up
@@ -113,7 +117,9 @@ class CollectApp:
             await answer_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
-            text = metrics.render(self._intake, self._sources(), self._turned_away())
+            text = metrics.render(
+                self._intake, self._admission, self._sources(), self._turned_away()
+            )
             await answer(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(
@@ -129,13 +135,7 @@ class CollectApp:
             check_readable(request.content_type, request.attributes)
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        body = await read_body(
-            receive, request.announced, self._settings.max_body, self._settings.body_timeout
-        )
-        if not body or body.isspace():
-            raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
-        arrival = self._arrival(lane, request, body, sender_in(scope))
-        entry = self._pass(lane, arrival) if ack == "none" else await self._take(lane, arrival, ack)
+        entry = await self._take(lane, request, ack, scope, receive)
         charge(scope, entry.size)
         if ack == "none":
             await answer_empty(send)
@@ -161,26 +161,31 @@ class CollectApp:
             sender=sender if request.idempotency_key else "",
         )
 
-    async def _take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
+    async def _take(
+        self, lane: Lane, request: Request, ack: Ack, scope: Scope, receive: Receive
+    ) -> Entry:
+        entry = None
         try:
-            if self._intake.looks_first(lane, arrival):
-                entry = await self._intake.take_looking(lane, arrival, ack)
-            else:
-                entry = self._intake.take(lane, arrival, ack)
-            assert entry.done is not None
-            await entry.done
+            with await self._admission.bodies.expect(request.announced) as held:
+                body = await read_body(
+                    receive,
+                    request.announced,
+                    self._settings.max_body,
+                    self._settings.body_timeout,
+                    held.grow,
+                )
+                if not body or body.isspace():
+                    raise Problem(400, EMPTY)
+                arrival = self._arrival(lane, request, body, sender_in(scope))
+                entry = await self._admission.take(lane, arrival, ack)
+            if entry.done is not None:
+                await entry.done
             return entry
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        except JournalError as error:
-            raise not_taken(error, self._pressure) from None
-
-    def _pass(self, lane: Lane, arrival: Arrival) -> Entry:
-        try:
-            return self._intake.take_past(lane, arrival)
-        except BodyRefused as refused:
-            raise Problem(refused.status, str(refused)) from None
-        except Overloaded as error:
+        except (JournalError, Overloaded) as error:
+            if entry is None:
+                lane.refused += 1  # else it was counted when it did not get onto the disk
             raise not_taken(error, self._pressure) from None
 
     def _retry(self) -> list[tuple[bytes, bytes]]:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.collect.arrival import Arrival
-from millstream.collect.intake import Intake, Overloaded
+from millstream.collect.intake import Intake
 from millstream.collect.lane import Lane
+from millstream.collect.line import Overloaded
 from millstream.errors import JournalError, JournalSmall
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -123,6 +124,7 @@ class StreamInlet:
                 None if bookmark is None else (self._name, bookmark),
             )
         except JournalError as error:
+            self._lane.refused += 1
             message.too_large = error if isinstance(error, JournalSmall) else None
             return False
         message.is_written = True

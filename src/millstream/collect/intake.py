@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from millstream.app import App
-from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode
+from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode, is_small
 from millstream.collect.dedup import Dedup, First
 from millstream.collect.entry import Entry
 from millstream.collect.failed import FailedStore
@@ -27,13 +27,14 @@ from millstream.collect.forward import Forwarder
 from millstream.collect.id_writer import done
 from millstream.collect.journal import Journal
 from millstream.collect.lane import Lane
+from millstream.collect.line import Overloaded
 from millstream.collect.pressure import Pressure
 from millstream.collect.recent import Recent
-from millstream.collect.repeats import Repeats, carries_ids
+from millstream.collect.repeats import Repeats, carries_ids, repeat_of
 from millstream.collect.settings import CollectSettings
-from millstream.collect.shedding import Shedder
+from millstream.collect.shedding import shed
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, JournalBroken, JournalError, LogError
+from millstream.errors import InvalidEvent, JournalBroken, JournalFull
 from millstream.log.batch_producer import BatchProducer
 from millstream.log.producer import Delivery
 from millstream.log.topics import stream_topic
@@ -43,15 +44,10 @@ Ack = Literal["log", "local", "none"]
 
 Then = Callable[[Entry, Exception | None], None]
 
-_EVENTS_PER_TURN = 500  # some 5 ms of work; a larger batch lets other requests in between
-_SMALL = 64 << 10  # bytes of a body that is unpacked at once
+_EVENTS_PER_TURN = 500  # some milliseconds of work; then others, and Kafka, have a turn
 _SWEEP_SECONDS = 0.1
 _READ_BYTES = 16 << 20
 _NONE: frozenset[int] = frozenset()
-
-
-class Overloaded(LogError):
-    """Too much is under way to Kafka to take in more past the journal."""
 
 
 class Intake:
@@ -95,7 +91,11 @@ class Intake:
         self._past_sequence = 0
         self._left_over = journal.last_durable  # entries up to here are from an earlier start
         self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
+        self.unpacking_bytes = 0  # of large bodies that are on disk, and not unpacked
         self._unpacking: set[asyncio.Task[None]] = set()
+        # Whose large body is unpacked and checked: were it many at once, a turn of the loop would
+        # be as long as a slice of each, and it takes some turns until Kafka has the next batch.
+        self._one_by_one = asyncio.Lock()
         self._writing: dict[int, asyncio.Future[None]] = {}  # entries with ids, not on disk yet
         self._unclaimed: set[int] = set()  # entries whose ids Kafka had no room for
         self._taken: dict[int, frozenset[int]] = {}  # by another collector, before this start
@@ -128,13 +128,9 @@ class Intake:
         With the entry, and the error with which `entry.done` would fail. It must not raise.
         """
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
-        try:
-            entry.sequence = self.journal.append_calling(
-                encode(arrival), partial(self._journaled, entry)
-            )
-        except JournalError:
-            lane.refused += 1
-            raise
+        entry.sequence = self.journal.append_calling(
+            encode(arrival), partial(self._journaled, entry)
+        )
         self.forwarder.expect(entry.sequence)
         entry.then = then
         if ack == "log":
@@ -153,8 +149,9 @@ class Intake:
 
         If nothing is left, nothing goes to the journal: what it repeats is on disk already.
         """
-        entry = self._unpack_looking(lane, arrival)
-        await self._check_in_turns(entry)
+        async with self._one_by_one:
+            entry = self._unpack_looking(lane, arrival)
+            await self._check_in_turns(entry)
         entry = self._leave_out(entry)
         if entry.remaining:
             durable = self._append_checked(entry, None)
@@ -202,6 +199,21 @@ class Intake:
 
     def take_past(self, lane: Lane, arrival: Arrival) -> Entry:
         """Hand an arrival to Kafka without the journal; Overloaded, with nothing taken."""
+        entry = self._unpack_past(lane, arrival)
+        entry.check(0, entry.size)
+        self._send_past(entry)
+        return entry
+
+    async def take_large_past(self, lane: Lane, arrival: Arrival) -> Entry:
+        """As `take_past`, without keeping the loop for long."""
+        async with self._one_by_one:
+            await asyncio.sleep(0)
+            entry = self._unpack_past(lane, arrival)
+            await self._check_in_turns(entry)
+            self._send_past(entry)  # from here on it must not be cancelled
+        return entry
+
+    def _unpack_past(self, lane: Lane, arrival: Arrival) -> Entry:
         if self.forwarder.is_full:
             raise Overloaded(
                 f"cannot take in more events: {self.forwarder.pending_events} of "
@@ -211,15 +223,17 @@ class Intake:
             arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
         )
         if lane.shedder is not None:
-            arrival = _shed(lane.shedder, arrival, unpacked, self.forwarder.level)
-        self._past_sequence += 1
-        entry = Entry(lane, arrival, self.past_collector, self._past_sequence, self._clock())
+            arrival = shed(lane.shedder, arrival, unpacked, self.forwarder.level)
+        entry = Entry(lane, arrival, self.past_collector, 0, self._clock())
         entry.fill(unpacked)
-        entry.check(0, entry.size)
+        return entry
+
+    def _send_past(self, entry: Entry) -> None:
+        self._past_sequence += 1
+        entry.sequence = self._past_sequence
         self._count(entry)
         if entry.size:
             self.forwarder.send_past(entry)
-        return entry
 
     async def set_aside(self, lane: Lane, arrival: Arrival, reason: str) -> int:
         """Put a source's message that no journal can hold into the failed store; how many events.
@@ -299,7 +313,7 @@ class Intake:
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
         unpacked = self._unpacked(entry)
         if lane.shedder is not None:
-            arrival = _shed(lane.shedder, arrival, unpacked, self.pressure.level)
+            arrival = shed(lane.shedder, arrival, unpacked, self.pressure.level)
             entry = Entry(lane, arrival, self.collector, 0, entry.received)
         entry.fill(unpacked)
         return entry
@@ -309,7 +323,7 @@ class Intake:
         if not entry.lane.remembers_ids:
             return entry
         whole = self._repeats.find(entry)
-        return entry if whole is None else _repeat_of(whole, entry)
+        return entry if whole is None else repeat_of(whole, entry)
 
     async def _firsts_on_disk(self, entry: Entry) -> None:
         """Wait until what the entry repeats is on disk; the error if it does not get there."""
@@ -339,11 +353,12 @@ class Intake:
         return durable
 
     def _append(self, entry: Entry, bookmark: tuple[str, bytes] | None) -> asyncio.Future[None]:
-        try:
-            entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
-        except JournalError:
-            entry.lane.refused += 1
-            raise
+        if self.unpacking_bytes >= self._settings.max_body_memory:
+            raise JournalFull(
+                f"cannot take in more now: {self.unpacking_bytes:,} bytes wait to be looked at",
+                remedy="send less at once, or raise collect.max_body_memory",
+            )
+        entry.sequence, durable = self.journal.append(encode(entry.arrival), bookmark)
         self.forwarder.expect(entry.sequence)
         return durable
 
@@ -372,19 +387,23 @@ class Intake:
     def _journaled(self, entry: Entry, error: Exception | None) -> None:
         if not self._is_on_disk(entry, error):
             return
-        if len(entry.arrival.body) <= _SMALL and not entry.arrival.encoding:
+        if is_small(entry.arrival):
             self._fill(entry)
             entry.check(0, entry.size)
             self._offer(entry)
         else:
+            self.unpacking_bytes += len(entry.arrival.body)
             task = self._loop.create_task(self._fill_in_turns(entry))
             self._unpacking.add(task)
             task.add_done_callback(self._unpacking.discard)
 
     async def _fill_in_turns(self, entry: Entry) -> None:
-        self._fill(entry)
-        await self._check_in_turns(entry)
-        self._offer(entry)
+        async with self._one_by_one:
+            self._fill(entry)
+            await self._check_in_turns(entry)
+            self._offer(entry)
+        self.unpacking_bytes -= len(entry.arrival.body)
+        self.journal.freed()
 
     async def _check_in_turns(self, entry: Entry) -> None:
         for first in range(0, entry.size, _EVENTS_PER_TURN):
@@ -478,36 +497,3 @@ def _error_of(durable: asyncio.Future[None]) -> Exception | None:
         return JournalBroken("nobody waited for the journal any more")
     error = durable.exception()
     return error if error is None or isinstance(error, Exception) else JournalBroken(repr(error))
-
-
-def _shed(shedder: Shedder, arrival: Arrival, unpacked: Unpacked, level: float) -> Arrival:
-    """The arrival, with what of it is dropped at that pressure."""
-    share = shedder.share_kept(level)
-    if share == 1:
-        return arrival
-    shed, spared = shedder.choose(unpacked.values, share)
-    return msgspec.structs.replace(arrival, sampled_rate=share, shed=shed, spared=spared)
-
-
-def _repeat_of(whole: First, entry: Entry) -> Entry:
-    """The entry of a request that was handed in before, as a whole: the first one's answer counts.
-
-    By their ids, some of its events can be repeats of others still.
-    """
-    repeats = {
-        index: msgspec.structs.replace(whole, index=whole.index + index, count=1)
-        for index in range(whole.count)
-    }
-    if whole.count != entry.size or len(entry.rejections) == entry.size:
-        entry.note = (
-            f"the Idempotency-Key came before with another body, of {whole.count} events: that "
-            "one counts, and nothing of this one was taken in"
-        )
-        entry.firsts, entry.rejections = repeats, {}
-    else:
-        entry.firsts = {**repeats, **entry.firsts}
-    entry.claims, entry.inside = (), {}
-    places = tuple(range(entry.size))
-    entry.arrival = msgspec.structs.replace(entry.arrival, duplicates=places)
-    entry.skip = frozenset(places)
-    return entry

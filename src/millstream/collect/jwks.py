@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
@@ -124,9 +124,18 @@ def _read_file(path: Path) -> bytes:
         ) from None
 
 
+def _trust() -> ssl.SSLContext:
+    """Some hundred certificates; with an import that would be a sixth of any collector's start."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
 async def _fetch(url: str) -> bytes:
     """What the URL holds; no redirect is followed, and the size is bounded while it comes."""
-    trusted = await asyncio.to_thread(httpx.create_ssl_context)  # reads some hundred certificates
+    trusted = await asyncio.to_thread(_trust)
+    import httpx
+
     try:
         async with (
             asyncio.timeout(_FETCH_SECONDS),

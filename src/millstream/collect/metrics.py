@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millstream.audit import SourceState
+from millstream.collect.admission import Admission
 from millstream.collect.intake import Intake
 from millstream.collect.lane import Lane
 
 CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def render(intake: Intake, sources: Iterable[SourceState], turned_away: Mapping[str, int]) -> str:
+def render(
+    intake: Intake,
+    admission: Admission,
+    sources: Iterable[SourceState],
+    turned_away: Mapping[str, int],
+) -> str:
     """All counts, since this process started."""
     lanes, states = list(intake.lanes.values()), list(sources)
     counted = {
@@ -39,6 +45,12 @@ def render(intake: Intake, sources: Iterable[SourceState], turned_away: Mapping[
         *_latency(lanes),
         *_event_time([lane for lane in lanes if lane.watermark is not None]),
         *_single("pending_bytes", "Bytes under way to Kafka", intake.forwarder.pending_bytes),
+        *_single("waiting", "Requests that wait for room", admission.waiting),
+        *_single(
+            "body_bytes",
+            "Bytes of bodies that are not taken in, or not unpacked",
+            admission.bodies.held + intake.unpacking_bytes,
+        ),
         *_single("journal_bytes", "Bytes in the journal", intake.journal.pending_bytes),
         *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
         *_single("journal_max_bytes", "Bytes that the journal may hold", intake.journal.max_bytes),

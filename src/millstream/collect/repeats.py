@@ -141,3 +141,27 @@ def _event_ids(entry: Entry) -> Iterator[Claim]:
         has_id = "id" in given and "source" in given
         if has_id and index not in entry.rejections and index not in entry.skip:
             yield Claim(dedup_id(given["source"], given["id"]), index)
+
+
+def repeat_of(whole: First, entry: Entry) -> Entry:
+    """The entry of a request that was handed in before, as a whole: the first one's answer counts.
+
+    By their ids, some of its events can be repeats of others still.
+    """
+    repeats = {
+        index: msgspec.structs.replace(whole, index=whole.index + index, count=1)
+        for index in range(whole.count)
+    }
+    if whole.count != entry.size or len(entry.rejections) == entry.size:
+        entry.note = (
+            f"the Idempotency-Key came before with another body, of {whole.count} events: that "
+            "one counts, and nothing of this one was taken in"
+        )
+        entry.firsts, entry.rejections = repeats, {}
+    else:
+        entry.firsts = {**repeats, **entry.firsts}
+    entry.claims, entry.inside = (), {}
+    places = tuple(range(entry.size))
+    entry.arrival = msgspec.structs.replace(entry.arrival, duplicates=places)
+    entry.skip = frozenset(places)
+    return entry

@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from millstream.app import App
+from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.dedup import Dedup
 from millstream.collect.exposure import check_exposure
@@ -226,6 +227,7 @@ async def collecting(
 @dataclass(frozen=True, slots=True)
 class _Parts:
     intake: Intake
+    admission: Admission
     outlets: list[BatchProducer]  # of it, and of those for journals that were left over
     ids: Producer
     reports: Producer
@@ -300,10 +302,12 @@ async def _assemble(
         recent=intake.recent,
     )
     answers = Answers(receipts, intake.place)
+    admission = Admission(intake, collect)
     application = CollectApp(
         app,
         collect,
         intake,
+        admission=admission,
         answers=answers,
         pressure=intake.pressure,
         look_up=lookup,
@@ -316,12 +320,13 @@ async def _assemble(
     server = Server(
         whole or application,
         collect,
-        short_way=ShortWay(intake, answers, intake.pressure, collect.max_body),
+        short_way=ShortWay(intake, admission, answers, intake.pressure, collect.max_body),
         streams=app.streams,
         keys_file=home.keys,
     )
     return _Parts(
         intake=intake,
+        admission=admission,
         outlets=outlets,
         ids=ids,
         reports=reports,
@@ -346,10 +351,14 @@ def _health(reporter: Reporter, leftovers: Sequence[Journal]) -> tuple[str, dict
 
 async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[None]) -> None:
     loop = asyncio.get_running_loop()
-    letting_go = loop.call_later(settings.stop_timeout, part.intake.let_all_go)
+    letting_go = [
+        loop.call_later(settings.stop_timeout, let_go)
+        for let_go in (part.admission.let_all_go, part.intake.let_all_go)
+    ]
     part.server.should_exit = True
     await serving
-    letting_go.cancel()
+    for each in letting_go:
+        each.cancel()
     lost = sum([await inlet.close(settings.stop_timeout) for inlet in part.inlets])
     if lost:
         _logger.error("%d messages of sources did not get onto the disk", lost)

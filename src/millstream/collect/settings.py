@@ -53,6 +53,18 @@ class CollectSettings(ProtectionSettings):
     max_pending_events: int = Field(
         50_000, ge=1, description="Events that may be under way to Kafka, likewise."
     )
+    max_body_memory: int = Field(
+        256 * _MIB,
+        ge=1,
+        description="Bytes of bodies that may be in memory before they are in the journal, or "
+        "under way to Kafka; beyond, bodies stay unread for a moment. At least max_body.",
+    )
+    room_timeout: float = Field(
+        2.0,
+        ge=0,
+        description="Seconds that a request waits for room (in the journal, or in what may be "
+        "under way to Kafka; before that, in memory) until it is answered with 503.",
+    )
     dedup_ids: int = Field(
         1_000_000,
         ge=1,
@@ -95,9 +107,10 @@ class CollectSettings(ProtectionSettings):
 
     @model_validator(mode="after")
     def _every_body_fits(self) -> CollectSettings:
-        if self.max_pending_bytes < self.max_body:
-            raise ValueError(
-                f"max_pending_bytes is {self.max_pending_bytes}, below max_body ({self.max_body}): "
-                "the largest body could never be taken in; raise it, or lower max_body"
-            )
+        for name in ("max_pending_bytes", "max_body_memory"):
+            if (most := getattr(self, name)) < self.max_body:
+                raise ValueError(
+                    f"{name} is {most}, below max_body ({self.max_body}): the largest body could "
+                    "never be taken in; raise it, or lower max_body"
+                )
         return self

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.collect.arrival import Arrival
+from millstream.collect.unpacked import Unpacked
 from millstream.expression.condition import compile_condition, event_columns
 from millstream.model import SHED_AT_RANDOM, Stream
 
@@ -56,3 +58,12 @@ class Shedder:
         except (msgspec.DecodeError, RecursionError):
             return False  # it will be rejected, which somebody may want to see
         return isinstance(row, dict) and self._matters_least(row)
+
+
+def shed(shedder: Shedder, arrival: Arrival, unpacked: Unpacked, level: float) -> Arrival:
+    """The arrival, with what of it is dropped at that pressure."""
+    share = shedder.share_kept(level)
+    if share == 1:
+        return arrival
+    dropped, spared = shedder.choose(unpacked.values, share)
+    return msgspec.structs.replace(arrival, sampled_rate=share, shed=dropped, spared=spared)

@@ -15,13 +15,15 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.arrival import Arrival
 from millstream.collect.asgi import HeaderList, Problem
 from millstream.collect.body import Form, form_of
 from millstream.collect.entry import Entry
-from millstream.collect.intake import Ack, Intake, Overloaded
+from millstream.collect.intake import Ack, Intake
 from millstream.collect.lane import Lane
+from millstream.collect.line import NO_ROOM, Overloaded
 from millstream.collect.pressure import Pressure
 from millstream.collect.request import ack_of
 from millstream.collect.unpacked import BodyRefused
@@ -37,6 +39,7 @@ _SPECIAL = frozenset(
         *(b"traceparent", b"correlation-id", b"idempotency-key", b"origin"),
     }
 )
+EMPTY = "the body is empty; send a JSON object, an array of them, or lines"
 JSON, PROBLEM = b"application/json", b"application/problem+json"
 
 _logger = logging.getLogger(__name__)
@@ -61,8 +64,16 @@ class Route(NamedTuple):
 class ShortWay:
     """Takes requests in for one collector that lets everybody send everything."""
 
-    def __init__(self, intake: Intake, answers: Answers, pressure: Pressure, max_body: int) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        admission: Admission,
+        answers: Answers,
+        pressure: Pressure,
+        max_body: int,
+    ) -> None:
         self._intake = intake
+        self._admission = admission
         self._answers = answers
         self._pressure = pressure
         self._most = min(_MOST_BYTES, max_body)
@@ -85,21 +96,34 @@ class ShortWay:
     def take(self, route: Route, body: bytes, respond: Respond) -> None:
         """Take a body in; `respond` is called once, now or later."""
         try:
-            self._take(route, body, respond)
+            if body.isspace():
+                raise Problem(400, EMPTY)
+            arrival = Arrival(route.lane.name, self._intake.now(), body, route.content_type)
+            self._take_in_turn(route, arrival, respond)
         except Exception as error:
-            self._refuse(respond, error)
+            self._not_taken(route.lane, respond, error)
 
-    def _take(self, route: Route, body: bytes, respond: Respond) -> None:
-        lane, ack, content_type = route
-        if body.isspace():
-            raise Problem(400, "the body is empty; send a JSON object, an array of them, or lines")
-        intake = self._intake
-        arrival = Arrival(lane.name, intake.now(), body, content_type)
+    def _take_in_turn(self, route: Route, arrival: Arrival, respond: Respond) -> None:
+        if self._admission.is_next(route.ack):
+            try:
+                self._take(route, respond, arrival)
+                return
+            except NO_ROOM:
+                pass
+        self._admission.take_later(
+            route.ack,
+            arrival,
+            partial(self._take, route, respond),
+            partial(self._not_taken, route.lane, respond),
+        )
+
+    def _take(self, route: Route, respond: Respond, arrival: Arrival) -> None:
+        lane, ack, _ = route
         if ack == "none":
-            intake.take_past(lane, arrival)
+            self._intake.take_past(lane, arrival)
             respond(204, b"", b"")
-            return
-        intake.take_calling(lane, arrival, ack, partial(self._taken, ack, respond))
+        else:
+            self._intake.take_calling(lane, arrival, ack, partial(self._taken, ack, respond))
 
     def _taken(self, ack: Ack, respond: Respond, entry: Entry, error: Exception | None) -> None:
         try:
@@ -108,6 +132,10 @@ class ShortWay:
             respond(*self._answers.encoded(entry, ack), JSON)
         except Exception as refused:
             self._refuse(respond, refused)
+
+    def _not_taken(self, lane: Lane, respond: Respond, error: Exception) -> None:
+        lane.refused += isinstance(error, JournalError | Overloaded)
+        self._refuse(respond, error)
 
     def _refuse(self, respond: Respond, error: Exception) -> None:
         match error:

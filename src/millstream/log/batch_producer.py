@@ -18,7 +18,8 @@ from zlib import crc32
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.producer.message_accumulator import BatchBuilder, MessageBatch
+from aiokafka.structs import TopicPartition
 
 from millstream.errors import LogError
 from millstream.log.asyncio_client import asyncio_config, calm_down
@@ -27,7 +28,10 @@ from millstream.log.settings import LogSettings
 Headers = list[tuple[str, bytes]]
 Fields = tuple[str, bytes, bytes | None, int, Headers]  # topic, value, key, timestamp, headers
 
-_LEAST_BYTES, _MOST_BYTES = 32 << 10, 512 << 10  # of a batch; a record that is larger goes alone
+# Of a batch; a record that is larger goes alone. Kafka takes a million bytes unless told otherwise,
+# and the fewer batches, the less often the loop has to come round for an event to get there.
+_LEAST_BYTES, _MOST_BYTES = 32 << 10, 960 << 10
+_HANDED_IN = 2  # batches of a partition: an answer takes the loop some turns to get to us
 _NO_COMPRESSION = 0
 _HEADERS_SIZE = 400  # bytes of a record besides its value, about
 _PACE_SECONDS = 0.005  # between batches that nobody waits for, unless they are larger than this:
@@ -58,6 +62,10 @@ class Unclear(LogError):
     """Nobody knows whether records are in the log: only a look there tells. No more are sent."""
 
 
+class _TakenBack(Exception):
+    """A batch was not sent, and waits again."""
+
+
 class Holder(Protocol):
     """Has the records that were handed over, until they are answered for."""
 
@@ -70,12 +78,15 @@ class Holder(Protocol):
 class Batch:
     """Records of one partition that leave together. `holders` is in their order."""
 
-    __slots__ = ("builder", "holders", "is_awaited", "partition", "size", "topic")
+    __slots__ = ("append", "builder", "holders", "is_awaited", "partition", "size", "topic")
 
     def __init__(self, topic: str, partition: int, room: int) -> None:
         self.topic = topic
         self.partition = partition
         self.builder = BatchBuilder(room, _NO_COMPRESSION)
+        # Place, timestamp, key, value, headers; None if it is full. The builder's own way there
+        # costs as much again.
+        self.append = self.builder._builder.append
         self.holders: list[tuple[Any, int]] = []  # and the record's place there
         self.size = 0  # bytes, about
         self.is_awaited = False
@@ -87,16 +98,33 @@ Answered = Callable[[Batch, int | LogError], None]
 class _Partition:
     """Where a partition's records wait."""
 
-    __slots__ = ("gathering", "is_busy", "number", "room", "sent_at", "topic", "waiting")
+    __slots__ = (
+        *("gathering", "handed_in", "is_starting", "most", "number", "room", "sent_at", "topic"),
+        "waiting",
+    )
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
         self.room = _LEAST_BYTES  # of the next batch: memory that is not filled costs, too
+        self.most = _MOST_BYTES  # less where Kafka takes less
         self.gathering: Batch | None = None  # comes behind those that wait
         self.waiting: deque[Batch] = deque()
-        self.is_busy = False  # a batch is under way
+        self.is_starting = False  # a batch is about to be handed in
+        # What the client has: the first one is under way, another behind it leaves with its answer.
+        self.handed_in: deque[tuple[Batch, MessageBatch]] = deque()
         self.sent_at = 0.0  # by the loop's clock
+
+    @property
+    def is_busy(self) -> bool:
+        return self.is_starting or bool(self.handed_in)
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the next batch can be handed in: only a full one, while another is under way."""
+        if self.is_starting:
+            return False
+        return not self.handed_in or (bool(self.waiting) and len(self.handed_in) < _HANDED_IN)
 
 
 class BatchProducer:
@@ -125,6 +153,7 @@ class BatchProducer:
         self._timer: asyncio.TimerHandle | None = None  # some are to gather until then
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stale = False  # the client's numbers have a gap: another must take its place
+        self._is_renewing = False
         self._is_closed = False
 
     @classmethod
@@ -149,12 +178,14 @@ class BatchProducer:
         places = self._partitions[topic]
         place = places[(crc32(key) if key else self._turn) % len(places)]  # as librdkafka does it
         batch = place.gathering or self._gather(place)
-        if not batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers):
+        holders = batch.holders
+        if not batch.append(len(holders), timestamp, key, value, headers):
             place.waiting.append(batch)
-            place.room = min(2 * place.room, _MOST_BYTES)
+            place.room = min(2 * place.room, place.most)
             batch = self._gather(place)
-            batch.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
-        batch.holders.append((holder, index))
+            batch.append(0, timestamp, key, value, headers)
+            holders = batch.holders
+        holders.append((holder, index))
         if holder.waits_for_log and not batch.is_awaited:
             batch.is_awaited = True
             self._send_soon()
@@ -188,7 +219,7 @@ class BatchProducer:
         if self._is_stale or self._is_closed:
             return
         now, pause = self._loop.time(), 0.0
-        for place in [each for each in self._ready if not each.is_busy]:
+        for place in [each for each in self._ready if each.may_send]:
             if left := self._to_gather(place, now):
                 pause = min(left, pause or left)
                 continue
@@ -202,7 +233,7 @@ class BatchProducer:
                     place.room = max(place.room // 2, _LEAST_BYTES)
             if not place.waiting and place.gathering is None:
                 self._ready.discard(place)
-            place.is_busy, place.sent_at = True, now
+            place.is_starting, place.sent_at = True, now
             self._start(self._send(place, batch))
         if pause and self._timer is None:
             self._timer = self._loop.call_later(pause, self._pause_over)
@@ -226,14 +257,21 @@ class BatchProducer:
     async def _send(self, place: _Partition, batch: Batch) -> None:
         outcome: int | LogError
         try:
-            await self._know(batch.topic)
-            outcome = await self._offset_of(batch)
+            try:
+                await self._know(batch.topic)
+                sent = self._hand_in(place, batch)
+            finally:
+                place.is_starting = False
+            outcome = await self._offset_of(batch, sent)
+        except _TakenBack:
+            await self._renew()
+            return
         except kafka.KafkaError as error:
             what = f"topic {batch.topic} did not take a record: {_words(error)}"
             outcome = Refused(what) if isinstance(error, _REFUSED) else Unclear(what)
             outcome.__cause__ = error
             self._is_stale = True
-        place.is_busy = False
+        place.handed_in = deque(each for each in place.handed_in if each[0] is not batch)
         if isinstance(outcome, Refused) and isinstance(outcome.__cause__, _TOO_LARGE):
             self._divide(place, batch, outcome)
         else:
@@ -245,6 +283,43 @@ class BatchProducer:
         elif self._ready:
             self._send_ready()
 
+    def _hand_in(self, place: _Partition, batch: Batch) -> asyncio.Future[Any]:
+        """Give a batch to the client, which sends a partition's one after the other."""
+        batch.builder._relative_offset = len(batch.holders)
+        accumulator = self._client._message_accumulator
+        if accumulator._exception is not None:
+            raise accumulator._exception
+        sent = accumulator._append_batch(
+            batch.builder, TopicPartition(batch.topic, batch.partition)
+        )
+        future: asyncio.Future[Any] = sent.future
+        future.add_done_callback(lambda future: self._take_back(place, future))
+        place.handed_in.append((batch, sent))
+        if place.waiting:
+            self._send_soon()
+        return future
+
+    def _take_back(self, place: _Partition, done: asyncio.Future[Any]) -> None:
+        """After a batch that Kafka did not take, have the client send none that follows it.
+
+        It would not be taken: a number is missing before it. This comes before the client looks for
+        what to send next. If it did not, Kafka would refuse, and we would end as `Unclear`.
+        """
+        if done.cancelled() or done.exception() is None:
+            return
+        self._is_stale = True
+        queue = self._client._message_accumulator._batches
+        while place.handed_in and place.handed_in[-1][1] in queue.get(
+            key := TopicPartition(place.topic, place.number), ()
+        ):
+            batch, sent = place.handed_in.pop()
+            queue[key].remove(sent)
+            if not queue[key]:
+                del queue[key]
+            place.waiting.appendleft(batch)
+            self._ready.add(place)
+            sent.future.set_exception(_TakenBack())
+
     async def _know(self, topic: str) -> None:
         """See how many partitions a topic has: there can be more of them than before."""
         places, known = self._partitions[topic], await self._client.partitions_for(topic)
@@ -252,13 +327,10 @@ class BatchProducer:
             raise kafka.UnknownTopicOrPartitionError  # it was made anew, smaller
         places += [_Partition(topic, number) for number in range(len(places), len(known))]
 
-    async def _offset_of(self, batch: Batch) -> int:
-        """Send a batch, and wait for the answer as long as its topic exists."""
-        number = batch.partition
-        sent = await self._client.send_batch(batch.builder, batch.topic, partition=number)
+    async def _offset_of(self, batch: Batch, sent: asyncio.Future[Any]) -> int:
+        """Wait for the answer as long as the batch's topic exists."""
         while not (await asyncio.wait([sent], timeout=self._patience))[0]:
             if await self._is_gone(batch.topic):
-                sent.cancel()
                 raise kafka.UnknownTopicOrPartitionError
         return int(sent.result().offset)
 
@@ -272,8 +344,10 @@ class BatchProducer:
     def _divide(self, place: _Partition, batch: Batch, refused: Refused) -> None:
         """Which record is too large? Kafka refuses all that comes in one batch with it."""
         if len(batch.holders) == 1:
+            place.most = _MOST_BYTES  # it was that one
             self.answered(batch, refused)
             return
+        place.most = place.room = max(batch.size // 2, _LEAST_BYTES)
         middle = len(batch.holders) // 2
         for half in (batch.holders[middle:], batch.holders[:middle]):
             place.waiting.appendleft(self._rebuild(batch, half))
@@ -281,9 +355,9 @@ class BatchProducer:
 
     def _rebuild(self, batch: Batch, holders: list[tuple[Holder, int]]) -> Batch:
         again = Batch(batch.topic, batch.partition, _MOST_BYTES)
-        for holder, index in holders:
+        for place, (holder, index) in enumerate(holders):
             _, value, key, timestamp, headers = holder.fields(index)
-            again.builder.append(timestamp=timestamp, key=key, value=value, headers=headers)
+            again.append(place, timestamp, key, value, headers)
             again.size += len(value) + _HEADERS_SIZE
         again.holders = holders
         return again
@@ -294,12 +368,14 @@ class BatchProducer:
         An idempotent client numbers what it sends to a partition. After a batch that Kafka refused,
         it would refuse all that follow, too: a number is missing.
         """
-        if any(place.is_busy for places in self._partitions.values() for place in places):
+        is_busy = any(place.is_busy for places in self._partitions.values() for place in places)
+        if is_busy or self._is_closed or self._is_renewing:
             return  # the last of them comes here, too
+        self._is_renewing = True
         await _end(self._client)
         self._client = self._make_client()
         await self._connect()
-        self._is_stale = False
+        self._is_stale = self._is_renewing = False
         self._send_ready()
 
     def _make_client(self) -> AIOKafkaProducer:

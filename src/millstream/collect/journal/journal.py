@@ -64,6 +64,7 @@ class Journal:
         self.pending_bytes = self.recovery.bytes
         self.last_durable = found.last
         self.broken = "no segment is open yet"  # "" while it takes entries
+        self.freed: Callable[[], object] = _nobody  # called when an entry can fit that did not
         self._remedy = ""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -197,6 +198,7 @@ class Journal:
             self._advance()
         if swept:
             self._sweep()
+        self.freed()
 
     async def read(self, after: int, most_bytes: int) -> list[tuple[int, bytes]]:
         """Pending entries behind sequence `after`, in order: some `most_bytes`, at least one.
@@ -250,6 +252,7 @@ class Journal:
             self.broken = ""
         self._tried.set()
         self._sweep()
+        self.freed()
 
     def committed(self, group: Group) -> None:
         segment = group.segment
@@ -267,6 +270,7 @@ class Journal:
         done = [self._outstanding.popleft() for _ in range(count)]
         self._waiting_bytes -= sum(size for _, size in done)
         _tell([durable for durable, _ in done], None)
+        self.freed()
 
     def broke(self, reason: str, remedy: str) -> None:
         if not self.broken or not self._tried.is_set():
@@ -282,6 +286,7 @@ class Journal:
 
     def removed(self, segment: Segment) -> None:
         self._used -= segment.size
+        self.freed()
 
     # -- inside
 
@@ -380,6 +385,10 @@ class Journal:
                 size += length
                 sequence += 1
         return places
+
+
+def _nobody() -> None:
+    """Nobody waits for room."""
 
 
 def _tell(waiting: Iterable[Durable], error: JournalBroken | None) -> None:
