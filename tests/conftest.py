@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from millstream.home import is_alive
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 
@@ -52,6 +56,37 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def log_settings(broker: Broker) -> LogSettings:
     return LogSettings(bootstrap=broker.bootstrap)
+
+
+class Mortal(Broker):
+    """A broker that lives as long as its module, whichever thread starts it."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home, memory="256m")
+        self._starter = ThreadPoolExecutor(1)  # Linux ends it with the thread that made it
+
+    def start(self) -> None:
+        self._starter.submit(super().start).result()
+
+    def stop(self) -> None:
+        super().stop()
+        self._starter.shutdown(wait=False)
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Mortal(tmp_path_factory.mktemp("mortal-kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_broker(mortal: Broker) -> Iterator[Broker]:
+    """A broker that the test may kill: the next one of its module finds it running."""
+    if not is_alive(mortal.pid):
+        mortal.start()
+    yield mortal
+    if is_alive(mortal.pid):
+        os.kill(mortal.pid, signal.SIGCONT)
 
 
 @pytest.fixture

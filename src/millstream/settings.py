@@ -231,8 +231,9 @@ def describe() -> str:
         "```",
         "",
         "Some variables are not settings: `MILLSTREAM_HOME` is the default of `--home`,",
-        "`MILLSTREAM_CACHE` is where downloaded jars are kept, and senders find their key and its",
-        "collector's authority by `MILLSTREAM_KEY`, `MILLSTREAM_KEY_FILE` and `MILLSTREAM_CA`.",
+        "`MILLSTREAM_CACHE` is where downloaded jars and class archives are kept, and senders find",
+        "their key and its collector's authority by `MILLSTREAM_KEY`, `MILLSTREAM_KEY_FILE` and",
+        "`MILLSTREAM_CA`.",
     ]
     for section, model in _sections().items():
         lines += ["", f"## {section}", "", f"{(model.__doc__ or '').strip()}", ""]

@@ -24,6 +24,7 @@ def test_a_machine_that_can_run_millstream_passes(run: Run) -> None:
     assert [name for name, finding in found.items() if finding["state"] == "missing"] == []
     assert code == 0
     assert found["pyspark"]["found"] == "4.3.0"
+    assert found["class archives"]["state"] == "good"
 
 
 def test_each_line_has_its_sign(run: Run) -> None:
@@ -58,6 +59,8 @@ def test_jars_that_are_not_there_yet_are_no_failure(
     assert code == 0
     assert found["jars: connector"]["state"] == "optional"
     assert "millstream run" in found["jars: connector"]["remedy"]
+    assert found["class archives"]["state"] == "optional"
+    assert "millstream prepare" in found["class archives"]["remedy"]
 
 
 def test_a_damaged_jar_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

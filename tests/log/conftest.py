@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from millstream import App
-from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
 
@@ -35,10 +33,3 @@ def topic(log_settings: LogSettings, app: App) -> str:
 @pytest.fixture
 def make_pipeline() -> Callable[[str], App]:
     return pipeline
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that the test may kill."""
-    with Broker(tmp_path) as running:
-        yield running

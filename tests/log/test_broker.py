@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from millstream import App
 from millstream.errors import HomeInUse, LogError, MachineError
 from millstream.home import Home, is_alive
-from millstream.log.broker import Broker
+from millstream.log.broker import Broker, class_archive
 from millstream.log.connection import await_broker, client_config
 from millstream.log.consumer import read_range
 from millstream.log.settings import LogSettings
@@ -87,6 +87,10 @@ def test_the_broker_listens_on_this_machine_only_and_keeps_its_log(broker: Broke
     assert "Kafka Server started" in (broker.home.logs / "kafka.log").read_text()
 
 
+def test_the_broker_starts_from_the_archive_that_the_setup_has_made(broker: Broker) -> None:
+    assert str(class_archive().find()) in Path(f"/proc/{broker.pid}/maps").read_text()
+
+
 def test_a_taken_port_is_an_error_that_names_port_and_setting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -95,11 +99,11 @@ def test_a_taken_port_is_an_error_that_names_port_and_setting(tmp_path: Path) ->
 
 
 def test_a_second_broker_in_the_same_home_is_refused_with_the_pid_of_the_first(
-    own_broker: Broker, tmp_path: Path
+    broker: Broker,
 ) -> None:
     with pytest.raises(HomeInUse, match=f"process {os.getpid()} runs there already"):
-        Broker(tmp_path).start()
-    await_broker(LogSettings(bootstrap=own_broker.bootstrap), 10)
+        Broker(broker.home.path).start()
+    await_broker(LogSettings(bootstrap=broker.bootstrap), 10)
 
 
 def test_a_broker_that_cannot_start_says_why_and_where_to_look(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,37 +12,13 @@ from typing import Any
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
+from millstream.analyze.driver import class_archive, executor_options, java_options
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.state_memory import share_state_memory
 from millstream.errors import MachineError
 from millstream.log.jars import jars
 from millstream.log.parent import die_with_parent
 
-_LOG4J = """\
-status = error
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n%ex{5}
-# Said at every start, and nothing that a user could act on.
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-logger.utils.name = org.apache.spark.util.Utils
-logger.utils.level = error
-logger.conf.name = org.apache.spark.SparkConf
-logger.conf.level = error
-logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime
-logger.streaming.level = error
-logger.state.name = org.apache.spark.sql.execution.streaming.state
-logger.state.level = error
-logger.kafka.name = org.apache.spark.sql.kafka010
-logger.kafka.level = error
-logger.clients.name = org.apache.kafka.clients
-logger.clients.level = error
-"""
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -85,8 +59,10 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.master": settings.spark_master or f"local[{slots}]",
         "spark.jars": ",".join(files),
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"{_java_options()} -Dlog4j2.configurationFile={_log4j()}",
-        "spark.executor.extraJavaOptions": _java_options(),
+        "spark.driver.extraJavaOptions": java_options(
+            class_archive().options(), settings.second_compiler
+        ),
+        "spark.executor.extraJavaOptions": executor_options(settings.second_compiler),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -157,16 +133,3 @@ def _child_of_ours() -> Iterator[None]:
 
 def _megabytes(size: str) -> str:
     return str(int(size[:-1]) * (1024 if size.endswith("g") else 1))
-
-
-def _java_options() -> str:
-    # The second compiler eats a core for minutes before it pays; on a small machine it never does.
-    return "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def _log4j() -> Path:
-    file = Path(tempfile.gettempdir()) / f"millstream-log4j2-{os.getuid()}.properties"
-    fresh = file.with_suffix(f".{os.getpid()}")
-    fresh.write_text(_LOG4J)
-    fresh.replace(file)
-    return file

@@ -46,6 +46,12 @@ class AnalyzeSettings(BaseModel):
         "back; when all are quiet, time goes on that far behind the clock.",
     )
     driver_memory: str = Field("1g", description="Heap of Spark's driver, as Java writes it.")
+    second_compiler: bool | None = Field(
+        None,
+        description="Whether Java's second compiler works, too: it halves what an event costs, but "
+        "first takes a core for minutes. Left out: where this machine has four cores or more, and "
+        "on a cluster's workers.",
+    )
     state_memory: str = Field(
         "256m",
         pattern=r"^[1-9]\d*[mg]$",

@@ -16,6 +16,7 @@ from millstream.cli import (
     keys,
     late,
     plan,
+    prepare,
     query,
     rebuild,
     rejected,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from click import Context, HelpFormatter
 
 COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
-    ("One machine", (run.run, plan.plan, doctor.doctor)),
+    ("One machine", (run.run, plan.plan, doctor.doctor, prepare.prepare)),
     (
         "A running system",
         (

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from millstream.errors import LogError, MachineError
 from millstream.home import Home
+from millstream.log.class_archive import ClassArchive
 from millstream.log.connection import await_broker
 from millstream.log.jars import jars
 from millstream.log.java import find_java
@@ -63,7 +64,7 @@ class Broker:
     Starting blocks until the broker answers: some 3 s, after a crash 5 s. Its data survives any end
     of it. Start it from a thread that lives as long as the broker shall: Linux ends the child with
     the *thread* that made it. `properties` are Kafka's, and win over ours; its `listeners` are more
-    ones.
+    ones. `sharing` are Java's options to be used in the place of those of the class archive.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Broker:
         memory: str = "512m",
         properties: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
+        sharing: Sequence[str] | None = None,
     ) -> None:
         self._home = Home(Path(home).absolute())
         self._wanted_port = port
         self._memory = memory
         self._properties = dict(properties or {})
         self._report = report
+        self._sharing = sharing
         self._held = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
@@ -116,11 +119,14 @@ class Broker:
         self._held.enter_context(self._home.hold("kafka"))
         try:
             self.port = self._choose_port()
-            classpath = ":".join(str(path) for path in jars("broker", self._report))
+            archive = class_archive(self._report)
             configuration = self._write_configuration()
+            sharing = archive.options()
             if not (self._data / "meta.properties").exists():
-                self._format(classpath, configuration)
-            self._launch(classpath, configuration)
+                self._format(self._java(archive, sharing), configuration)
+            if self._sharing is not None:
+                sharing = [*self._sharing]
+            self._launch(self._java(archive, sharing), configuration)
             self._await_ready()
         except BaseException:
             self.stop()
@@ -192,10 +198,10 @@ class Broker:
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return path
 
-    def _format(self, classpath: str, configuration: Path) -> None:
+    def _format(self, java: list[str], configuration: Path) -> None:
         tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _new_cluster_id()]
         done = subprocess.run(
-            [*self._java(classpath), *tool, "-c", str(configuration)],
+            [*java, *tool, "-c", str(configuration)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -209,20 +215,20 @@ class Broker:
                 remedy="free disk space or make the folder writable, and remove it",
             )
 
-    def _java(self, classpath: str) -> list[str]:
+    def _java(self, archive: ClassArchive, sharing: Sequence[str]) -> list[str]:
         logging = resources.files(__package__).joinpath("log4j2.properties")
         return [
-            *[str(find_java()), f"-Xmx{self._memory}", "-Xss512k", "-XX:+UseSerialGC"],
+            *[str(archive.java), f"-Xmx{self._memory}", "-Xss512k", "-XX:+UseSerialGC"],
             *["-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData"],
             *["-XX:MaxDirectMemorySize=128m", "-XX:MaxMetaspaceSize=128m"],
             *[f"-Dlog4j2.configurationFile={logging}", f"-Dmillstream.logs={self._home.logs}"],
-            *["-cp", classpath],
+            *[*sharing, "-cp", ":".join(map(str, archive.jars))],
         ]
 
-    def _launch(self, classpath: str, configuration: Path) -> None:
+    def _launch(self, java: list[str], configuration: Path) -> None:
         with open(self._console, "wb") as console:
             self._process = subprocess.Popen(
-                [*self._java(classpath), "kafka.Kafka", str(configuration)],
+                [*java, "kafka.Kafka", str(configuration)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -259,6 +265,11 @@ class Broker:
                 if errors or (path == self._console and lines):
                     return f": {(errors or lines)[-1][:200]}"
         return ""
+
+
+def class_archive(report: Callable[[str], None] | None = None) -> ClassArchive:
+    """The archive for the broker's JVM; the jars are fetched where they are missing."""
+    return ClassArchive("kafka", find_java(), jars("broker", report))
 
 
 def _new_cluster_id() -> str:

@@ -3,8 +3,7 @@
 `jars.lock` names every jar with its SHA-256. What is missing is fetched by the Ivy that comes with
 pyspark, so that no Maven is needed, into a cache that all of a user's projects share.
 
-    python -m millstream.log.jars fetch    fill the cache
-    python -m millstream.log.jars lock     make jars.lock anew from ROOTS
+    python -m millstream.log.jars lock    make jars.lock anew from ROOTS
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from millstream.errors import JarError, MillstreamError
 from millstream.log import ivy
@@ -170,20 +169,17 @@ def make_lock(report: Report) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`fetch` or `lock`, from the command line."""
+    """`lock`, from the command line."""
 
     def report(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     try:
         match arguments:
-            case ["fetch"]:
-                for group in get_args(Group):
-                    jars(group, report)
             case ["lock"]:
                 Path(__file__).with_name("jars.lock").write_text(make_lock(report))
             case _:
-                report("usage: python -m millstream.log.jars fetch|lock")
+                report("usage: python -m millstream.log.jars lock")
                 return 2
     except MillstreamError as error:
         report(f"error: {error}")

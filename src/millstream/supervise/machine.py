@@ -44,6 +44,7 @@ def checks(settings: Settings, home: Path) -> Iterator[Check]:
     yield _java()
     yield _jars("broker")
     yield _jars("connector")
+    yield _archives()
     yield _memory()
     yield _disk(home)
     if not settings.log.bootstrap:
@@ -103,6 +104,24 @@ def _jars(group: Literal["broker", "connector"]) -> Check:
         found = f"{len(absent)} of {len(wanted)} not yet in {folder}"
         return Check(name, "optional", found, "the first `millstream run` fetches them")
     return Check(name, "good", f"{len(wanted)} in {folder}, checksums right")
+
+
+def _archives() -> Check:
+    from millstream.analyze import driver
+    from millstream.log.class_archive import ClassArchive
+    from millstream.log.jars import cache_folder, locked
+    from millstream.log.java import find_java
+
+    files = [cache_folder() / jar.file_name for jar in locked("broker")]
+    try:
+        kafka = ClassArchive("kafka", find_java(), files).find()
+        good = bool(kafka and driver.class_archive().find())
+    except (MillstreamError, OSError):
+        good = False
+    if good:
+        return Check("class archives", "good", "of Kafka and Spark, checksums right")
+    found = "none for this Java and these jars: Kafka and Spark take longer to start"
+    return Check("class archives", "optional", found, "`millstream prepare` makes them")
 
 
 def _sha256(path: Path) -> str:
