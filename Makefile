@@ -59,6 +59,7 @@ soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and
 
 ROUNDS ?= 5
 soak-time: setup-test ## draw events, kills, rebuilds and changes ROUNDS times (5), and compare with what is true
+	SHED_KILL=1 $(BIN)/pytest tests/end_to_end/test_shedding.py -q
 	for seed in $$(shuf -i 1-1000000 -n $(ROUNDS)); do \
 		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; \
 		TRUTH_SEED=$$seed TRUTH_ACTIONS=8 $(BIN)/pytest tests/analyze/test_truth.py -q || exit 1; \

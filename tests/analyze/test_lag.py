@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from tests.analyze.keeping_time import declare, plans
 from tests.conftest import Eventually
 
-from millstream.analyze.lag import Course, Lags
+from millstream.analyze.lag import Arrivals, Course, Lags
 from millstream.audit import Report, ViewCounts
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
@@ -27,6 +27,19 @@ def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
     assert course.add(30.0, 400) == ("shrinking", 20.0)
     assert course.add(35.0, 0) == ("shrinking", 0.0)
     assert course.add(70.0, 0) == ("steady", None)
+
+
+def test_how_old_what_waits_is_goes_by_when_it_came_not_by_when_the_view_last_got_on() -> None:
+    arrivals = Arrivals(("orders",))
+    assert arrivals.current_until(10_000, end=100, read=100, read_at=9000) == 10_000
+    assert arrivals.current_until(12_000, end=500, read=100, read_at=9000) == 10_000
+    assert arrivals.current_until(14_000, end=900, read=300, read_at=14_000) == 10_000
+    assert arrivals.current_until(16_000, end=1300, read=500, read_at=16_000) == 12_000
+    assert arrivals.current_until(18_000, end=1300, read=1300, read_at=18_000) == 18_000
+    # More had come than was read before anybody looked.
+    arrivals = Arrivals(("orders",))
+    assert arrivals.current_until(10_000, end=900, read=100, read_at=4000) == 4000
+    assert arrivals.current_until(20_000, end=950, read=200, read_at=20_000) == 10_000
 
 
 def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(

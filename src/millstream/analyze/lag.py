@@ -25,6 +25,7 @@ _EVERY = 2.0
 _SECONDS = 5.0
 _SPAN = 30.0  # seconds that a trend is taken from
 _STEADY = 0.1  # a change by less than this share of it is none
+_REMEMBERED = 1800  # measurements: an hour
 
 
 class Lag(NamedTuple):
@@ -60,6 +61,25 @@ class Course:
         return "shrinking", round(behind * (now - since) / -change, 1)
 
 
+class Arrivals:
+    """When the ends of one view's inputs were where."""
+
+    def __init__(self, reads: tuple[str, ...]) -> None:
+        self.reads = reads
+        self._seen: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+
+    def current_until(self, now: int, end: int, read: int, read_at: int) -> int:
+        """Before when all that came is read; in milliseconds since the epoch.
+
+        That it was read at `read_at` does not tell how old it was then.
+        """
+        self._seen.append((now, end))
+        while len(self._seen) > 1 and self._seen[1][1] <= read:
+            self._seen.popleft()
+        at, was = self._seen[0]
+        return at if was <= read else min(at, read_at)
+
+
 class Lags(threading.Thread):
     """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
 
@@ -75,6 +95,7 @@ class Lags(threading.Thread):
         self._streams = f"{app}.stream."
         self._plans = {plan.name: plan for plan in plans}
         self._courses = {name: Course() for name in self._plans}
+        self._arrivals = {name: Arrivals(plan.reads) for name, plan in self._plans.items()}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}
         self._lags: dict[str, Lag] = {}
@@ -143,9 +164,12 @@ class Lags(threading.Thread):
                     behind += max(0, end - at)
                     overdue += max(0, due.get(str(partition), 0) - at)
                     read += min(at, end)
-            newest = max(served.newest_received_at, counts.read_at)
-            seconds = time.time() - newest / 1000 if behind and newest else 0.0
-            now = time.monotonic()
+            if plan.reads != self._arrivals[name].reads:
+                self._arrivals[name] = Arrivals(plan.reads)
+            wall, now = time.time_ns() // 1_000_000, time.monotonic()
+            until = self._arrivals[name].current_until(wall, read + behind, read, counts.read_at)
+            newest = max(served.newest_received_at, until)
+            seconds = (wall - newest) / 1000 if behind and newest else 0.0
             trend, catch_up = self._courses[name].add(now, behind)
             self._lags[name] = Lag(
                 *(behind, round(max(0.0, seconds), 1), trend, catch_up),

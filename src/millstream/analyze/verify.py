@@ -6,6 +6,9 @@ have too. The view's topic is read on meanwhile: each of its rows says how many 
 (or which), so that the row to compare with is the one with just those events in. A group that
 jumps over that row is looked at again in another round.
 
+What the live query goes on without, being broken or shed, is noted beside its checkpoint. How much
+of its input it sheds is decided on the way, so the notes are read once it has come to those ends.
+
 Where the query's rows are shown otherwise, or entered into a ledger, the same is done with what was
 made of them; `panes.told` and `panes.entered` say what must hold.
 """
@@ -15,14 +18,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
+from millstream.analyze.checkpoint import folder_of
 from millstream.analyze.follower import PAUSE, Follower
 from millstream.analyze.history import Past, take_past
+from millstream.analyze.notes import as_noted, read_notes
 from millstream.analyze.panes.entered import Entered
 from millstream.analyze.panes.tasks import books_of
 from millstream.analyze.panes.told import Told
 from millstream.analyze.planner import Query
+from millstream.analyze.progress import read_so_far
 from millstream.analyze.recompute import Mark, Marks, Row, Wanted, recompute
 from millstream.analyze.sameness import sameness
 from millstream.analyze.verdict import Difference, Verdict
@@ -40,14 +48,16 @@ def verify(
     query: Query,
     log: LogSettings,
     *,
+    checkpoints: Path | None = None,
     tolerance: float = SKETCHES,
     patience: float = 30.0,
     report: Callable[[str], None] = lambda words: None,
 ) -> Verdict:
     """Recompute a view up to now and compare every row; blocks.
 
-    `patience` is how many seconds the live view may take without any news to come to where the
-    log's end was. `report` is told in words what is being done.
+    `checkpoints` are those of the process that runs the query, if it may go on without some of its
+    input. `patience` is how many seconds the live view may take without any news to come to where
+    the log's end was. `report` is told in words what is being done.
     """
     looked_up = [name for name, how in query.view.reads.items() if how == "reference"]
     if looked_up:
@@ -56,20 +66,26 @@ def verify(
             "event came, which the log does not tell",
             remedy=f"verify {looked_up[0]}",
         )
-    verdict = _Round(query, log, tolerance, report).run(patience)
+    verdict = _Round(query, log, checkpoints, tolerance, report).run(patience)
     while verdict.moved and verdict.rounds < _ROUNDS:
         report(f"{verdict.moved:,} rows moved on; once more")
         rounds = verdict.rounds + 1
-        verdict = _Round(query, log, tolerance, report).run(patience)
+        verdict = _Round(query, log, checkpoints, tolerance, report).run(patience)
         verdict.rounds = rounds
     return verdict
 
 
 class _Round:
     def __init__(
-        self, query: Query, log: LogSettings, tolerance: float, report: Callable[[str], None]
+        self,
+        query: Query,
+        log: LogSettings,
+        checkpoints: Path | None,
+        tolerance: float,
+        report: Callable[[str], None],
     ) -> None:
         self._query, self._log, self._report = query, log, report
+        self._checkpoints = checkpoints
         self._marks = Marks(query)
         self._same = sameness(query.rows, query.plan.columns, tolerance)
 
@@ -84,13 +100,25 @@ class _Round:
                     each.snapshot(patience)
             before = written.snapshot(patience)
             past = take_past(self._log, self._query.plan.reads)
+            query = self._as_noted(past, patience)
             self._report(f"recomputing over {past.records:,} records")
-            wanted = recompute(self._query, self._log, past)
+            wanted = recompute(query, self._log, past)
             self._report(f"comparing {len(wanted):,} rows")
             written.await_rows(wanted, patience)
             verdict = self._judge(past, before, wanted, written)
             self._judge_panes(verdict, wanted, told, entered, patience)
             return verdict
+
+    def _as_noted(self, past: Past, patience: float) -> Query:
+        """The query over what the live one took of the past."""
+        plan = self._query.plan
+        if self._checkpoints is None:
+            return self._query
+        checkpoint = folder_of(self._checkpoints, plan.topic, plan.name) / plan.generation
+        if plan.sheds_after_ms is not None:
+            self._report(f"waiting for {plan.name} to read {past.records:,} records")
+            _await_read(checkpoint, past, patience)
+        return replace(self._query, whole=as_noted(self._query.whole, read_notes(checkpoint)))
 
     def _told(self, stack: contextlib.ExitStack) -> Told | None:
         plan, trigger = self._query.plan, self._query.view.trigger
@@ -171,6 +199,8 @@ class _Round:
         elif (live := written.rows.get(key)) is None:
             if key in written.ended or self._is_over(newest) or self._is_trimmed():
                 verdict.expired += 1
+            elif self._is_awaited(newest):
+                verdict.awaited += 1
             else:
                 verdict.differences.append(Difference("missing", key, None, newest))
         elif self._marks.is_beyond(self._marks.mark(live), rows):
@@ -189,14 +219,45 @@ class _Round:
     def _is_trimmed(self) -> bool:
         return self._query.plan.key is None and any(self._written.held_from.values())
 
+    def _is_awaited(self, row: Row) -> bool:
+        """Whether the row comes only when it is final, and no later window's has come so far."""
+        if self._query.plan.output_mode != "append" or (end := self._end(row)) is None:
+            return False
+        return all(end > (self._end(each) or 0) for each in self._written.last.values())
+
     def _is_over(self, row: Row) -> bool:
         """Whether `keep` has ended the row."""
         keep = self._query.plan.keep_ms
         if keep is None:
             return False
+        if (end := self._end(row)) is None:
+            moment = row.get("_received_at")
+            end = _milliseconds(moment) if isinstance(moment, str) else None
+        return end is not None and end + keep <= time.time() * 1000
+
+    def _end(self, row: Row) -> float | None:
+        """When the row's window is over, in milliseconds since the epoch."""
         window = row.get(self._query.plan.window or "")
-        moment = window.get("end") if isinstance(window, dict) else row.get("_received_at")
-        return isinstance(moment, str) and _milliseconds(moment) + keep <= time.time() * 1000
+        end = window.get("end") if isinstance(window, dict) else None
+        return _milliseconds(end) if isinstance(end, str) else None
+
+
+def _await_read(checkpoint: Path, past: Past, patience: float) -> None:
+    """Return when the query has read all of the past, or does not get on."""
+    read, news = read_so_far(checkpoint).offsets, time.monotonic()
+    while not _has(read, past) and time.monotonic() - news < patience:
+        time.sleep(PAUSE)
+        if (further := read_so_far(checkpoint).offsets) != read:
+            read, news = further, time.monotonic()
+
+
+def _has(read: Mapping[str, Mapping[str, int]], past: Past) -> bool:
+    return all(
+        read.get(topic, {}).get(str(partition), 0) >= end
+        for topic, span in past.spans.items()
+        for partition, (start, end) in span.items()
+        if start < end
+    )
 
 
 class _Written(Follower):

@@ -69,8 +69,6 @@ def verify(
     millstream verify by_city
     millstream verify by_city pipeline.py --json | jq .differences
     """
-    from dataclasses import replace
-
     from millstream.cli.past import open_past, working
 
     app, settings = open_past(pipeline, home, assignments)
@@ -82,7 +80,6 @@ def verify(
             topic_of,
         )
         from millstream.analyze.history import small_session
-        from millstream.analyze.notes import as_noted, notes_of
         from millstream.analyze.planner import Planner
         from millstream.analyze.verify import verify as compare
 
@@ -93,10 +90,12 @@ def verify(
             report("building the query")
             query = Planner(spark, app, settings, topics=topics).query(view)
             check_generation(running, query.plan.generation)
-            noted = notes_of(open_home(home).checkpoints, query.plan)
-            query = replace(query, whole=as_noted(query.whole, noted))
             verdict = compare(
-                query, settings.log, tolerance=tolerance, patience=wait, report=report
+                *(query, settings.log),
+                checkpoints=open_home(home).checkpoints,
+                tolerance=tolerance,
+                patience=wait,
+                report=report,
             )
     if as_json:
         from millstream.analyze.verdict import content
@@ -168,6 +167,7 @@ def notes(verdict: Verdict) -> list[str]:
     """What was left out, and what was let pass."""
     found = {
         "{:,} expired, as keep says": verdict.expired,
+        "{:,} not due yet: they come when they are final": verdict.awaited,
         "{:,} with events that the log no longer has: not compared": verdict.older,
         "{:,} still moving: not compared": verdict.moving,
     }

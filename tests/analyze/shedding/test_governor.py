@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 import pytest
@@ -9,47 +10,88 @@ import pytest
 from millstream.analyze.lag import Lag
 from millstream.analyze.shedding.governor import Governor
 
-ALLOWED = 30.0
-STEP = 2.0  # seconds from one measurement to the next
+STEP = 0.25  # seconds
+MEASURED = 2.0  # seconds from one measurement to the next
 RESTART = 8.0  # seconds that a query stands still when its share is changed
+OVERHEAD = 0.5  # seconds that a batch takes besides its events
+AT_ONCE = 20_000
 
 
 class Queue:
-    """A view that manages `pace` events a second, of which `arrival(time)` come."""
+    """A view that manages `pace` events a second, of which `arrival(time)` come.
 
-    def __init__(self, pace: float, arrival: Callable[[float], float], behind: int = 0) -> None:
-        self._pace, self._arrival = pace, arrival
-        self._governor = Governor(ALLOWED)
-        self._read, self._end, self._share, self._since = 0.0, float(behind), 1000, 0
-        self._ends = [(-1000.0, float(behind))]  # how much had come by when
+    If it works `in_batches`, it has got on only when one has ended; one that was under way when its
+    share is changed is done again, as it was.
+    """
+
+    def __init__(
+        self,
+        pace: float,
+        arrival: Callable[[float], float],
+        *,
+        allowed: float = 30.0,
+        behind: int = 0,
+        in_batches: bool = False,
+        restart: float = RESTART,
+        fails: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self._pace, self._arrival, self._allowed = pace, arrival, allowed
+        self._governor = Governor(allowed)
+        self._read, self._end, self._share, self._since = 0.0, float(behind), 1000, 0.0
+        self._times, self._ends = [-1000.0], [float(behind)]  # how much had come by when
+        self._in_batches, self._restart, self._fails = in_batches, restart, fails
+        self._batch: tuple[float, float, float] | None = None  # up to where, how long, when it ends
         self._stands_until = 0.0
+        self._measured = -MEASURED
         self.turns: list[tuple[float, int]] = []
+        self.overdue_since: float | None = None
         self.most_overdue = 0.0
 
     def run(self, start: float, stop: float) -> int:
         """The share that it takes in the end."""
-        now = start
-        while now < stop:
-            self._step(now)
-            now += STEP
+        for step in range(round((stop - start) / STEP)):
+            self._step(start + step * STEP)
         return self._share
 
     def _step(self, now: float) -> None:
         self._end += self._arrival(now) * STEP
-        self._ends.append((now, self._end))
-        if now < self._stands_until:  # nobody is asked about a query that does not run
+        self._times.append(now)
+        self._ends.append(self._end)
+        if now < self._stands_until or self._fails[0] <= now < self._fails[1]:
+            self._governor.stand(now)
             return
-        self._read = min(self._end, self._read + self._pace * 1000 / self._share * STEP)
-        due = max(end for at, end in self._ends if at <= now - ALLOWED or at < 0)
+        if self._in_batches:
+            self._work_in_batches(now)
+        else:
+            self._read = min(self._end, self._read + self._pace * 1000 / self._share * STEP)
+        if now - self._measured >= MEASURED:
+            self._measured = now
+            self._measure(now)
+
+    def _work_in_batches(self, now: float) -> None:
+        if self._batch is None and self._end - self._read >= 1:
+            stop = min(self._end, self._read + AT_ONCE)
+            length = OVERHEAD + (stop - self._read) * self._share / 1000 / self._pace
+            self._batch = stop, length, now + length
+        elif self._batch is not None and now >= self._batch[2]:
+            self._read, self._batch = self._batch[0], None
+
+    def _measure(self, now: float) -> None:
+        due = self._ends[bisect_right(self._times, now - self._allowed) - 1]
         overdue = max(0.0, due - self._read)
         self.most_overdue = max(self.most_overdue, overdue)
+        if overdue and self.overdue_since is None:
+            self.overdue_since = now
         behind = int(self._end - self._read)
         lag = Lag(behind, 0.0, "", None, int(self._read), int(self._end), int(overdue), now)
-        wanted = self._governor.judge(lag, self._share, self._since)
+        wanted = self._governor.judge(lag, self._share, int(self._since))
         if wanted is not None:
             self.turns.append((now, wanted))
-            self._share, self._since = wanted, int(self._read) if wanted < 1000 else 0
-            self._stands_until = now + RESTART
+            self._share, self._since = wanted, self._read
+            self._stands_until = now + self._restart
+            if self._batch is not None:
+                stop, length, _ = self._batch
+                self._since, self._batch = stop, (stop, length, self._stands_until + length)
 
 
 def steady(rate: float) -> Callable[[float], float]:
@@ -95,3 +137,62 @@ def test_a_replay_is_given_its_time_unless_it_falls_further_behind() -> None:
     assert replay.turns == []
     hopeless = Queue(pace=1000, arrival=steady(2000), behind=500_000)
     assert hopeless.run(0, 60) < 1000
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("allowed", [5.0, 10.0, 30.0])
+def test_the_less_a_view_may_be_behind_the_sooner_it_sheds(
+    allowed: float, in_batches: bool
+) -> None:
+    queue = Queue(1000, steady(2500), allowed=allowed, in_batches=in_batches)
+    assert queue.run(0, 150) < 1000
+    assert queue.overdue_since is not None
+    # One that is amid a batch, which it would have to do again, is let end it.
+    patience = max(6.0, allowed) * (2.5 if in_batches else 1) + 2 * MEASURED
+    assert queue.turns[0][0] - queue.overdue_since <= patience
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("restart", [3.0, 8.0, 20.0])
+def test_that_a_restart_takes_longer_than_it_may_be_behind_is_no_lack_of_pace(
+    restart: float, in_batches: bool
+) -> None:
+    queue = Queue(1000, steady(3000), allowed=5.0, restart=restart, in_batches=in_batches)
+    share = queue.run(0, 900)
+    assert 0.3 * 1000 / 3000 <= share / 1000 <= 1000 / 3000
+    assert len(queue.turns) <= 4
+    turns = len(queue.turns)
+    queue.run(900, 1800)
+    assert len(queue.turns) == turns
+
+
+def test_nor_is_that_its_query_has_failed_and_is_started_again() -> None:
+    queue = Queue(1000, steady(700), allowed=5.0, fails=(100.0, 120.0))
+    assert queue.run(0, 600) == 1000
+    assert queue.turns == []
+    assert queue.overdue_since == 120
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("allowed", [5.0, 30.0])
+@pytest.mark.parametrize("length", [100, 1000])
+def test_when_a_rush_ends_it_takes_all_soon_and_at_once_however_much_came(
+    length: int, allowed: float, in_batches: bool
+) -> None:
+    queue = Queue(
+        *(1000, lambda now: 3000 if 100 <= now < 100 + length else 0),
+        allowed=allowed,
+        in_batches=in_batches,
+    )
+    assert queue.run(0, 100 + length) < 1000
+    during = len(queue.turns)
+    assert queue.run(100 + length, 1000 + length) == 1000
+    assert len(queue.turns) == during + 1
+    assert queue.turns[-1][0] - (100 + length) <= 2 * max(allowed, RESTART) + 15
+
+
+def test_a_view_in_slow_batches_is_judged_by_whole_ones() -> None:
+    queue = Queue(100, steady(130), allowed=5.0, in_batches=True)
+    share = queue.run(0, 600)
+    assert 0.3 * 100 / 130 <= share / 1000 <= 100 / 130
+    assert len(queue.turns) <= 6

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
+from pyspark.sql import DataFrame
 
 from millstream.analyze import planner
+from millstream.analyze.catalyst import Catalyst, leaves
+from millstream.analyze.checkpoint import folder_of
 from millstream.analyze.lag import Lags
-from millstream.analyze.notes import as_noted, notes_of
+from millstream.analyze.notes import read_notes, write_notes
 from millstream.analyze.shedding.governor import Shedding
-from millstream.analyze.shedding.ranges import is_kept
+from millstream.analyze.shedding.ranges import Range, is_kept, sample
+from millstream.analyze.verdict import Verdict
 from millstream.analyze.verify import verify
 from millstream.log.topics import stream_topic
 
@@ -89,6 +95,7 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
     live.until(lambda: all(adds_up(live, view, 1200) for view in ("by_hour", "by_city")))
     live.stop()
     live.start(app)
+    assert {each.share for each in live.queries.counts().values()} == {0.25}
     live.send("orders", *orders(1200, 300, hour=1))
     live.until(lambda: all(adds_up(live, view, 1500) for view in ("by_hour", "by_city")))
     turn(live, 1000)
@@ -109,14 +116,58 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
             assert sampled["n"] == kept[city] * 4
             assert 0 < abs(sampled["n"] - 400) + 1 < sampled["_error"]["n"] * 2
         query = next(each for each in live.planned if each.view.name == view)
-        noted = notes_of(live._home / "checkpoints", query.plan)
-        verdict = verify(
-            replace(query, whole=as_noted(query.whole, noted)), live.settings.log, patience=60
-        )
+        checkpoints = live._home / "checkpoints"
+        verdict = verify(query, live.settings.log, checkpoints=checkpoints, patience=60)
         assert (verdict.same, verdict.differences, verdict.moving) == (9, [], 0)
     row = newest(live, "by_hour")[1, "Bern"]
     assert row["total"] == pytest.approx(row["n"] * row["mean"])
     assert row["mean"] == pytest.approx(13, abs=2 * row["_error"]["mean"])
+
+
+def test_a_sample_is_taken_of_batches_that_are_as_large_as_the_whole_would_be(planned: Any) -> None:
+    query = planned(STREAM + VIEWS)["by_hour"]
+    (topic,) = query.plan.reads
+    spans = [Range(topic, 0, 100, 200, 10, 0), Range(topic, 0, 200, None, 250, 0)]
+    assert at_once(sample(query.rows, spans)) == 4 * at_once(query.rows)
+    assert at_once(sample(query.rows, spans[:1])) == at_once(query.rows)
+
+
+def at_once(frame: DataFrame) -> int:
+    (leaf,) = leaves(Catalyst.of(frame).analysed(frame))
+    return int(leaf.extraOptions().get("maxOffsetsPerTrigger"))
+
+
+@pytest.mark.timeout(400)
+def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_end(
+    live: Any, pipeline: Any
+) -> None:
+    app = pipeline(STREAM + VIEWS)
+    live.start(app)
+    live.send("orders", *orders(0, 300, hour=0))
+    live.until(lambda: all(adds_up(live, view, 300) for view in ("by_hour", "by_city")))
+    live.stop()
+    live.send("orders", *orders(300, 600, hour=1))
+    query = next(each for each in live.planned if each.view.name == "by_hour")
+    checkpoints, (topic,) = live._home / "checkpoints", query.plan.reads
+    waits = threading.Event()
+
+    def compare() -> Verdict:
+        return verify(
+            *(query, live.settings.log),
+            checkpoints=checkpoints,
+            patience=120,
+            report=lambda words: waits.set() if words.startswith("waiting") else None,
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        verdict = pool.submit(compare)
+        assert waits.wait(60)
+        folder = folder_of(checkpoints, query.plan.topic, "by_hour") / query.plan.generation
+        shed = (Range(topic, 0, 500, None, 250, 0),)
+        write_notes(folder, msgspec.structs.replace(read_notes(folder), shed=shed))
+        live.start(app)
+        live.until(verdict.done)
+    assert (verdict.result().differences, verdict.result().same) == ([], 6)
 
 
 @pytest.mark.timeout(400)

@@ -1,10 +1,13 @@
 """What share of its input a view takes: less while it can't keep up, all of it when it can again.
 
-A view sheds when events wait for it longer than it allows, and it is not about to catch up by
-itself. The share is such that it would be back within that time, by how much it was seen to manage
-and how much comes; a part of that is left as a margin. When it has been back for as long, it takes
-as much as it manages, and all of it once that is as much as comes. A view that only just starts, or
-replays the log, is given the time that takes: it sheds only if it falls further behind.
+A view sheds when events have waited for it longer than it allows for about as long again, and it is
+not about to catch up by itself. The share is such that it would be back within that time, by how
+much it was seen to manage and how much comes; a part of that is left as a margin. When it has been
+back for as long, it takes as much as it manages, and all of it once that is as much as comes.
+
+A view that only just starts, or replays the log, is given the time that takes: it sheds only if it
+falls further behind. So is one whose query was started anew, because it had failed or was to take
+another share: how long it stood still is seen, and that much came meanwhile is no lack of pace.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from millstream.analyze.lag import Lag
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.shedding.ranges import WHOLE
 
-_LOOK = 6.0  # seconds, at least, that rates are taken from
+_LOOK = 6.0  # seconds, at least, that a rate is taken from
 _SPAN = 30.0  # and at most, if the view has got on in them
 _MARGIN = 0.8
 _LEAST = 10  # thousandths: a row of fewer events says little
@@ -30,11 +33,19 @@ class Governor:
 
     def __init__(self, allowed: float) -> None:
         self._allowed = allowed
-        self._seen: deque[Lag] = deque()
+        self._seen: deque[Lag] = deque()  # the last ones
+        # When it was seen to have got on, as long as it is overdue, and once before that: from one
+        # to another it was busy. In micro-batches that is when a batch has ended.
+        self._steps: deque[Lag] = deque()
         self._pace: float | None = None  # events a second that it manages
-        self._within: float | None = None  # since when nothing waits for too long
+        self._overdue: float | None = None  # since when events wait for too long
+        self._within: float | None = None  # since when none does
         self._was_within = False
-        self._turned = 0.0
+        self._turned: float | None = None  # when its share was last changed, or it was first seen
+        self._stood: float | None = None  # since when it stands still, to be started anew
+        self._restart = 0.0  # seconds that it last stood still
+        self._is_back = True  # since then, there was a moment when nothing waited for too long
+        self._most = 0  # what it could have been turned to at the last look
 
     def judge(self, lag: Lag, share: int, since: int) -> int | None:
         """The share to turn to, in thousandths; None: none.
@@ -42,50 +53,107 @@ class Governor:
         `since` are the offsets, added up, from which on it takes the share that it takes.
         """
         if lag.read < since:  # it is still at what came before that
-            self._seen.clear()
+            self._forget()
             return None
-        if self._seen and self._seen[-1].at == lag.at:
+        if lag.at == (self._seen[-1].at if self._seen else self._stood):
             return None
-        self._remember(lag)
+        has_got_on = self._remember(lag)
         first, seconds = self._seen[0], lag.at - self._seen[0].at
         if seconds < _LOOK:
             return None
-        speed, arrival = (lag.read - first.read) / seconds, (lag.end - first.end) / seconds
-        if first.overdue and lag.overdue and speed:
-            self._pace = speed * share / WHOLE
-        wanted = self._less(lag, share, speed, arrival) or self._more(lag, share, arrival)
+        arrival = (lag.end - first.end) / seconds
+        # What a query does at the moment it does again after a turn: so turn when that is least.
+        wanted = self._less(lag, share, arrival) if has_got_on else None
+        if wanted is None:
+            wanted = self._more(lag, share, arrival)
         if wanted is not None:
-            self._seen.clear()
-            self._within, self._turned = None, lag.at
+            self._turned = lag.at
+            self.stand(lag.at)
         return wanted
 
-    def _remember(self, lag: Lag) -> None:
-        self._seen.append(lag)
-        while len(self._seen) > 2 and lag.at - self._seen[1].at >= _SPAN:
-            if self._seen[1].read == lag.read:
-                break  # its batches take longer than that
-            self._seen.popleft()
-        if lag.overdue:
-            self._within = None
-        elif self._within is None:
-            self._within, self._was_within = lag.at, True
+    def stand(self, now: float) -> None:
+        """Its query does not run."""
+        if self._stood is None:
+            self._stood, self._is_back = now, False
+            self._forget()
 
-    def _less(self, lag: Lag, share: int, speed: float, arrival: float) -> int | None:
-        gain = speed - arrival
-        patience = self._allowed if self._was_within else float("inf")
-        if not lag.overdue or self._pace is None or (gain > 0 and lag.behind / gain <= patience):
+    def _forget(self) -> None:
+        self._seen.clear()
+        self._steps.clear()
+        self._overdue = self._within = None
+        self._most = 0
+
+    @property
+    def _term(self) -> float:
+        """How many seconds something must be so: as long as is allowed, or as a restart takes."""
+        return max(_LOOK, self._allowed, min(_SPAN, self._restart))
+
+    def _remember(self, lag: Lag) -> bool:
+        """Whether the view has got on."""
+        if self._turned is None:
+            self._turned = lag.at
+        if self._stood is not None:
+            self._restart, self._stood = lag.at - self._stood, None
+        has_got_on = bool(self._seen) and lag.read > self._seen[-1].read
+        self._seen.append(lag)
+        while len(self._seen) > 2 and lag.at - self._seen[1].at >= min(_SPAN, self._term):
+            self._seen.popleft()
+        self._note_step(lag, has_got_on)
+        if lag.overdue:
+            self._overdue, self._within = lag.at if self._overdue is None else self._overdue, None
+        else:
+            self._overdue, self._within = None, lag.at if self._within is None else self._within
+            self._was_within = self._is_back = True
+        return has_got_on
+
+    def _note_step(self, lag: Lag, has_got_on: bool) -> None:
+        # Where nothing is left, it waits, and nobody knows for how long it was busy.
+        if not lag.overdue and (has_got_on or not lag.behind):
+            self._steps.clear()
+        if has_got_on and lag.behind:
+            self._steps.append(lag)
+        while len(self._steps) > 2 and lag.at - self._steps[1].at >= _SPAN:
+            self._steps.popleft()
+
+    def _less(self, lag: Lag, share: int, arrival: float) -> int | None:
+        if self._overdue is None:
             return None
-        wanted = self._pace * _MARGIN / (arrival + lag.behind / self._allowed)
+        first, seconds = self._steps[0], lag.at - self._steps[0].at
+        if seconds < _LOOK:
+            return None
+        speed = (lag.read - first.read) / seconds
+        self._pace, gain = speed * share / WHOLE, speed - arrival
+        if lag.at - self._overdue < min(_SPAN, self._term):
+            return None
+        if gain > 0 and lag.behind / gain <= self._patience:
+            return None
+        # By when it could be back, and what there is to be done until then.
+        within = self._allowed + self._restart
+        wanted = self._pace * _MARGIN / (arrival + (lag.behind + arrival * self._restart) / within)
         least = max(_LEAST, min(WHOLE, int(wanted * WHOLE)))
         return least if least < share * _WORTHWHILE[0] else None
 
+    @property
+    def _patience(self) -> float:
+        """Seconds that it may take to be back."""
+        if not self._was_within:
+            return float("inf")
+        if self._is_back:
+            return self._allowed
+        # With no more to spare than the margin, what came in a restart takes so long to work off.
+        return self._allowed + self._restart / (1 - _MARGIN)
+
     def _more(self, lag: Lag, share: int, arrival: float) -> int | None:
-        if share == WHOLE or self._within is None or lag.at - self._within < self._allowed:
+        if share == WHOLE or self._within is None or lag.at - self._within < self._term:
             return None
+        assert self._turned is not None
         if self._pace is None or not arrival or lag.at - self._turned > _PROBE:
             return WHOLE
         most = min(WHOLE, int(self._pace * _MARGIN / arrival * WHOLE))
-        return most if most == WHOLE or most > share * _WORTHWHILE[1] else None
+        still_grows, self._most = most > self._most, most  # as when a rush has ended: wait for it
+        if most == WHOLE or (most > share * _WORTHWHILE[1] and not still_grows):
+            return most
+        return None
 
 
 class Turnable(Protocol):
@@ -114,8 +182,12 @@ class Shedding:
             if plan.sheds_after_ms is None:
                 continue
             taken, lag = self._queries.share_of(plan.name), self._lags.of(plan.name)
-            if taken is None or lag is None:
+            governor = self._governors.get(plan.topic)
+            if lag is None or (taken is None and governor is None):
                 continue
-            governor = self._governors.setdefault(plan.topic, Governor(plan.sheds_after_ms / 1000))
-            if (wanted := governor.judge(lag, *taken)) is not None:
+            if governor is None:
+                governor = self._governors[plan.topic] = Governor(plan.sheds_after_ms / 1000)
+            if taken is None:
+                governor.stand(lag.at)
+            elif (wanted := governor.judge(lag, *taken)) is not None:
                 self._queries.turn(plan.name, wanted)

@@ -23,11 +23,13 @@ from millstream.analyze.catalyst import (
     items,
     leaves,
     name_of,
+    replace_leaves,
 )
 from millstream.analyze.reader import SHARE
 
 WHOLE = 1000  # shares are counted in thousandths
 _SPARK_SEED = 42  # that its xxhash64 begins with
+_AT_ONCE = "maxOffsetsPerTrigger"
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -121,6 +123,15 @@ def share_of(ranges: Iterable[Range]) -> int:
     return min((each.share for each in ranges if each.stop is None), default=WHOLE)
 
 
+def since(ranges: Iterable[Range]) -> int:
+    """From which offsets on, added up, that share is taken, be it a sample or the whole again."""
+    turned: dict[tuple[str, int], int] = {}
+    for each in ranges:
+        at = each.start if each.stop is None else each.stop
+        turned[each.topic, each.partition] = max(at, turned.get((each.topic, each.partition), 0))
+    return sum(turned.values())
+
+
 def sample(frame: DataFrame, ranges: Iterable[Range]) -> DataFrame:
     """The same query over the events that count, each of which knows the share that it is of.
 
@@ -141,7 +152,8 @@ def sample(frame: DataFrame, ranges: Iterable[Range]) -> DataFrame:
         if topic not in by_topic:
             return plan
         thousandths = _thousandths(by_topic[topic])
-        source = catalyst.frame(plan.child()).filter(_hashed(topic) < thousandths)
+        records = _as_many_at_once(catalyst, plan.child(), share_of(by_topic[topic]))
+        source = catalyst.frame(records).filter(_hashed(topic) < thousandths)
         listed = items(plan.projectList())
         listed[place] = _renewed(catalyst, listed[place], plan.child(), thousandths / WHOLE)
         return plan.copy(catalyst.seq(listed), catalyst.analysed(source))
@@ -166,6 +178,26 @@ def _share_in(plan: LogicalPlan) -> int | None:
 def _topic(plan: LogicalPlan) -> str:
     found = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
     return str(found[0].extraOptions().get("subscribe")) if found else ""
+
+
+def _as_many_at_once(catalyst: Catalyst, records: LogicalPlan, share: int) -> LogicalPlan:
+    """The records, with as many in a micro-batch that count as if all did: a batch costs, too."""
+
+    def more(leaf: LogicalPlan) -> LogicalPlan:
+        most = leaf.extraOptions().get(_AT_ONCE)
+        if most is None:
+            return leaf
+        options = catalyst.java("java.util.HashMap")(leaf.extraOptions().asCaseSensitiveMap())
+        options.put(_AT_ONCE, str(int(most) * WHOLE // share))
+        changed = catalyst.java("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
+        return leaf.copy(
+            *(
+                changed if leaf.productElementName(place) == "extraOptions" else part
+                for place, part in enumerate(items(leaf.productIterator().toSeq()))
+            )
+        )
+
+    return replace_leaves(catalyst, records, more)
 
 
 def _hashed(topic: str) -> Column:
