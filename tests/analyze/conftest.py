@@ -71,7 +71,8 @@ class Live:
         self._spark = spark
         self._home = home
         self.settings = Settings(log=log, analyze=SETTINGS)
-        self._producer = Producer(client_config(log, linger_ms=0))
+        # As the collector's: what is sent again does not come behind what was sent later.
+        self._producer = Producer(client_config(log, linger_ms=0, enable_idempotence=True))
         self.queries: Queries | None = None
 
     def start(self, app: App) -> None:

@@ -27,7 +27,9 @@ def declare(name: str) -> App:
 
 
 def plans(app: App) -> list[ViewPlan]:
-    spec = WindowSpec("tumbling", MINUTE, MINUTE, 0, "clicks", MINUTE)
+    spec = WindowSpec(
+        "tumbling", MINUTE, MINUTE, 0, "clicks", MINUTE, lateness_by_stream={"clicks": MINUTE}
+    )
     return [
         ViewPlan(
             name="per_minute",
@@ -47,6 +49,7 @@ def plans(app: App) -> list[ViewPlan]:
             generation="g",
             description="",
             window_spec=spec,
+            late_by=(spec,),
         )
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,7 +21,12 @@ from millstream.store.table import Table
 KEY = b'["x"]'
 
 
-def view(topic: str = "t", window: str | None = None, keep_ms: int | None = 1000) -> ViewPlan:
+def view(
+    topic: str = "t",
+    window: str | None = None,
+    keep_ms: int | None = 1000,
+    output_mode: Literal["update", "append"] = "update",
+) -> ViewPlan:
     return ViewPlan(
         name="v",
         inputs=("s",),
@@ -31,7 +36,7 @@ def view(topic: str = "t", window: str | None = None, keep_ms: int | None = 1000
         columns=(),
         window=window,
         mode="real_time",
-        output_mode="update",
+        output_mode=output_mode,
         reason="",
         lineage="revision",
         doubt="",
@@ -194,6 +199,16 @@ def test_a_row_that_appears_when_its_window_was_closed_corrects_that_there_was_n
     other = Record("t", 0, 1, 0, b'["y"]', row(1, 0, w=window(9), _revision=1).value, ())
     lives.apply(other)
     assert [json.loads(each)["_state"] for each in claimed(lives, 10_000)] == ["corrected"]
+
+
+def test_a_row_that_comes_once_and_late_is_final_and_corrects_nothing() -> None:
+    lives = Lives([view(window="w", keep_ms=None, output_mode="append")])
+    for place, end in enumerate((10, 20)):  # each session's row comes long after its end
+        key, session = b"%d" % end, row(2 * place, 0, w=window(end), _revision=1)
+        lives.apply(session._replace(key=key))
+        (value,) = claimed(lives, 100_000 + place)
+        assert json.loads(value)["_state"] == "final"
+        lives.apply(Record("t", 0, 2 * place + 1, 0, key, value, ()))
 
 
 def test_what_cannot_change_any_more_is_not_held() -> None:

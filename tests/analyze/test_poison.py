@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.analyze.notes import as_noted, notes_of
 from millstream.analyze.poison import Pending, find_broken
 from millstream.analyze.verify import verify
 from millstream.log.connection import client_config
@@ -120,9 +118,8 @@ app.view("numbers", sql="SELECT id, CAST(city AS INT) AS number FROM orders", mo
 
     # A recomputation in batch leaves the same ones out, else it would fail.
     query = next(each for each in live.planned if each.view.name == "numbers")
-    noted = notes_of(live._home / "checkpoints", query.plan)
-    rest = replace(query, whole=as_noted(query.whole, noted))
-    assert verify(rest, live.settings.log).differences == []
+    checkpoints = live._home / "checkpoints"
+    assert verify(query, live.settings.log, checkpoints=checkpoints).differences == []
 
     # A changed query tries them again.
     live.stop()

@@ -141,3 +141,13 @@ def test_a_column_may_have_any_name(spark: SparkSession, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
     frame = read(spark, f"{quoted} TIMESTAMP", {name: 5}, event_time=name)
     assert frame.collect()[0][0].timestamp() == 5
+
+
+def test_an_event_is_parsed_once_whatever_is_asked_of_it(spark: SparkSession) -> None:
+    value = {"id": 1, "city": "Delhi", "at": "2026-11-16T09:00:45Z"}
+    schema = "id LONG, city STRING, at TIMESTAMP"
+    frame = read(spark, schema, value, {**value, "id": 7}, event_time="at")
+    wanted = frame.where("city LIKE 'D%' AND id < 5 AND at > '2026-01-01'").select("id", "at")
+    assert [row.id for row in wanted.collect()] == [1]
+    plan = str(wanted._jdf.queryExecution().executedPlan().toString())
+    assert plan.count("from_json") == 1

@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from tests.analyze.test_lives import view
 
 from millstream.analyze.history import Past
-from millstream.analyze.rebuild import why_not
+from millstream.analyze.rebuildable import why_not
 from millstream.analyze.succession import mark_corrected, whole_from
 from millstream.audit import Column
 from millstream.log.connection import admin, client_config

@@ -19,7 +19,7 @@ from tests.analyze.keeping_time import MINUTE, declare, keeper
 from tests.conftest import Eventually
 
 from millstream.analyze.event_time import time_reader
-from millstream.analyze.missed import Windowed, missed, windows
+from millstream.analyze.missed import Judging, missed, windows
 from millstream.analyze.plan import WindowSpec
 from millstream.analyze.timekeeper import Timekeeper
 from millstream.analyze.watermarks import PartitionClock, StreamClock
@@ -106,10 +106,16 @@ def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: WindowSpec, a
 
 def test_an_event_misses_the_windows_that_were_closed_when_it_came() -> None:
     spec = WindowSpec("sliding", 20, 10, 0, "s", lateness_ms=5)
-    of = Windowed("v", spec, 5)
-    assert missed(of, 12, watermark=24) == []
+    of = Judging("v", spec, 5)
+    assert missed(of, 12, watermark=24) is None
     assert missed(of, 12, watermark=25) == [(0, 20)]
     assert missed(of, 12, watermark=35) == [(0, 20), (10, 30)]
+
+
+def test_an_event_misses_what_is_joined_when_it_came_that_long_after_its_own_time() -> None:
+    of = Judging("v", None, 5)
+    assert missed(of, 12, watermark=16) is None
+    assert missed(of, 12, watermark=17) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ class Carried:
     levels: int = 0  # how many times one row was made into several
     received: Attribute | None = None
     event_time: Attribute | None = None
-    closed: Attribute | None = None  # the windows that an event is too late for, by their end
+    closed: Attribute | None = None  # the windows that an event is too late for, by their end;
+    # None once that is not asked any more, as of what a join has let in
     revision: Attribute | None = None
     aggregate: LogicalPlan | None = None  # of the user's plan, that gave the revision
     window: Grouped | None = None  # what the aggregate groups by, if that is a time window

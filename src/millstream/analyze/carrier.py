@@ -17,7 +17,7 @@ from millstream.analyze.catalyst import (
     leaves,
     name_of,
 )
-from millstream.analyze.confluence import join, unite
+from millstream.analyze.confluence import join, joins_streams, unite
 from millstream.analyze.count_window import Event, columns, count_windows, counted_window
 from millstream.analyze.panes.late import LATE, late_ids
 from millstream.analyze.reader import (
@@ -32,7 +32,7 @@ from millstream.analyze.reader import (
 )
 from millstream.analyze.realtime import Refused
 from millstream.analyze.shedding.weigh import Unweighable, Weighed, weigh
-from millstream.analyze.window import Grouped, grouped_window, without_late
+from millstream.analyze.window import Grouped, grouped_window, in_time, without_late
 
 # Nodes that give their child's columns, whatever these are.
 _TRANSPARENT = {
@@ -73,6 +73,9 @@ class Carrier:
         self._whole = whole
         self._names_late = names_late
         self._weighs = weighs
+        self._is_joined = False  # whether it is beneath a join of streams
+        self.joined: set[str] = set()  # the topics whose events are let into such a join, or not
+        self.windows: list[tuple[Grouped, frozenset[str]]] = []  # by event time, of which topics
 
     def carry(self, plan: LogicalPlan) -> Carried:
         """The plan, built anew; Refused or Unweighable for what cannot be."""
@@ -92,7 +95,8 @@ class Carrier:
             case "Union":
                 return unite(self._catalyst, plan, [*map(self.carry, items(plan.children()))])
             case "Join":
-                sides = self.carry(plan.left()), self.carry(plan.right())
+                joined = joins_streams(plan) or self._is_joined
+                sides = [self._beneath(side, joined) for side in (plan.left(), plan.right())]
                 return join(self._catalyst, plan, *sides)
             case name if name in _TRANSPARENT:
                 child = self.carry(plan.child())
@@ -103,6 +107,14 @@ class Carrier:
                 return Carried(plan)
             case name:
                 return Carried(plan, lost=f"rows cannot be followed through {_words(name)}")
+
+    def _beneath(self, plan: LogicalPlan, joined: bool) -> Carried:
+        """What goes into a join of streams, or into something else that judges who is late."""
+        outside, self._is_joined = self._is_joined, joined
+        try:
+            return self.carry(plan)
+        finally:
+            self._is_joined = outside
 
     def _over(self, plan: LogicalPlan, *children: LogicalPlan) -> LogicalPlan:
         return plan.withNewChildren(self._catalyst.seq(children))
@@ -122,12 +134,22 @@ class Carrier:
                 id=marked.get("_id") if self._names_late else None,
                 weight=marked.get(WEIGHT) if self._weighs else None,
             )
+            if self._is_joined:
+                child = self._let_in(child)
         else:
             child = self.carry(below)
         given = {identity(each.toAttribute()) for each in items(plan.projectList())}
         passed = [a for a in child.hidden().values() if identity(a) not in given]
         fresh = plan.copy(plan.projectList().appendedAll(self._catalyst.seq(passed)), child.plan)
         return replace(child, plan=fresh)
+
+    def _let_in(self, events: Carried) -> Carried:
+        """Of a stream that is joined, the events that are in time; each by its own time alone."""
+        self.joined |= events.sources
+        if events.closed is None or events.event_time is None:
+            return events
+        kept = in_time(self._catalyst, events.plan, events.event_time, events.closed)
+        return replace(events, plan=kept, closed=None)
 
     def _generate(self, plan: LogicalPlan) -> Carried:
         catalyst, child = self._catalyst, self.carry(plan.child())
@@ -197,17 +219,20 @@ class Carrier:
         return replace(made, plan=plan, row=added["_row"], levels=made.levels + 1)
 
     def _aggregate(self, plan: LogicalPlan) -> Carried:
-        catalyst, child = self._catalyst, self.carry(plan.child())
+        catalyst, window = self._catalyst, grouped_window(plan)
+        is_judged_here = window is not None and window.time == "event"
+        child = self._beneath(plan.child(), self._is_joined and not is_judged_here)
         if not plan.isStreaming() and not child.sources:
             return Carried(plan)
         if counted_window(plan) is not None:
             if self._weighs:
                 raise Unweighable("of a sample, windows of so many events hold others")
             return self._count(plan, child)
-        window = grouped_window(plan)
         if window is not None and window.time == "event" and child.closed is not None:
             kept = without_late(catalyst, child.plan, window.attribute, child.closed)
             child, window = replace(child, plan=kept), replace(window, filters_late=True)
+        if window is not None and window.time == "event":
+            self.windows.append((window, child.sources))
         wanted = {REVISION: F.count(F.lit(1))}
         if child.received is not None:
             wanted[RECEIVED] = F.max(catalyst.column(child.received))

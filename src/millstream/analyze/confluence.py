@@ -18,7 +18,15 @@ from millstream.analyze.catalyst import (
     name_of,
     references,
 )
-from millstream.analyze.reader import CLOSED, EVENT_TIME, POSITION, RECEIVED, WATERMARK, WEIGHT
+from millstream.analyze.reader import (
+    CLOSED,
+    EVENT_TIME,
+    MARK,
+    POSITION,
+    RECEIVED,
+    WATERMARK,
+    WEIGHT,
+)
 
 
 def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) -> Carried:
@@ -117,13 +125,68 @@ def _union_weights(catalyst: Catalyst, branch: Carried, ways: int) -> list[Colum
     return [catalyst.column(branch.weight).alias(WEIGHT), spread.alias("_spread")]
 
 
+def joins_streams(plan: LogicalPlan) -> bool:
+    """Whether both sides of a Join are events, in a stream or out of the log's past."""
+    return _flows(plan.left()) and _flows(plan.right())
+
+
+def is_held(catalyst: Catalyst, plan: LogicalPlan, columns: set[int]) -> bool:
+    """Whether joins of streams beneath end the time for which the rows with these columns come.
+
+    A joined row comes with its later event. So how old its other event can be, whose columns these
+    may be, is for the join's condition to say. Where it does not, no row above is ever complete.
+    """
+    if name_of(plan) == "Join" and joins_streams(plan):
+        sides = (plan.left(), plan.right()), (plan.right(), plan.left())
+        for side, other in sides:
+            ours = columns & {identity(attribute) for attribute in items(side.output())}
+            if ours and not (
+                _is_bounded(catalyst, plan, side, other) and is_held(catalyst, side, ours)
+            ):
+                return False
+        return True
+    return all(
+        is_held(catalyst, child, _beneath(plan, place, columns))
+        for place, child in enumerate(items(plan.children()))
+    )
+
+
+def _is_bounded(
+    catalyst: Catalyst, plan: LogicalPlan, side: LogicalPlan, other: LogicalPlan
+) -> bool:
+    """Whether Spark can tell when an event of the side finds no more matches."""
+    helper = catalyst.module("org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper")
+    if helper.isWatermarkInJoinKeys(plan):
+        return True
+    some_time = catalyst.some(10**12)  # more than an int: Spark wants a long
+    sets = side.outputSet(), other.outputSet()
+    return bool(helper.getStateValueWatermark(*sets, plan.condition(), some_time).isDefined())
+
+
+def _beneath(plan: LogicalPlan, place: int, columns: set[int]) -> set[int]:
+    """The columns of a plan's child that its own are made of."""
+    match name_of(plan):
+        case "Project":
+            made = [(each, [each]) for each in items(plan.projectList())]
+        case "Expand":
+            panes = [items(pane) for pane in items(plan.projections())]
+            made = list(zip(items(plan.output()), map(list, zip(*panes, strict=True)), strict=True))
+        case "Union":
+            theirs = items(items(plan.children())[place].output())
+            made = [(own, [their]) for own, their in zip(items(plan.output()), theirs, strict=True)]
+        case _:
+            return columns
+    wanted = [expressions for own, expressions in made if identity(own) in columns]
+    return set[int]().union(*(references(each) for some in wanted for each in some))
+
+
 def join(catalyst: Catalyst, plan: LogicalPlan, left: Carried, right: Carried) -> Carried:
     """The Join of two plans that were built anew: of streams, or of one with reference data."""
     made = plan.copy(left.plan, right.plan, plan.joinType(), plan.condition(), plan.hint())
     kind = name_of(plan.joinType()).rstrip("$")
-    if _flows(plan.left(), left) and _flows(plan.right(), right):
+    if joins_streams(plan):
         return _join_of_streams(catalyst, made, left, right, kind)
-    streaming, static = (left, plan.right()) if _flows(plan.left(), left) else (right, plan.left())
+    streaming, static = (left, plan.right()) if _flows(plan.left()) else (right, plan.left())
     carried = replace(streaming, plan=made)
     if kind in ("LeftSemi", "LeftAnti") or _at_most_one(plan, static):
         return carried
@@ -144,27 +207,28 @@ def _join_of_streams(
     for name, one, other in (
         (RECEIVED, left.received, right.received),
         (EVENT_TIME, left.event_time, right.event_time),
-        (CLOSED, left.closed, right.closed),
     ):
-        both = [catalyst.column(each) for each in (one, other) if each is not None]
-        if len(both) == 2:
-            times[name] = F.greatest(*both)
-        elif both and name == CLOSED:
-            times[name] = both[0]
+        if one is not None and other is not None:
+            times[name] = F.greatest(catalyst.column(one), catalyst.column(other))
     plan, added = catalyst.extend(made, **times)
     return Carried(
         plan,
         left.sources | right.sources,
         received=added.get(RECEIVED),
         event_time=added.get(EVENT_TIME),
-        closed=added.get(CLOSED),
         lost=why,
     )
 
 
-def _flows(plan: LogicalPlan, carried: Carried) -> bool:
-    """Whether a join's side is one of events, in a stream or out of the log's past."""
-    return bool(plan.isStreaming()) or carried.position is not None
+def _flows(plan: LogicalPlan) -> bool:
+    return bool(plan.isStreaming()) or _is_read(plan)
+
+
+def _is_read(plan: LogicalPlan) -> bool:
+    """Whether a plan that is not streaming has one of our readers beneath it."""
+    if any(attribute.metadata().contains(MARK) for attribute in items(plan.output())):
+        return True
+    return any(_is_read(child) for child in items(plan.children()))
 
 
 def _at_most_one(join: LogicalPlan, static: LogicalPlan) -> bool:

@@ -5,7 +5,7 @@ A grouped result gets `_revision` (how many rows are in: it only grows), `_recei
 which the number of the row among the event's rows is added where a plan makes several of one. The
 user writes nothing for this: their analysed plan is walked from the top down to our reader, and
 built anew with the columns passed up. On the way, events that are late for the window that they
-would be counted in are kept out of it.
+would be counted in are kept out of it, and those that are late by their own time out of joins.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class Traced:
     )  # the result's columns that tell groups apart; None: not grouped
     ungrouped_key: tuple[str, ...]  # what the key lacks to tell groups apart
     window: Grouped | None  # that the result is grouped by
+    windows: tuple[tuple[Grouped, frozenset[str]], ...]  # by event time, anywhere; of which topics
     counted: Counted | None  # likewise, by a window of so many events
     sources: frozenset[str]  # the topics that its rows come from
+    joined: frozenset[str]  # of these, the ones whose events go into a join of streams
     natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
     weighed: tuple[str, ...]  # the columns that are estimates where events were shed
 
@@ -75,7 +77,8 @@ def trace(
     catalyst = Catalyst.of(frame)
     plan = _inlined(catalyst, catalyst.analysed(frame))
     whole = not frame.isStreaming if whole is None else whole
-    carried = Carrier(catalyst, whole, names_late, weighs).carry(plan)
+    carrier = Carrier(catalyst, whole, names_late, weighs)
+    carried = carrier.carry(plan)
     if weighs and carried.aggregate is None:
         raise Unweighable("it does not group, and only counts and sums of groups can be estimated")
     if carried.counted is not None:
@@ -104,8 +107,10 @@ def trace(
         tuple(groups) if groups is not None else None,
         missing_in_key(groups or {}, key or ()),
         carried.window,
+        tuple(carrier.windows),
         carried.counted,
         carried.sources,
+        frozenset(carrier.joined),
         {} if aggregate is None else natures(catalyst, plan, output, aggregate),
         tuple(errors),
     )

@@ -321,8 +321,12 @@ class Lives:
         return _Said(mark_of(row), _window_end(row, self._views[topic].window))
 
     def _first(self, record: Record, said: _Said) -> Mark:
-        """What a row counts as of which nothing is known: that it was not there may be final."""
-        if said.mark[-2] != PROVISIONAL or said.end is None:
+        """What a row counts as of which nothing is known: that it was not there may be final.
+
+        Not where rows come once, when they are final: sessions that end later come later.
+        """
+        comes_once = self._views[record.topic].output_mode == "append"
+        if said.mark[-2] != PROVISIONAL or said.end is None or comes_once:
             return said.mark
         claim = self.claimed.get((record.topic, record.partition), Claim(0, 0))
         is_claimed = record.offset >= claim.offset and said.end <= claim.until

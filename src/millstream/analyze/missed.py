@@ -1,4 +1,4 @@
-"""Which windows an event is in by its time, and which of them it came too late for."""
+"""Which windows an event is in by its time, and what of a view it came too late for."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from millstream.analyze.plan import ViewPlan, WindowSpec
 Window = tuple[int, int]  # start and end, in milliseconds since the epoch
 
 
-class Windowed(NamedTuple):
-    """A view that groups a stream's events by their event time."""
+class Judging(NamedTuple):
+    """How a view judges who of a stream's events is late."""
 
     view: str
-    spec: WindowSpec
+    spec: WindowSpec | None  # by windows of their event time; None: by that time alone, in a join
     lateness_ms: int
 
 
-def windowed(views: Iterable[ViewPlan], stream: str) -> list[Windowed]:
-    """The views in whose windows a stream's events are."""
-    return [
-        Windowed(view.name, spec, spec.lateness_by_stream.get(stream, spec.lateness_ms))
-        for view in views
-        if (spec := view.window_spec) is not None
-        and (stream == spec.stream or stream in spec.lateness_by_stream)
-        and spec.kind != "count"
-        and spec.time == "event"
-        and spec.size_ms
-    ]
+def judging(views: Iterable[ViewPlan], stream: str) -> list[Judging]:
+    """The views that leave out a stream's events if they are late."""
+    found = []
+    for view in views:
+        if stream in view.joins:
+            found.append(Judging(view.name, None, view.joins[stream]))
+            continue
+        for spec in view.late_by:
+            if stream in spec.lateness_by_stream:
+                found.append(Judging(view.name, spec, spec.lateness_by_stream[stream]))
+    return found
 
 
 def windows(spec: WindowSpec, time: int) -> list[Window]:
@@ -43,8 +43,12 @@ def windows(spec: WindowSpec, time: int) -> list[Window]:
     return [(start, start + spec.size_ms) for start in reversed(starts)]
 
 
-def missed(of: Windowed, time: int, watermark: int) -> list[Window]:
-    """The windows that were closed when an event came, which the log's watermark then tells."""
-    return [
-        (start, end) for start, end in windows(of.spec, time) if watermark >= end + of.lateness_ms
-    ]
+def missed(of: Judging, time: int, watermark: int) -> list[Window] | None:
+    """What was closed when an event came, which the log's watermark then tells; None: nothing.
+
+    Of a join it is every row, whatever its window: no window is named.
+    """
+    closed = watermark - of.lateness_ms
+    if of.spec is None:
+        return [] if closed >= time else None
+    return [window for window in windows(of.spec, time) if closed >= window[1]] or None

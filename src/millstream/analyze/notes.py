@@ -8,9 +8,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame
 
-from millstream.analyze.checkpoint import folder_of
 from millstream.analyze.damage import Damaged
-from millstream.analyze.plan import ViewPlan
 from millstream.analyze.poison import without
 from millstream.analyze.shedding.ranges import Range, sample
 from millstream.audit import Broken, Lost
@@ -55,8 +53,3 @@ def write_notes(checkpoint: Path, notes: Notes) -> None:
 def as_noted(frame: DataFrame, notes: Notes) -> DataFrame:
     """The same query over what the notes leave of its topics; its checkpoint fits it as before."""
     return without(sample(frame, notes.shed), notes.broken)
-
-
-def notes_of(checkpoints: Path, plan: ViewPlan) -> Notes:
-    """What the query that writes a view's rows goes on without."""
-    return read_notes(folder_of(checkpoints, plan.topic, plan.name) / plan.generation)

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType, TimestampType
 
 from millstream.analyze import tables
 from millstream.analyze.build import build, follow, mistake
-from millstream.analyze.catalyst import Catalyst, items, name_of, named
+from millstream.analyze.catalyst import Catalyst, identity, items, name_of, named
+from millstream.analyze.confluence import is_held
 from millstream.analyze.fingerprint import generation
 from millstream.analyze.lineage import Traced
 from millstream.analyze.panes.check import plan_panes
@@ -19,8 +20,7 @@ from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
 from millstream.analyze.reader import FROM_HEADERS, POSITION, Time, events, records
 from millstream.analyze.realtime import Refused, Stages, check_real_time, check_streaming
 from millstream.analyze.session import start_session
-from millstream.analyze.window import Grouped
-from millstream.analyze.window_spec import eviction, trigger, window_spec
+from millstream.analyze.window_spec import eviction, joined, late_by, trigger, window_spec
 from millstream.app import App
 from millstream.audit import Column
 from millstream.duration import parse_duration
@@ -159,11 +159,13 @@ class Planner:
         frame = self._build(view, first)
         traced = follow(view, frame)
         decision = self._decide(view, traced.frame)
-        if (reading := self._reading(view, first, traced.window, decision)) != first:
+        if (reading := self._reading(view, first, traced, decision)) != first:
             frame = self._build(view, reading)
             traced = follow(view, frame)
         if traced.counted is not None:
             self._check_count(view, traced, decision)
+        if traced.joined:
+            _check_joins(view, traced)
         lineage, doubt = _lineage(traced, decision)
         rows = traced.frame
         if lineage in ("batch", "none"):
@@ -204,6 +206,8 @@ class Planner:
                 ),
                 description=view.description,
                 window_spec=spec,
+                late_by=late_by(traced, self._app, spec),
+                joins=joined(traced, self._app),
                 is_timed=traced.is_timed,
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
@@ -238,15 +242,22 @@ class Planner:
                 )
 
     def _reading(
-        self, view: View, plain: _Reading, window: Grouped | None, decision: _Decision
+        self, view: View, plain: _Reading, traced: Traced, decision: _Decision
     ) -> _Reading:
-        """How to read for a window: with what tells who is late, and patience for the state."""
-        time = None if window is None else window.time
+        """How to read for windows and joins: with what tells who is late, and patience for the
+        state."""
+        time = None if traced.window is None else traced.window.time
         reading = replace(plain, at_once=self._at_once(view, time, decision))
-        if time is None:
+        joins = joined(traced, self._app)
+        if time is None and not joins and not traced.windows:
             return reading
-        headers = plain.headers or time == "event"
+        time = time or "event"
+        headers = plain.headers or time == "event" or bool(joins)
         slack = self._slack(decision)
+        if joins:
+            # A join takes what is later than Spark's watermark; an event that is just as far as the
+            # stream was is in time.
+            slack += timedelta(milliseconds=1)
         if self._forgets_nothing(view, time, decision):
             slack = _ENDLESS
         return replace(reading, headers=headers, slack=slack, time=time)
@@ -400,6 +411,21 @@ class Planner:
 def kafka_options(log: LogSettings) -> dict[str, str]:
     """How Spark reaches Kafka; for planning alone, any address does."""
     return spark_options(log if log.bootstrap else LogSettings(bootstrap="127.0.0.1:1"))
+
+
+def _check_joins(view: View, traced: Traced) -> None:
+    """PipelineError if rows are grouped by a window that another stream's events never leave."""
+    if (window := traced.window) is None or window.time is None:
+        return
+    below, columns = window.aggregate.child(), {identity(window.attribute)}
+    if not is_held(Catalyst.of(traced.frame), below, columns):
+        raise mistake(
+            view,
+            "groups what it joins by a window that never ends: at any time an event may come that"
+            " is joined with one of long ago",
+            "bound the time between the two in the join's condition, as in"
+            " b.at BETWEEN a.at AND a.at + INTERVAL 1 HOUR",
+        )
 
 
 def _milliseconds(duration: timedelta | None) -> int | None:

@@ -35,7 +35,7 @@ from millstream.analyze.progress import (
 from millstream.analyze.reader import POSITION
 from millstream.analyze.realtime import condense
 from millstream.analyze.search import Search
-from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, still_ahead
+from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, since, still_ahead
 from millstream.analyze.shedding.turning import Turn
 from millstream.analyze.writer import encode
 from millstream.app import App
@@ -79,11 +79,15 @@ class Queries:
 
     def keep(self, queries: list[Query]) -> None:
         """The queries to keep up from now on; `tick` starts them."""
-        self._kept = {query.view.name: _Kept(query) for query in queries}
+        self._kept = {}
+        for query in queries:
+            self.add(query)
 
     def add(self, query: Query) -> None:
         """Keep up this one too, from now on; one of the same view must have ended."""
-        self._kept[query.view.name] = _Kept(query)
+        kept = self._kept[query.view.name] = _Kept(query)
+        with contextlib.suppress(Damaged):  # its start says so
+            kept.notes = read_notes(_checkpoint(self._checkpoints, query))
 
     def drop(self, view: str) -> None:
         """End a view's query; it takes a moment, for which this does not wait."""
@@ -135,7 +139,7 @@ class Queries:
         if kept is None or kept.state != "running" or kept.query.replays:
             return None
         shed = kept.notes.shed
-        return share_of(shed), sum(each.start for each in shed if each.stop is None)
+        return share_of(shed), since(shed)
 
     def tick(self) -> None:
         """Start what is due, and see how the rest is doing."""
@@ -346,7 +350,7 @@ class _Start(threading.Thread):
     def run(self) -> None:
         plan, log = self._query.plan, self._settings.log
         try:
-            folder = folder_of(self._checkpoints, plan.topic, plan.name) / plan.generation
+            folder = _checkpoint(self._checkpoints, self._query)
             check_checkpoint(folder, read_notes(folder).begun)
             self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
             self.notes = read_notes(self.checkpoint)
@@ -390,6 +394,10 @@ class _Start(threading.Thread):
             skip_lost(checkpoint, found)
         elif found:
             clear(checkpoint)
+
+
+def _checkpoint(checkpoints: Path, query: Query) -> Path:
+    return folder_of(checkpoints, query.plan.topic, query.plan.name) / query.plan.generation
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:

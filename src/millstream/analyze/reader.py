@@ -24,7 +24,7 @@ from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_dd
 
 POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
 WATERMARK = "_watermark"
-CLOSED = "_closed"  # windows that end at this time or before take the event no more
+CLOSED = "_closed"  # what ends, or happened, at this time or before takes the event no more
 HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME, WATERMARK)
 FROM_HEADERS = ("_id", WATERMARK)
 WEIGHT = "_weight"  # how many events this one stands for, of those that were shed
@@ -71,7 +71,9 @@ def events(
     if weighs:
         records = records.select("*", F.lit(1.0).alias("_share", metadata={SHARE: True}))
     parsed = records.select(
-        F.from_json(F.col("value").cast("string"), to_ddl(_as_read(stream.schema))).alias("value"),
+        F.from_json(_once(F.col("value")).cast("string"), to_ddl(_as_read(stream.schema))).alias(
+            "value"
+        ),
         mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
         mark(F.col("timestamp"), RECEIVED, time="stream"),
         *([mark(_header(ID), "_id"), _header(WATERMARK_HEADER).alias("behind")] if headers else ()),
@@ -99,12 +101,25 @@ def events(
     return hide(typed, [field.name for field in stream.schema.fields])
 
 
+def _once(column: Column) -> Column:
+    """The column, such that Spark computes only once what is made of it.
+
+    It moves filters towards the source, and puts the expressions of the columns that they ask for
+    in their places: the JSON of each event would be parsed anew for each of them. Nothing is moved
+    past an expression that might give another value the next time.
+    """
+    return F.when(F.spark_partition_id() >= 0, column)
+
+
 def _behind(stream: Stream) -> list[Column]:
-    """The watermark that an event came behind, if it did, and which windows are closed to it."""
+    """The watermark that an event came behind, if it did, and until when all is closed to it."""
     written = F.col("behind").try_cast("bigint")
     watermark = F.when(written.between(EARLIEST, LATEST), written)
-    closed = watermark - _milliseconds(stream.lateness)
-    return [mark(_moment(watermark), WATERMARK), mark(_moment(closed), CLOSED)]
+    behind = [mark(_moment(watermark), WATERMARK)]
+    if stream.event_time:
+        closed = watermark - _milliseconds(stream.lateness)
+        behind.append(mark(_moment(closed), CLOSED))
+    return behind
 
 
 def _weight() -> Column:

@@ -33,6 +33,7 @@ from millstream.analyze.panes.work import edition_record
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.planner import Planner, Query
 from millstream.analyze.queries import Queries
+from millstream.analyze.rebuildable import check_rebuildable, why_not
 from millstream.analyze.requests import Request, open_requests, read_request
 from millstream.analyze.session import task_slots
 from millstream.analyze.succession import Succession, whole_from
@@ -52,9 +53,7 @@ from millstream.log.topics import (
     rebuilds_topic,
     views_topic,
 )
-from millstream.model import View
 from millstream.settings import Settings
-from millstream.trigger import When
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}  # where nothing is that new
@@ -470,34 +469,6 @@ class Rebuilds:
                 f"a rebuild needs {more} task slots besides {used} in use, but Spark has {have}",
                 remedy="add workers or cores",
             )
-
-
-def why_not(app: App, view: View) -> str:
-    """Why the view cannot be computed anew beside itself; empty if it can."""
-    if view.ledger and _reads_tables(app, view):
-        return (
-            f"view {view.name} has a ledger and reads a table, whose earlier rows the log has no"
-            " more: the sums that were entered cannot be computed anew"
-        )
-    if view.ledger and isinstance(view.trigger, When):
-        return (
-            f"view {view.name} has a ledger of the rows that came to fulfil its trigger, which a"
-            " replay, that takes many events at once, may never see doing so"
-        )
-    return ""
-
-
-def check_rebuildable(app: App, view: View) -> None:
-    """MillstreamError unless the view can be computed anew beside itself."""
-    if problem := why_not(app, view):
-        raise MillstreamError(
-            problem, remedy="verify it; if it is wrong, stop the system and remove its checkpoint"
-        )
-
-
-def _reads_tables(app: App, view: View) -> bool:
-    upstream = [app.views[name] for name in view.inputs if name in app.views]
-    return bool(view.reads) or any(_reads_tables(app, each) for each in upstream)
 
 
 def _counts(query: Query) -> bool:

@@ -27,7 +27,7 @@ from confluent_kafka import (
 )
 
 from millstream.analyze.event_time import time_reader
-from millstream.analyze.missed import Window, missed, windowed, windows
+from millstream.analyze.missed import Window, judging, missed, windows
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks import PartitionClock, StreamClock, least
 from millstream.app import App
@@ -148,10 +148,10 @@ class _Stream:
         self.told = StreamCounts()  # as of the last commit
         self.late_topic = late_topic(app.name, stream.name)
         self._read = time_reader(stream.event_time) if stream.event_time is not None else None
-        self._windowed = windowed(views, stream.name)
+        self._judging = judging(views, stream.name)
         self._ahead = stream.ahead // timedelta(milliseconds=1)
         self._all = {
-            view.name: next((w for w in self._windowed if w.view == view.name), None)
+            view.name: next((each.spec for each in self._judging if each.view == view.name), None)
             for view in views
             if stream.name in streams_of(app, view.name)
         }
@@ -197,17 +197,20 @@ class _Stream:
 
     def _late(self, at: int | None, received: int, message: Message) -> _Late | None:
         if at is None:
-            return _Late("broken", 0, {each.view: [] for each in self._windowed})
+            return _Late("broken", 0, {each.view: [] for each in self._judging})
         if at > received + self._ahead:
             found = {
-                name: windows(of.spec, at) if of is not None else []
-                for name, of in self._all.items()
+                name: windows(spec, at) if spec is not None else []
+                for name, spec in self._all.items()
             }
             return _Late("future", at - received, found)
-        if not self._windowed or (watermark := _watermark(message)) is None:
+        if not self._judging or (watermark := _watermark(message)) is None:
             return None
-        found = {of.view: gone for of in self._windowed if (gone := missed(of, at, watermark))}
-        return _Late("late", watermark - at, found) if found else None
+        late: dict[str, list[Window]] = {}
+        for of in self._judging:
+            if (gone := missed(of, at, watermark)) is not None:
+                late.setdefault(of.view, []).extend(gone)
+        return _Late("late", watermark - at, late) if late else None
 
 
 @dataclass(frozen=True, slots=True)

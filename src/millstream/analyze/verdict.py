@@ -64,6 +64,7 @@ class Verdict:
     same: int = 0
     differences: list[Difference] = field(default_factory=list)
     expired: int = 0  # rows that the view kept for a time only
+    awaited: int = 0  # rows that come only when they are final, and need not be there yet
     older: int = 0  # rows with events in that the log no longer has
     moving: int = 0  # groups that changed faster than they could be compared
     rounds: int = 1
@@ -83,6 +84,7 @@ def content(verdict: Verdict) -> dict[str, Any]:
         "same": verdict.same,
         "different": len(verdict.differences),
         "expired": verdict.expired,
+        "not_due": verdict.awaited,
         "older_than_the_log": verdict.older,
         "still_moving": verdict.moving,
         "rounds": verdict.rounds,

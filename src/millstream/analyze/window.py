@@ -72,6 +72,18 @@ def without_late(
     return catalyst.analysed(catalyst.frame(plan).filter(until.isNull() | (until < ends)))
 
 
+def in_time(
+    catalyst: Catalyst, plan: LogicalPlan, event_time: Attribute, closed: Attribute
+) -> LogicalPlan:
+    """The plan's events but those without a time, and those that came too long after theirs.
+
+    In milliseconds, as the timekeeper counts.
+    """
+    at, until = (F.unix_millis(catalyst.column(each)) for each in (event_time, closed))
+    kept = at.isNotNull() & (until.isNull() | (until < at))
+    return catalyst.analysed(catalyst.frame(plan).filter(kept))
+
+
 def extent(catalyst: Catalyst, window: Grouped) -> Extent | None:
     """How long the windows are, by an example; None if that is not the same for all events."""
     made = _definitions(window.aggregate.child(), identity(window.attribute))

@@ -8,7 +8,7 @@ from millstream.analyze.catalyst import Catalyst, items, name_of
 from millstream.analyze.count_window import Counted
 from millstream.analyze.lineage import Traced
 from millstream.analyze.plan import WindowKind, WindowSpec
-from millstream.analyze.window import Extent, extent
+from millstream.analyze.window import Extent, Grouped, extent
 from millstream.app import App
 from millstream.duration import format_duration
 from millstream.log.topics import stream_topic
@@ -20,10 +20,24 @@ def window_spec(traced: Traced, app: App) -> WindowSpec | None:
     """The windows that a result is grouped by; None if there are none by a time of a stream."""
     if traced.counted is not None:
         return _counted(traced.counted, traced, app)
-    window = traced.window
-    if window is None or window.time is None:
+    return _spec(traced, app, traced.window, traced.sources) if traced.window is not None else None
+
+
+def late_by(traced: Traced, app: App, own: WindowSpec | None) -> tuple[WindowSpec, ...]:
+    """The windows that leave out events which are late for them: the result's `own`, and those
+    beneath a grouping, a join or a union of what they give."""
+    specs = [
+        own if window is traced.window else _spec(traced, app, window, sources)
+        for window, sources in traced.windows
+        if window.filters_late
+    ]
+    return tuple(spec for spec in specs if spec is not None and spec.size_ms)
+
+
+def _spec(traced: Traced, app: App, window: Grouped, sources: frozenset[str]) -> WindowSpec | None:
+    if window.time is None:
         return None
-    streams = [s for s in app.streams.values() if stream_topic(app.name, s.name) in traced.sources]
+    streams = [s for s in app.streams.values() if stream_topic(app.name, s.name) in sources]
     if not streams:  # a table's changes, say
         return None
     found = extent(Catalyst.of(traced.frame), window) or Extent(0, 0, 0)
@@ -38,6 +52,15 @@ def window_spec(traced: Traced, app: App) -> WindowSpec | None:
     return WindowSpec(
         kind, found.size, found.slide, found.start, first, lateness[first], window.time, lateness
     )
+
+
+def joined(traced: Traced, app: App) -> dict[str, int]:
+    """The streams with an event time whose events are joined with others, and their lateness."""
+    return {
+        stream.name: stream.lateness // timedelta(milliseconds=1)
+        for stream in app.streams.values()
+        if stream.event_time and stream_topic(app.name, stream.name) in traced.joined
+    }
 
 
 def _counted(counted: Counted, traced: Traced, app: App) -> WindowSpec | None:
@@ -92,6 +115,8 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
         text += " of the stream that is least far: one that brings nothing holds it"
     if spec.time == "event":
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
+        if joined(traced, app):
+            return f"{text}; events that come {late} after their own time are not joined"
         text += f"; it is closed to late events {late} {after}"
         if not traced.window.filters_late:
             text += (

@@ -1,0 +1,325 @@
+"""Joins of streams: each event is in every row that it belongs to, or in the late topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from tests.analyze.conftest import SETTINGS
+from tests.conftest import Eventually
+
+from millstream.analyze.progress import dropped_by_watermark
+from millstream.analyze.timekeeper import Timekeeper
+from millstream.analyze.verify import verify
+from millstream.errors import PipelineError
+from millstream.event import ID, WATERMARK
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
+from millstream.log.topics import late_topic, stream_topic
+from millstream.settings import Settings
+from millstream.simulation import Judged, Sending, joined, judge, late_entries
+from millstream.simulation.faults import in_order
+from millstream.simulation.windows import Sliding, Tumbling, Windows, written
+from millstream.testing import Logged, run
+
+SEED = int(os.environ.get("JOINS_SEED", "3"))
+SECOND, MINUTE = 1_000, 60_000
+START = time.time_ns() // 1_000_000 // MINUTE * MINUTE - 60 * MINUTE
+SPAN, EVENTS, PIECES = 10 * MINUTE, 120, 5
+LATENESS = {"clicks": 2 * MINUTE, "orders": 30 * SECOND}
+BOUND = 90 * SECOND
+STREAMS = """
+app.stream("clicks", schema="id STRING, user STRING, at TIMESTAMP", event_time="at",
+           lateness="2 minutes")
+app.stream("orders", schema="id STRING, user STRING, at TIMESTAMP", event_time="at",
+           lateness="30 seconds")
+"""
+PIPELINE = f"""{STREAMS}
+PAIRS = '''
+    SELECT c.at, o.at AS ordered, concat_ws('-', c.id, o.id) AS pair
+    FROM clicks c {{}} JOIN orders o
+    ON c.user = o.user AND o.at BETWEEN c.at AND c.at + INTERVAL 90 SECONDS'''
+ROWS = ", concat_ws(' ', sort_array(collect_list(pair))) AS pairs FROM ({{}}) GROUP BY 1"
+app.view("by_order", key=["window"],
+         sql="SELECT window(ordered, '1 minute') AS window" + ROWS.format(PAIRS.format("")))
+app.view("all_clicks", key=["window"],
+         sql="SELECT window(at, '2 minutes', '1 minute') AS window"
+         + ROWS.format(PAIRS.format("LEFT")))
+"""
+VIEWS = ("by_order", "all_clicks")
+TIMELESS = {"id": "timeless", "user": "x"}
+Pairs = list[tuple[Judged, Judged | None]]
+
+
+def drawn(stream: str, rng: Random) -> list[Judged]:
+    """Events of which many come about as late as they may."""
+    sendings, lateness = [], LATENESS[stream]
+    for number in range(EVENTS):
+        at = START + rng.randrange(SPAN)
+        delay = rng.choice((0, 0, rng.randrange(lateness), lateness, rng.randrange(3 * lateness)))
+        name = f"{stream[0]}{number}"
+        event = {"id": name, "user": rng.choice("xyz"), "at": at}
+        sendings.append(Sending(name, at, at + delay, event))
+    return list(judge(in_order(sendings)))
+
+
+def pieces(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str, list[Judged]]]:
+    """As they come, one stream some way before the other, and some of them not at all for long."""
+    cuts = {s: sorted(rng.randrange(len(of)) for _ in range(PIECES)) for s, of in events.items()}
+    for number in range(PIECES + 1):
+        yield {
+            s: of[([0, *cuts[s]])[number] : ([*cuts[s], None])[number]] for s, of in events.items()
+        }
+
+
+def matches(events: Mapping[str, list[Judged]], *, outer: bool = False) -> Pairs:
+    """What a join makes of the events that are let in, by the rule of docs/time.md."""
+    clicks, orders = (joined(events[each], LATENESS[each]) for each in ("clicks", "orders"))
+    found: Pairs = [(c, o) for c, o in product(clicks, orders) if is_pair(c, o, BOUND)]
+    if outer:
+        matched = {c.sending.id for c, _ in found}
+        found += [(c, None) for c in clicks if c.sending.id not in matched]
+    return found
+
+
+def is_pair(one: Judged, other: Judged, bound: int) -> bool:
+    same = one.sending.event["user"] == other.sending.event["user"]
+    return same and one.sending.at <= other.sending.at <= one.sending.at + bound
+
+
+def name_of(pair: tuple[Judged, Judged | None]) -> str:
+    return "-".join(each.sending.id for each in pair if each is not None)
+
+
+def rows(pairs: Pairs, windows: Windows, by: int = 0) -> dict[str, str]:
+    """The row of each window, by the time of the pair's first or second event."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        if (event := pair[by]) is not None:
+            for window in windows.of(event.sending.at):
+                found.setdefault(json.dumps([written(window)]), []).append(name_of(pair))
+    return {window: " ".join(sorted(names)) for window, names in found.items()}
+
+
+def truth(events: Mapping[str, list[Judged]]) -> dict[str, dict[str, str]]:
+    return {
+        "by_order": rows(matches(events), Tumbling(MINUTE), by=1),
+        "all_clicks": rows(matches(events, outer=True), Sliding(2 * MINUTE, MINUTE)),
+    }
+
+
+def last(stream: str) -> list[Judged]:
+    """What tells Spark that all is over; of a user who has done nothing else."""
+    at = START + SPAN + 30 * MINUTE
+    end = {"id": f"{stream[0]}-end", "user": f"no {stream}", "at": at}
+    return [Judged(Sending(f"{stream[0]}-end", at, at, end), "logged")]
+
+
+def send(live: Any, stream: str, events: Iterable[Judged]) -> None:
+    for each in events:
+        headers = [(ID, each.sending.id)]
+        if each.watermark is not None:
+            headers.append((WATERMARK, str(each.watermark)))
+        topic, value = stream_topic(live.app.name, stream), json.dumps(each.sending.event)
+        live._producer.produce(topic, value, "k", headers=headers)
+    assert live._producer.flush(10) == 0
+
+
+def come_to_rest(live: Any) -> None:
+    """All that is there is in, and Spark's watermark is that far."""
+    live.until(lambda: live.queries.settled)
+    for kept in live.queries._kept.values():
+        kept.running.processAllAvailable()
+
+
+def in_late_topic(log: LogSettings, app: str, stream: str) -> dict[str, Any]:
+    found = {}
+    topic = late_topic(app, stream)
+    for partition, (first, end) in bounds(log, topic).items():
+        for record in read_range(log, topic, partition, first, end):
+            headers = {name: (value or b"").decode() for name, value in record.headers}
+            assert headers[ID] not in found
+            missed = json.loads(headers["late_views"])
+            found[headers[ID]] = {"reason": headers["late_reason"], "views": missed}
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
+    live: Any, pipeline: Any, eventually: Eventually
+) -> None:
+    rng = Random(SEED)
+    events = {stream: drawn(stream, rng) for stream in LATENESS}
+    # So Spark forgets as soon as it ever may.
+    analyze = SETTINGS.model_copy(update={"slack": "0 seconds"})
+    live.settings = Settings(log=live.settings.log, analyze=analyze)
+    live.start(app := pipeline(PIPELINE))
+    for number, piece in enumerate(pieces(events, rng)):
+        for stream, some in piece.items():
+            send(live, stream, some)
+        come_to_rest(live)
+        if number == PIECES // 2:
+            live.stop()
+            live.start(app)
+    for stream in events:
+        send(live, stream, last(stream))
+    send(live, "clicks", [Judged(Sending("timeless", 0, 0, TIMELESS), "logged")])
+    come_to_rest(live)
+
+    modes = {query.view.name: query.plan.output_mode for query in live.planned}
+    assert modes == {"by_order": "update", "all_clicks": "append"}
+    for view, wanted in truth(events).items():
+        live.gives(partial(shown, live, view), wanted)
+    running = [kept.running for kept in live.queries._kept.values()]
+    assert sum(map(dropped_by_watermark, running)) == 0
+    check_late(live, events, eventually)
+    for query in live.planned:
+        verdict = verify(query, live.settings.log, patience=1)
+        assert verdict.differences == []
+        assert verdict.same == len(truth(events)[query.view.name])
+        # The last click is in two windows, of which no later event says that they are over.
+        assert verdict.awaited == (2 if query.view.name == "all_clicks" else 0)
+
+
+def shown(live: Any, view: str) -> dict[str, str]:
+    return {json.dumps(json.loads(key)): row["pairs"] for key, row in live.table(view).items()}
+
+
+def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventually) -> None:
+    """What is in no row, and nothing else, is in the late topic."""
+    log, plans = live.settings.log, [query.plan for query in live.planned]
+    keeper = Timekeeper(log, live.app, plans, timedelta(seconds=10))
+    keeper.start()
+    try:
+        for stream, of in events.items():
+            late = late_entries(of, dict.fromkeys(VIEWS), LATENESS[stream])
+            assert 10 < len(late) < EVENTS / 2, "the test must have some of both"
+            eventually(partial(has_read, keeper, stream))
+            found = in_late_topic(log, live.app.name, stream)
+            if stream == "clicks":
+                broken = {"reason": "broken", "views": {view: [] for view in VIEWS}}
+                assert found.pop("timeless") == broken
+            assert found == late
+            assert keeper.counts()[stream].late == len(late)
+    finally:
+        keeper.close()
+
+
+def has_read(keeper: Timekeeper, stream: str) -> bool:
+    """All that was drawn, and what was sent after it."""
+    return keeper.counts()[stream].read.get("0") == EVENTS + (2 if stream == "clicks" else 1)
+
+
+def logged(name: str, seconds: float, behind: float | None = None) -> Logged:
+    """An event that came when its stream was at `behind`, both in seconds after START."""
+    start = datetime.fromtimestamp(START / 1000, UTC)
+    event = {"id": name, "user": "x", "at": (start + timedelta(seconds=seconds)).isoformat()}
+    watermark = None if behind is None else start + timedelta(seconds=behind)
+    return Logged(event, start + timedelta(hours=1), watermark)
+
+
+CLICKS = [
+    logged("a", 10),
+    logged("b", 11, 130.999),
+    logged("c", 12, 132),  # too late, though its minute is open for as long again
+    logged("d", 13.0009, 133),  # to the millisecond
+    logged("e", 13.001, 133),
+]
+ORDERS = [logged("p", 20), logged("q", 21, 51), logged("r", 22, 51.999)]
+LATER = "orders.toDF('order', 'user', 'then')"
+SHAPES = {
+    "pairs": (f"clicks.join({LATER}, 'user')", "ap ar bp br ep er"),
+    "outer": (f"clicks.join({LATER}.withColumn('user', F.lit('y')), 'user', 'left')", "a b e"),
+    "semi": ("clicks.join(orders, 'user', 'left_semi')", "a b e"),
+    "itself": (f"orders.join({LATER}, 'user')", "pp pr rp rr"),
+    "union": (
+        f"clicks.unionByName(orders.withColumn('id', F.lit('o'))).join({LATER}, 'user')",
+        "ap ar bp br ep er op op or or",
+    ),
+    "three": (
+        f"clicks.join({LATER}, 'user').join(orders.toDF('last', 'user', 'end'), 'user')",
+        "ap ap ar ar bp bp br br ep ep er er",
+    ),
+    # The stream itself is judged by its minute, which is open for two more.
+    "beside": (
+        "clicks.join(orders.select('user'), 'user').unionByName(clicks)",
+        "a a a b b b c d e e e",
+    ),
+}
+
+
+@pytest.mark.usefixtures("spark")
+def test_of_each_stream_that_is_joined_late_events_are_left_out(pipeline: Any) -> None:
+    app = pipeline(
+        STREAMS
+        + "".join(
+            f"""
+@app.view(key=["window"])
+def {name}(clicks: DataFrame, orders: DataFrame) -> DataFrame:
+    both = {query}
+    names = F.concat_ws("", *(name for name in ("id", "order") if name in both.columns))
+    windows = both.groupBy(F.window("at", "1 minute"))
+    return windows.agg(F.concat_ws(" ", F.sort_array(F.collect_list(names))).alias("found"))
+"""
+            for name, (query, _) in SHAPES.items()
+        )
+    )
+    views = run(app, {"clicks": CLICKS, "orders": ORDERS})
+    found = {name: [row["found"] for row in rows] for name, rows in views.items()}
+    assert found == {name: [expected] for name, (_, expected) in SHAPES.items()}
+
+
+BETWEEN = "c.user = o.user AND o.then BETWEEN c.at AND c.at + INTERVAL 1 MINUTE"
+BOUNDED = {
+    "both sides": (BETWEEN, "c.at", "o.then"),
+    "one side": ("c.user = o.user AND o.then >= c.at", "o.then"),
+    "windows": ("c.minute = o.minute", "c.minute"),
+}
+ENDLESS = {
+    "no time": ("c.user = o.user", "c.at"),
+    "the other side": ("c.user = o.user AND o.then >= c.at", "c.at"),
+    "another time": (BETWEEN, "c._received_at"),
+}
+
+
+def grouped_by(condition: str, *columns: str) -> str:
+    views = [
+        f"""
+@app.view(key=["window"])
+def v{number}(clicks: DataFrame, orders: DataFrame) -> DataFrame:
+    clicks = clicks.select("*", "_received_at", F.window("at", "1 minute").alias("minute"))
+    orders = orders.withColumnRenamed("at", "then")
+    orders = orders.select("*", F.window("then", "1 minute").alias("minute"))
+    both = clicks.alias("c").join(orders.alias("o"), F.expr("{condition}"))
+    window = F.col("{column}") if "minute" in "{column}" else F.window("{column}", "1 minute")
+    return both.groupBy(window.alias("window")).count()
+"""
+        for number, column in enumerate(columns)
+    ]
+    return STREAMS + "".join(views)
+
+
+@pytest.mark.parametrize("case", BOUNDED.values(), ids=BOUNDED)
+def test_rows_that_the_join_bounds_in_time_can_be_put_into_windows(
+    planned: Any, case: tuple[str, ...]
+) -> None:
+    for query in planned(grouped_by(*case)).values():
+        assert query.plan.joins == LATENESS
+        assert query.plan.output_mode == "update"
+        assert query.plan.eviction.endswith("2 minutes after their own time are not joined")
+
+
+@pytest.mark.parametrize("case", ENDLESS.values(), ids=ENDLESS)
+def test_a_window_of_joined_rows_that_never_ends_is_refused(
+    planned: Any, case: tuple[str, ...]
+) -> None:
+    with pytest.raises(PipelineError, match=r"a window that never ends.*bound the time between"):
+        planned(grouped_by(*case))
