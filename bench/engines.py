@@ -77,9 +77,12 @@ def engine(
 
 
 @contextmanager
-def analyzing(log: LogSettings, kind: str, mode: str) -> Iterator[Engine]:
+def analyzing(
+    log: LogSettings, kind: str, mode: str, *, second_compiler: bool = False
+) -> Iterator[Engine]:
     """The analysis tier with a view of that kind; Refused if it cannot run in that mode."""
-    chosen = {"BENCH_KIND": kind, "BENCH_MODE": mode}
+    name = f"bench_{kind}_{mode}" + ("_compiled_twice" if second_compiler else "")
+    chosen = {"BENCH_NAME": name, "BENCH_KIND": kind, "BENCH_MODE": mode}
     _check(chosen)
     os.environ.update(chosen)
     app = load(PIPELINE)
@@ -89,6 +92,7 @@ def analyzing(log: LogSettings, kind: str, mode: str) -> Iterator[Engine]:
     command = [
         *[sys.executable, "-m", "millstream", "analyze", str(PIPELINE), "--home", "{folder}/home"],
         *["--set", f"log.bootstrap={log.bootstrap}"],
+        *["--set", f"analyze.second_compiler={str(second_compiler).lower()}"],
     ]
     with engine(command, source, sink, chosen) as running:
         yield running

@@ -15,12 +15,13 @@ WINDOWS = {
     "count": "count_window(5)",
 }
 
-app = App(f"bench_{KIND}_{MODE}")
+app = App(os.environ.get("BENCH_NAME", "bench"))
 app.stream(
     "events",
     schema="id LONG, key INT, at TIMESTAMP, city STRING, text STRING",
     key="key",
     event_time="at",
+    ahead="0 seconds",  # a session's row would wait for it
 )
 # A count's rows come once, when it is full: a stream of them.
 KEY = ["window", "key"] if KIND != "count" else None

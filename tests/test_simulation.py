@@ -29,6 +29,7 @@ from millstream.simulation import (
     disorder,
     draw,
     grouped,
+    joined,
     judge,
     late_entries,
     of_kind,
@@ -208,3 +209,11 @@ def test_a_collector_that_is_not_there_is_an_error_with_a_remedy() -> None:
         pass
     with pytest.raises(MillstreamError, match="start the pipeline first"):
         Post(url, "clicks").send(sendings(count=3))
+
+
+def test_a_join_takes_what_comes_within_the_lateness_of_its_own_time() -> None:
+    times = [0, 10 * MINUTE, 9 * MINUTE + 1, 9 * MINUTE, 10 * MINUTE, 3]
+    judged = list(judge(sending(at, str(n)) for n, at in enumerate(times)))
+    assert [each.sending.id for each in joined(judged, MINUTE)] == ["0", "1", "2", "4"]
+    missed = {"reason": "late", "views": {"pairs": []}}
+    assert late_entries(judged, {"pairs": None}, MINUTE) == {"3": missed, "5": missed}

@@ -1,10 +1,9 @@
 """Whole systems for tests: `millstream run` with all its processes, on free ports and its own home.
 
-    system          one for each module, with the pipeline below; do not kill its parts
+    start_system    a context manager that starts one
     browser         one for each module
-    start_system    a context manager that starts another one: for crash tests, or another pipeline
 
-A module that needs its own pipeline starts it once:
+A module starts one for all its tests, and not longer: at rest it takes a tenth of the machine.
 
     @pytest.fixture(scope="module")
     def meetup(start_system: StartSystem) -> Iterator[System]:
@@ -228,12 +227,6 @@ def start_system(tmp_path_factory: pytest.TempPathFactory) -> StartSystem:
             system.end()
 
     return start
-
-
-@pytest.fixture(scope="module")  # not longer: at rest it takes a tenth of the machine
-def system(start_system: StartSystem) -> Iterator[System]:
-    with start_system() as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

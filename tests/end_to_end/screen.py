@@ -23,6 +23,7 @@ from playwright.async_api import (
     Page,
     WebSocket,
     async_playwright,
+    expect,
 )
 
 from millstream.audit import Column, Report, ViewDescription
@@ -137,6 +138,7 @@ class Screen:
 @contextlib.asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
     """A browser; starting it takes longer than most of what is tested with it."""
+    expect.set_options(timeout=SECONDS * 1000)
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=_FLAGS)

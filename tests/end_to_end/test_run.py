@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from playwright.async_api import expect
+from tests.end_to_end.conftest import PIPELINE
+from tests.end_to_end.screen import screen, until
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from playwright.async_api import Browser
     from tests.end_to_end.conftest import StartSystem, System
+    from tests.end_to_end.screen import Screen
 
 TIERS = ("kafka", "collect", "analyze", "serve")
 
 
-PIPELINE = """
-from millstream import App
-
-app = App("shop")
-app.stream("orders", schema="id LONG NOT NULL, city STRING, amount LONG", key="id")
-app.view(
-    "by_city",
-    key=["city"],
-    sql="SELECT city, count(*) AS n, sum(amount) AS amount FROM orders GROUP BY city",
-)
-"""
+@pytest.fixture(scope="module")
+def system(start_system: StartSystem, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One for all, with a program beside it; the test that ends it comes last."""
+    extra = tmp_path_factory.mktemp("beside") / "simulator.py"
+    extra.write_text("import signal\nprint('at work', flush=True)\nsignal.pause()")
+    with start_system(PIPELINE, "--with", f"{sys.executable} {extra}") as running:
+        yield running
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -205,34 +211,6 @@ def test_a_second_server_on_the_same_home_answers_the_same(system: System) -> No
         second.stdout.close()
 
 
-def test_what_dies_comes_back_and_ctrl_c_leaves_nothing(
-    start_system: StartSystem, tmp_path: Path
-) -> None:
-    extra = tmp_path / "simulator.py"
-    extra.write_text("import time\nprint('at work', flush=True)\ntime.sleep(600)")
-    with start_system(PIPELINE, "--with", f"{sys.executable} {extra}") as system:
-        assert "at work" in (system.home.logs / "simulator.log").read_text()
-        system.post("orders", {"id": 1, "city": "Ghent", "amount": 5})
-        system.until(lambda: system.rows("by_city"))
-        for tier in ("serve", "collect"):
-            before = system.home.running()[tier]
-            os.kill(before["pid"], signal.SIGKILL)
-            again = system.until(partial(entry_of_another, system, tier, before["pid"]))
-            assert again["url"] == before["url"]
-        system.post("orders", {"id": 2, "city": "Ghent", "amount": 5})
-        system.until(lambda: {"city": "Ghent", "n": 2, "amount": 10} in system.rows("by_city"))
-        assert system.output_has("by signal SIGKILL; starting it again")
-        started = time.monotonic()
-        assert system.end(signal.SIGINT) == 130
-        assert time.monotonic() - started < 15
-        assert system.home.running() == {}
-        ends = [
-            line.split()[2] for line in system.output.read_text().splitlines() if "ended" in line
-        ]
-        assert sorted(ends[:2]) == ["collect", "simulator"]
-        assert ends[2:] == ["analyze", "serve", "kafka"]
-
-
 def test_a_mistake_that_only_spark_sees_ends_the_run_with_its_message(
     start_system: StartSystem,
 ) -> None:
@@ -255,3 +233,76 @@ def by_city(orders):
         assert "ctiy" in last
         assert system.output.read_text().count("analyze    starting") == 1
         assert system.processes() == {}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_rebuild_is_seen_from_its_beginning_to_the_new_epoch(
+    browser: Browser, system: System
+) -> None:
+    city = f"city {uuid.uuid4().hex[:8]}"
+    order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700}
+    await asyncio.to_thread(system.post, "orders", order)
+    async with screen(browser, system.serve_url) as shown:
+        await shown.filter("by_city", f"city = '{city}'")
+        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
+        strip = shown.page.locator("[data-view=by_city] .rebuild")
+        command = asyncio.to_thread(system.millstream, "rebuild", "by_city", "--yes")
+        rebuilding = asyncio.create_task(command)
+        await expect(strip).to_contain_text("Rebuil")
+        epoch = shown.got("snapshot", "by_city")[-1]["position"].partition(":")[0]
+        outcome = await rebuilding
+        assert outcome.returncode == 0, outcome.stderr
+        await expect(strip).to_contain_text("Rebuilt at")
+        await until(lambda: _moved_on(shown, epoch), "the new epoch")
+        await expect(shown.rows("by_city")).to_have_text([f"{city}1700"])
+        status = await asyncio.to_thread(system.millstream, "status")
+        assert "rebuild of" in status.stdout
+        assert "served in a new" in " ".join(status.stdout.split())
+
+
+async def _moved_on(shown: Screen, epoch: str) -> bool:
+    return not shown.got("snapshot", "by_city")[-1]["position"].startswith(f"{epoch}:")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_event_goes_all_the_way_to_the_browser(browser: Browser, system: System) -> None:
+    city = f"<img src=x onerror='window.hacked=1'> {uuid.uuid4().hex[:8]}"
+    async with screen(browser, system.serve_url) as shown:
+        await shown.filter("by_city", f"city LIKE '%{city[-8:]}'")
+        for number in range(1, 4):
+            order = {"id": uuid.uuid4().int >> 80, "city": city, "amount": 700 * number}
+            answer = await asyncio.to_thread(system.post, "orders", order)
+            assert answer["accepted"] == 1
+            await expect(shown.rows("by_city")).to_have_text([f"{city}{number}{_total(number)}"])
+        await expect(shown.rows("large").filter(has_text=city)).to_have_count(2)
+        for box in ("collect", "analyze", "serve", "stream-log"):
+            tier = shown.page.locator(f"[data-box={box}]")
+            await expect(tier).to_have_attribute("data-state", "up")
+        assert await shown.page.evaluate("window.hacked") is None
+        assert shown.strangers() == []
+        assert shown.complaints == []
+
+
+def _total(number: int) -> str:
+    return f"{sum(700 * n for n in range(1, number + 1)):,}"
+
+
+def test_what_dies_comes_back_and_ctrl_c_leaves_nothing(system: System) -> None:
+    assert "at work" in (system.home.logs / "simulator.log").read_text()
+    system.post("orders", {"id": 80, "city": "Ostend", "amount": 5})
+    system.until(lambda: {"city": "Ostend", "n": 1, "amount": 5} in system.rows("by_city"))
+    for tier in ("serve", "collect"):
+        before = system.home.running()[tier]
+        os.kill(before["pid"], signal.SIGKILL)
+        again = system.until(partial(entry_of_another, system, tier, before["pid"]))
+        assert again["url"] == before["url"]
+    system.post("orders", {"id": 81, "city": "Ostend", "amount": 5})
+    system.until(lambda: {"city": "Ostend", "n": 2, "amount": 10} in system.rows("by_city"))
+    assert system.output_has("by signal SIGKILL; starting it again")
+    started = time.monotonic()
+    assert system.end(signal.SIGINT) == 130
+    assert time.monotonic() - started < 15
+    assert system.home.running() == {}
+    ends = [line.split()[2] for line in system.output.read_text().splitlines() if "ended" in line]
+    assert sorted(ends[:2]) == ["collect", "simulator"]
+    assert ends[2:] == ["analyze", "serve", "kafka"]
