@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from millstream.collect.bodies import Bodies
+from millstream.collect.journal.disk import Disk
 from millstream.collect.line import Line, Overloaded
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
@@ -49,6 +51,22 @@ def standstill(broker: Broker) -> Iterator[None]:
         yield
     finally:
         os.kill(broker.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing gets onto the disk."""
+    go_on, sync = threading.Event(), Disk.sync
+
+    def sync_later(disk: Disk, descriptor: int) -> None:
+        go_on.wait()
+        sync(disk, descriptor)
+
+    monkeypatch.setattr(Disk, "sync", sync_later)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def ticks(count: int, first: int = 0) -> bytes:
@@ -208,24 +226,29 @@ async def test_bodies_that_wait_do_not_fill_the_memory(
             assert await counted(collector, "refused_total", "ticks") == senders
 
 
-async def test_bodies_that_are_on_disk_and_not_looked_at_do_not_fill_the_memory_either(
-    app_name: str, log_settings: LogSettings, tmp_path: Path
+async def test_bodies_that_go_to_a_slow_disk_do_not_fill_the_memory_either(
+    app_name: str, log_settings: LogSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     senders, size = 20, 1 << 20
     limits = {"max_body": size, "max_body_memory": 2 << 20, "room_timeout": 60.0}
     body = b"\n".join(b'{"text": "%01000d"}' % n for n in range(1_000))
     async with collect(shop(app_name), log_settings, tmp_path, **limits) as collector:
-        posts = [
-            asyncio.create_task(collector.post("notes?ack=local", body)) for _ in range(senders)
-        ]
-        most = 0
+        with slow_disk(monkeypatch):
+            posts = [
+                asyncio.create_task(collector.post("notes?ack=local", body)) for _ in range(senders)
+            ]
+            # Three are on their way to the disk; who comes behind waits, for memory or for them.
+            await waiting(collector, senders - 3)
+            most = await counted(collector, "body_bytes", "")
         while not all(post.done() for post in posts):
             most = max(most, await counted(collector, "body_bytes", ""))
             await asyncio.sleep(0.05)
         assert {(await post).status_code for post in posts} == {202}
-        # Read, or waiting to be; and unpacked, with what was on its way to the disk at that moment.
-        assert 1_000_000 <= most <= 8 << 20
+        # Read, or waiting to be; and on the way to the disk, or to be unpacked, with the one more
+        # that was let in when there was room for a part of it.
+        assert 3_000_000 <= most <= 5 << 20
         assert await counted(collector, "refused_total", "notes") == 0
+        assert await counted(collector, "body_bytes", "") == 0
 
 
 async def test_few_who_announce_much_and_send_nothing_keep_nobody_out(

@@ -91,7 +91,7 @@ class Intake:
         self._past_sequence = 0
         self._left_over = journal.last_durable  # entries up to here are from an earlier start
         self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
-        self.unpacking_bytes = 0  # of large bodies that are on disk, and not unpacked
+        self.unpacking_bytes = 0  # of large bodies that go to the disk or are there, not unpacked yet
         self._unpacking: set[asyncio.Task[None]] = set()
         # Whose large body is unpacked and checked: were it many at once, a turn of the loop would
         # be as long as a slice of each, and it takes some turns until Kafka has the next batch.
@@ -131,6 +131,7 @@ class Intake:
         entry.sequence = self.journal.append_calling(
             encode(arrival), partial(self._journaled, entry)
         )
+        self._hold(entry)
         self.forwarder.expect(entry.sequence)
         entry.then = then
         if ack == "log":
@@ -362,7 +363,17 @@ class Intake:
         self.forwarder.expect(entry.sequence)
         return durable
 
+    def _hold(self, entry: Entry) -> None:
+        if not is_small(entry.arrival):
+            self.unpacking_bytes += len(entry.arrival.body)
+
+    def _release(self, entry: Entry) -> None:
+        if not is_small(entry.arrival):
+            self.unpacking_bytes -= len(entry.arrival.body)
+            self.journal.freed()
+
     def _when_journaled(self, entry: Entry, durable: asyncio.Future[None]) -> None:
+        self._hold(entry)
         durable.add_done_callback(lambda _: self._journaled(entry, _error_of(durable)))
 
     def _is_on_disk(self, entry: Entry, error: Exception | None) -> bool:
@@ -386,24 +397,24 @@ class Intake:
 
     def _journaled(self, entry: Entry, error: Exception | None) -> None:
         if not self._is_on_disk(entry, error):
-            return
-        if is_small(entry.arrival):
+            self._release(entry)
+        elif is_small(entry.arrival):
             self._fill(entry)
             entry.check(0, entry.size)
             self._offer(entry)
         else:
-            self.unpacking_bytes += len(entry.arrival.body)
             task = self._loop.create_task(self._fill_in_turns(entry))
             self._unpacking.add(task)
             task.add_done_callback(self._unpacking.discard)
 
     async def _fill_in_turns(self, entry: Entry) -> None:
-        async with self._one_by_one:
-            self._fill(entry)
-            await self._check_in_turns(entry)
-            self._offer(entry)
-        self.unpacking_bytes -= len(entry.arrival.body)
-        self.journal.freed()
+        try:
+            async with self._one_by_one:
+                self._fill(entry)
+                await self._check_in_turns(entry)
+                self._offer(entry)
+        finally:
+            self._release(entry)
 
     async def _check_in_turns(self, entry: Entry) -> None:
         for first in range(0, entry.size, _EVENTS_PER_TURN):
