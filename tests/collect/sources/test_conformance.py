@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from .case import Case, running, stop
 from .cases import CASES
 
 _POOLS = ("asyncio", "uvloop")  # what the loops call them
+# What a reader leaves open it leaves each time. Others in this process may open something in the
+# midst of it: Spark's gateway can, when Python collects what stands for Java's objects.
+_ATTEMPTS = 3
 
 
 def those(condition: Callable[[type[Case]], bool] = lambda case: True) -> pytest.MarkDecorator:
@@ -37,15 +41,17 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await case.stop()
 
 
-def held() -> tuple[int, set[str]]:
-    """How many files and sockets the process has open, and its threads but the loop's own pool."""
-    files = 0
+def held() -> Counter[str]:
+    """What the process has open, by kind, and its threads but the loop's own pool."""
+    found: Counter[str] = Counter()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that listed them
-            # libuv keeps one of /dev/null, to have one left when there are no more.
-            files += os.readlink(f"/proc/self/fd/{number}") != "/dev/null"
-    threads = {each.name for each in threading.enumerate() if not each.name.startswith(_POOLS)}
-    return files, threads
+            # A socket's and a pipe's number differ each time; their kind is what can be compared.
+            found[os.readlink(f"/proc/self/fd/{number}").split(":[")[0]] += 1
+    # libuv keeps one of it, to have one left when there are no more.
+    del found["/dev/null"]
+    found.update(t.name for t in threading.enumerate() if not t.name.startswith(_POOLS))
+    return found
 
 
 @those()
@@ -71,21 +77,25 @@ async def test_events_come_in_in_order_and_are_counted(case: Case) -> None:
 async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
     case: Case, blocked: bool
 ) -> None:
-    files, threads = held()
-    reader, inlet = case.reader(), RecordingInlet()
-    task = asyncio.create_task(reader.run(inlet))
-    await until(lambda: reader.state.state == case.up)
-    await case.send([1])
-    await until(lambda: case.numbers(inlet) == [1])
-    if blocked:
-        inlet.open.clear()
-        await case.send([2])
-    began = time.monotonic()
-    await stop(task)
-    assert time.monotonic() - began < 3.0
-    assert reader.state.state == "stopped"
-    await case.drop()  # what the peer itself still holds of the connection
-    await until(lambda: held()[0] <= files and held()[1] <= threads)
+    for attempt in range(_ATTEMPTS):
+        before = held()
+        reader, inlet = case.reader(), RecordingInlet()
+        task = asyncio.create_task(reader.run(inlet))
+        await until(lambda: reader.state.state == case.up)  # noqa: B023
+        await case.send([2 * attempt])
+        await until(lambda: case.numbers(inlet)[-1:] == [2 * attempt])  # noqa: B023
+        if blocked:
+            inlet.open.clear()
+            await case.send([2 * attempt + 1])
+        began = time.monotonic()
+        await stop(task)
+        assert time.monotonic() - began < 3.0
+        assert reader.state.state == "stopped"
+        await case.drop()  # what the peer itself still holds of the connection
+        with contextlib.suppress(AssertionError):
+            await until(lambda: held() <= before, seconds=10.0)  # noqa: B023
+            return
+    raise AssertionError(f"left open each time: {held() - before}")
 
 
 @those(lambda case: not case.why_no_reconnect)
