@@ -91,7 +91,7 @@ class Intake:
         self._past_sequence = 0
         self._left_over = journal.last_durable  # entries up to here are from an earlier start
         self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
-        self.unpacking_bytes = 0  # of large bodies that go to the disk or are there, not unpacked yet
+        self.unpacking_bytes = 0  # of large bodies that go to the disk, or are there
         self._unpacking: set[asyncio.Task[None]] = set()
         # Whose large body is unpacked and checked: were it many at once, a turn of the loop would
         # be as long as a slice of each, and it takes some turns until Kafka has the next batch.
