@@ -1,4 +1,6 @@
-"""Joins of streams: each event is in every row that it belongs to, or in the late topic."""
+"""Joins of streams, and rows that are taken once: each event is in every row that it belongs to, or
+in the late topic.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,13 @@ app.view("by_order", key=["window"],
 app.view("all_clicks", key=["window"],
          sql="SELECT window(at, '2 minutes', '1 minute') AS window"
          + ROWS.format(PAIRS.format("LEFT")))
+
+@app.view(mode="micro_batch")
+def once(clicks: DataFrame) -> DataFrame:
+    return clicks.dropDuplicates(["id"])
 """
-VIEWS = ("by_order", "all_clicks")
+JOINS = ("by_order", "all_clicks")
+VIEWS = {"clicks": (*JOINS, "once"), "orders": JOINS}
 TIMELESS = {"id": "timeless", "user": "x"}
 Pairs = list[tuple[Judged, Judged | None]]
 
@@ -175,13 +182,15 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
     come_to_rest(live)
 
     modes = {query.view.name: query.plan.output_mode for query in live.planned}
-    assert modes == {"by_order": "update", "all_clicks": "append"}
+    assert modes == {"by_order": "update", "all_clicks": "append", "once": "update"}
     for view, wanted in truth(events).items():
         live.gives(partial(shown, live, view), wanted)
+    in_time = {each.sending.id for each in joined(events["clicks"], LATENESS["clicks"])}
+    live.gives(lambda: {row["id"] for row in live.stream("once")}, {*in_time, "c-end"})
     running = [kept.running for kept in live.queries._kept.values()]
     assert sum(map(dropped_by_watermark, running)) == 0
     check_late(live, events, eventually)
-    for query in live.planned:
+    for query in (each for each in live.planned if each.view.key):
         verdict = verify(query, live.settings.log, patience=1)
         assert verdict.differences == []
         assert verdict.same == len(truth(events)[query.view.name])
@@ -200,12 +209,12 @@ def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventu
     keeper.start()
     try:
         for stream, of in events.items():
-            late = late_entries(of, dict.fromkeys(VIEWS), LATENESS[stream])
+            late = late_entries(of, dict.fromkeys(VIEWS[stream]), LATENESS[stream])
             assert 10 < len(late) < EVENTS / 2, "the test must have some of both"
             eventually(partial(has_read, keeper, stream))
             found = in_late_topic(log, live.app.name, stream)
             if stream == "clicks":
-                broken = {"reason": "broken", "views": {view: [] for view in VIEWS}}
+                broken = {"reason": "broken", "views": {view: [] for view in VIEWS[stream]}}
                 assert found.pop("timeless") == broken
             assert found == late
             assert keeper.counts()[stream].late == len(late)
@@ -248,6 +257,8 @@ SHAPES = {
         f"clicks.join({LATER}, 'user').join(orders.toDF('last', 'user', 'end'), 'user')",
         "ap ap ar ar bp bp br br ep ep er er",
     ),
+    "once": ("clicks.dropDuplicates(['id'])", "a b e"),
+    "distinct": ("clicks.select('id', 'at').distinct()", "a b e"),
     # The stream itself is judged by its minute, which is open for two more.
     "beside": (
         "clicks.join(orders.select('user'), 'user').unionByName(clicks)",
@@ -257,7 +268,7 @@ SHAPES = {
 
 
 @pytest.mark.usefixtures("spark")
-def test_of_each_stream_that_is_joined_late_events_are_left_out(pipeline: Any) -> None:
+def test_late_events_are_in_no_join_and_in_nothing_that_is_taken_once(pipeline: Any) -> None:
     app = pipeline(
         STREAMS
         + "".join(
@@ -312,9 +323,9 @@ def test_rows_that_the_join_bounds_in_time_can_be_put_into_windows(
     planned: Any, case: tuple[str, ...]
 ) -> None:
     for query in planned(grouped_by(*case)).values():
-        assert query.plan.joins == LATENESS
+        assert query.plan.by_own_time == LATENESS
         assert query.plan.output_mode == "update"
-        assert query.plan.eviction.endswith("2 minutes after their own time are not joined")
+        assert query.plan.eviction.endswith("2 minutes after their own time are left out")
 
 
 @pytest.mark.parametrize("case", ENDLESS.values(), ids=ENDLESS)
@@ -323,3 +334,27 @@ def test_a_window_of_joined_rows_that_never_ends_is_refused(
 ) -> None:
     with pytest.raises(PipelineError, match=r"a window that never ends.*bound the time between"):
         planned(grouped_by(*case))
+
+
+ONCE = {
+    "the time": ("clicks.dropDuplicates(['id', 'at'])", {"clicks": 2 * MINUTE}),
+    "rows with the time": ("clicks.dropDuplicates(['id'])", {"clicks": 2 * MINUTE}),
+    "within the watermark": (
+        "clicks.dropDuplicatesWithinWatermark(['id'])",
+        {"clicks": 2 * MINUTE},
+    ),
+    "rows without it": ("clicks.select('id').dropDuplicates()", {}),
+    "minutes": ("clicks.select(F.date_trunc('minute', 'at').alias('m')).distinct()", {}),
+}
+
+
+@pytest.mark.parametrize("case", ONCE.values(), ids=ONCE)
+def test_rows_that_tell_the_event_time_are_judged_by_it_when_they_are_taken_once(
+    planned: Any, case: tuple[str, dict[str, int]]
+) -> None:
+    view = "@app.view\ndef once(clicks: DataFrame) -> DataFrame:\n    return " + case[0]
+    plan = planned(f"{STREAMS}\n{view}\n")["once"].plan
+    assert plan.mode == ("micro_batch" if "Within" in case[0] else "real_time")
+    assert plan.by_own_time == case[1]
+    left_out = plan.eviction.endswith("2 minutes after their own time are left out")
+    assert left_out == bool(case[1])

@@ -165,7 +165,7 @@ def test_windows_beneath_a_join_a_union_or_another_window_judge_too(
         judged = {(spec.size_ms, *spec.lateness_by_stream) for spec in query.plan.late_by}
         expected = {(MINUTE, "clicks")} | ({(MINUTE, "taps")} if name != "most" else set())
         assert judged == expected, name
-        assert query.plan.joins == {}
+        assert query.plan.by_own_time == {}
     views = run(pipeline(STREAMS + BENEATH), {"clicks": as_logged(CLICKS), "taps": as_logged(TAPS)})
     assert [(row["n"], row["m"]) for row in views["side_by_side"]] == [(2, 2)]
     assert sorted(row["n"] for row in views["one_after_another"]) == [1, 2, 2]

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from millstream.analyze.carried import Carried
 from millstream.analyze.catalyst import (
     LOGICAL,
+    Attribute,
     Catalyst,
     LogicalPlan,
     identity,
@@ -27,6 +28,7 @@ from millstream.analyze.reader import (
     POSITION,
     RECEIVED,
     REVISION,
+    TIME,
     WATERMARK,
     WEIGHT,
 )
@@ -60,6 +62,7 @@ _UNWEIGHABLE = {
     "GlobalLimit": "a limit",
     "Sample": "a sample of its own",
 }
+_ONCE = ("Deduplicate", "DeduplicateWithinWatermark")  # of equal rows, the first
 # An event's rows within rows (an explode in an explode): this many per level, on three levels.
 _ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
 
@@ -73,8 +76,8 @@ class Carrier:
         self._whole = whole
         self._names_late = names_late
         self._weighs = weighs
-        self._is_joined = False  # whether it is beneath a join of streams
-        self.joined: set[str] = set()  # the topics whose events are let into such a join, or not
+        self._judges_alone = False  # whether it is beneath what takes no event that is late
+        self.by_own_time: set[str] = set()  # the topics whose events are let in there, or not
         self.windows: list[tuple[Grouped, frozenset[str]]] = []  # by event time, of which topics
 
     def carry(self, plan: LogicalPlan) -> Carried:
@@ -95,11 +98,11 @@ class Carrier:
             case "Union":
                 return unite(self._catalyst, plan, [*map(self.carry, items(plan.children()))])
             case "Join":
-                joined = joins_streams(plan) or self._is_joined
-                sides = [self._beneath(side, joined) for side in (plan.left(), plan.right())]
+                alone = joins_streams(plan) or self._judges_alone
+                sides = [self._beneath(side, alone) for side in (plan.left(), plan.right())]
                 return join(self._catalyst, plan, *sides)
             case name if name in _TRANSPARENT:
-                child = self.carry(plan.child())
+                child = self._deduplicated(plan) if name in _ONCE else self.carry(plan.child())
                 if name in _UNWEIGHABLE:
                     child = child.without_weight(f"of a sample, {_UNWEIGHABLE[name]} gives others")
                 return replace(child, plan=self._over(plan, child.plan))
@@ -108,13 +111,22 @@ class Carrier:
             case name:
                 return Carried(plan, lost=f"rows cannot be followed through {_words(name)}")
 
-    def _beneath(self, plan: LogicalPlan, joined: bool) -> Carried:
-        """What goes into a join of streams, or into something else that judges who is late."""
-        outside, self._is_joined = self._is_joined, joined
+    def _beneath(self, plan: LogicalPlan, alone: bool) -> Carried:
+        """What goes into something that judges who is late: `alone`, by each event's own time."""
+        outside, self._judges_alone = self._judges_alone, alone
         try:
             return self.carry(plan)
         finally:
-            self._is_joined = outside
+            self._judges_alone = outside
+
+    def _deduplicated(self, plan: LogicalPlan) -> Carried:
+        """What goes into a plan that takes of equal rows the first one.
+
+        If they tell the event time, Spark takes none that its watermark has passed, and forgets
+        those that were before.
+        """
+        forgets = any(_tells_event_time(each) for each in items(plan.child().output()))
+        return self._beneath(plan.child(), self._judges_alone or forgets)
 
     def _over(self, plan: LogicalPlan, *children: LogicalPlan) -> LogicalPlan:
         return plan.withNewChildren(self._catalyst.seq(children))
@@ -134,7 +146,7 @@ class Carrier:
                 id=marked.get("_id") if self._names_late else None,
                 weight=marked.get(WEIGHT) if self._weighs else None,
             )
-            if self._is_joined:
+            if self._judges_alone:
                 child = self._let_in(child)
         else:
             child = self.carry(below)
@@ -144,8 +156,8 @@ class Carrier:
         return replace(child, plan=fresh)
 
     def _let_in(self, events: Carried) -> Carried:
-        """Of a stream that is joined, the events that are in time; each by its own time alone."""
-        self.joined |= events.sources
+        """Of a stream's events, those that are in time; each by its own time alone."""
+        self.by_own_time |= events.sources
         if events.closed is None or events.event_time is None:
             return events
         kept = in_time(self._catalyst, events.plan, events.event_time, events.closed)
@@ -221,7 +233,7 @@ class Carrier:
     def _aggregate(self, plan: LogicalPlan) -> Carried:
         catalyst, window = self._catalyst, grouped_window(plan)
         is_judged_here = window is not None and window.time == "event"
-        child = self._beneath(plan.child(), self._is_joined and not is_judged_here)
+        child = self._beneath(plan.child(), self._judges_alone and not is_judged_here)
         if not plan.isStreaming() and not child.sources:
             return Carried(plan)
         if counted_window(plan) is not None:
@@ -292,10 +304,17 @@ class Carrier:
 
     def _distinct(self, plan: LogicalPlan) -> Carried:
         """Rows that differ in the user's columns; the hidden ones must not make a difference."""
-        child = self.carry(plan.child()).without_weight("of a sample, DISTINCT gives others")
+        child = self._deduplicated(plan).without_weight("of a sample, DISTINCT gives others")
         deduplicate = self._catalyst.java(f"{LOGICAL}.Deduplicate")
         keys = plan.child().output()
         return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
+
+
+def _tells_event_time(attribute: Attribute) -> bool:
+    """Whether it is the user's column with the time that Spark's watermark follows."""
+    metadata = attribute.metadata()
+    is_marked = metadata.contains(TIME) and not metadata.contains(MARK)
+    return is_marked and metadata.getString(TIME) == "event"
 
 
 def _topics(plan: LogicalPlan) -> frozenset[str]:

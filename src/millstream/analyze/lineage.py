@@ -5,7 +5,8 @@ A grouped result gets `_revision` (how many rows are in: it only grows), `_recei
 which the number of the row among the event's rows is added where a plan makes several of one. The
 user writes nothing for this: their analysed plan is walked from the top down to our reader, and
 built anew with the columns passed up. On the way, events that are late for the window that they
-would be counted in are kept out of it, and those that are late by their own time out of joins.
+would be counted in are kept out of it, and those that are late by their own time out
+of joins, and of what takes each row once.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Traced:
     windows: tuple[tuple[Grouped, frozenset[str]], ...]  # by event time, anywhere; of which topics
     counted: Counted | None  # likewise, by a window of so many events
     sources: frozenset[str]  # the topics that its rows come from
-    joined: frozenset[str]  # of these, the ones whose events go into a join of streams
+    by_own_time: frozenset[str]  # of these, the ones whose events are late by that alone
     natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
     weighed: tuple[str, ...]  # the columns that are estimates where events were shed
 
@@ -110,7 +111,7 @@ def trace(
         tuple(carrier.windows),
         carried.counted,
         carried.sources,
-        frozenset(carrier.joined),
+        frozenset(carrier.by_own_time),
         {} if aggregate is None else natures(catalyst, plan, output, aggregate),
         tuple(errors),
     )

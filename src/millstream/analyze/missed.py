@@ -14,7 +14,7 @@ class Judging(NamedTuple):
     """How a view judges who of a stream's events is late."""
 
     view: str
-    spec: WindowSpec | None  # by windows of their event time; None: by that time alone, in a join
+    spec: WindowSpec | None  # by windows of their event time; None: by that time alone
     lateness_ms: int
 
 
@@ -22,8 +22,8 @@ def judging(views: Iterable[ViewPlan], stream: str) -> list[Judging]:
     """The views that leave out a stream's events if they are late."""
     found = []
     for view in views:
-        if stream in view.joins:
-            found.append(Judging(view.name, None, view.joins[stream]))
+        if stream in view.by_own_time:
+            found.append(Judging(view.name, None, view.by_own_time[stream]))
             continue
         for spec in view.late_by:
             if stream in spec.lateness_by_stream:
@@ -46,7 +46,7 @@ def windows(spec: WindowSpec, time: int) -> list[Window]:
 def missed(of: Judging, time: int, watermark: int) -> list[Window] | None:
     """What was closed when an event came, which the log's watermark then tells; None: nothing.
 
-    Of a join it is every row, whatever its window: no window is named.
+    Of one that judges by the event's own time it is every row: no window is named.
     """
     closed = watermark - of.lateness_ms
     if of.spec is None:

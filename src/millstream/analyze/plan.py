@@ -96,8 +96,8 @@ class ViewPlan:
     description: str
     window_spec: WindowSpec | None = None  # None: no window, or not by a time of the stream
     late_by: tuple[WindowSpec, ...] = ()  # the windows by which events are late, in whatever place
-    joins: dict[str, int] = field(default_factory=dict)  # the streams that are joined with streams:
-    # an event that came later than this after its own time, in ms, is in no row of the view
+    by_own_time: dict[str, int] = field(default_factory=dict)  # the streams whose events, if they
+    # came so many ms after their own time or later, are in no row, whatever its window
     is_timed: bool = True  # whether a watermark tells when its windows are over
     trigger: str = ""  # when a row is given out
     eviction: str = ""  # when what a row is made of is forgotten

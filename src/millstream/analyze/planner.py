@@ -20,7 +20,7 @@ from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
 from millstream.analyze.reader import FROM_HEADERS, POSITION, Time, events, records
 from millstream.analyze.realtime import Refused, Stages, check_real_time, check_streaming
 from millstream.analyze.session import start_session
-from millstream.analyze.window_spec import eviction, joined, late_by, trigger, window_spec
+from millstream.analyze.window_spec import by_own_time, eviction, late_by, trigger, window_spec
 from millstream.app import App
 from millstream.audit import Column
 from millstream.duration import parse_duration
@@ -164,7 +164,7 @@ class Planner:
             traced = follow(view, frame)
         if traced.counted is not None:
             self._check_count(view, traced, decision)
-        if traced.joined:
+        if traced.by_own_time:
             _check_joins(view, traced)
         lineage, doubt = _lineage(traced, decision)
         rows = traced.frame
@@ -207,7 +207,7 @@ class Planner:
                 description=view.description,
                 window_spec=spec,
                 late_by=late_by(traced, self._app, spec),
-                joins=joined(traced, self._app),
+                by_own_time=by_own_time(traced, self._app),
                 is_timed=traced.is_timed,
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
@@ -244,18 +244,17 @@ class Planner:
     def _reading(
         self, view: View, plain: _Reading, traced: Traced, decision: _Decision
     ) -> _Reading:
-        """How to read for windows and joins: with what tells who is late, and patience for the
-        state."""
+        """How to read where some may be late: with what tells that, and patience for the state."""
         time = None if traced.window is None else traced.window.time
         reading = replace(plain, at_once=self._at_once(view, time, decision))
-        joins = joined(traced, self._app)
-        if time is None and not joins and not traced.windows:
+        judges_alone = bool(by_own_time(traced, self._app))
+        if time is None and not judges_alone and not traced.windows:
             return reading
         time = time or "event"
-        headers = plain.headers or time == "event" or bool(joins)
+        headers = plain.headers or time == "event" or judges_alone
         slack = self._slack(decision)
-        if joins:
-            # A join takes what is later than Spark's watermark; an event that is just as far as the
+        if judges_alone:
+            # Spark takes what is later than its watermark; an event that is just as far as the
             # stream was is in time.
             slack += timedelta(milliseconds=1)
         if self._forgets_nothing(view, time, decision):

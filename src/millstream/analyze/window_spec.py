@@ -54,12 +54,12 @@ def _spec(traced: Traced, app: App, window: Grouped, sources: frozenset[str]) ->
     )
 
 
-def joined(traced: Traced, app: App) -> dict[str, int]:
-    """The streams with an event time whose events are joined with others, and their lateness."""
+def by_own_time(traced: Traced, app: App) -> dict[str, int]:
+    """The streams whose events are late by their own time, in whatever window; their lateness."""
     return {
         stream.name: stream.lateness // timedelta(milliseconds=1)
         for stream in app.streams.values()
-        if stream.event_time and stream_topic(app.name, stream.name) in traced.joined
+        if stream.event_time and stream_topic(app.name, stream.name) in traced.by_own_time
     }
 
 
@@ -97,7 +97,7 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
         held = traced.counted.window.size
         return f"of each group the newest events are kept, {held:,} of them, for as long as it runs"
     if traced.lineage != "revision":
-        return _remembered(traced)
+        return _remembered(traced) + _left_out(traced, app)
     if traced.window is None:
         return "never: groups without a window stay"
     if spec is None:
@@ -113,16 +113,24 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
     text = f"a window's state goes {format_duration(longest)} {after}, by {spec.time} time"
     if len(spec.lateness_by_stream) > 1:
         text += " of the stream that is least far: one that brings nothing holds it"
+    if left_out := _left_out(traced, app):
+        return text + left_out
     if spec.time == "event":
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
-        if joined(traced, app):
-            return f"{text}; events that come {late} after their own time are not joined"
         text += f"; it is closed to late events {late} {after}"
         if not traced.window.filters_late:
             text += (
                 ", but who is late cannot be told here: they count as long as the state is there"
             )
     return text
+
+
+def _left_out(traced: Traced, app: App) -> str:
+    lateness = by_own_time(traced, app).values()
+    if not lateness:
+        return ""
+    late = format_duration(timedelta(milliseconds=max(lateness)))
+    return f"; events that come {late} after their own time are left out"
 
 
 _STATE = {

@@ -71,8 +71,8 @@ class Admission:
         intake, arrival = self._intake, self._dated(arrival)
         if ack == "none":
             if is_small(arrival):
-                return intake.take_past(lane, arrival)
-            return await intake.take_large_past(lane, arrival)
+                return intake.bypass.take(lane, arrival)
+            return await intake.bypass.take_large(lane, arrival)
         if intake.looks_first(lane, arrival):
             return await intake.take_looking(lane, arrival, ack)
         return intake.take(lane, arrival, ack)

@@ -22,6 +22,7 @@ from millstream.validate import Checked
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
 _SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
+_EVENTS_PER_TURN = 500  # some milliseconds of work; then others, and Kafka, have a turn
 _NONE: frozenset[int] = frozenset()
 _NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
 _NO_PLACES: Mapping[int, int] = MappingProxyType({})
@@ -163,6 +164,22 @@ class Entry:
                         rejections[index] = invalid
             self.keys.append(key)
             self.times.append(moment)
+
+    async def check_in_turns(self) -> None:
+        """As `check`, of all events, without keeping the loop for long."""
+        for first in range(0, self.size, _EVENTS_PER_TURN):
+            self.check(first, min(first + _EVENTS_PER_TURN, self.size))
+            await asyncio.sleep(0)
+
+    def accept(self) -> None:
+        """It is taken in, or known to repeat what is: its events count from now on."""
+        lane, arrival = self.lane, self.arrival
+        self.counted = True
+        lane.accepted += self.size
+        if arrival.duplicates or arrival.shed:
+            lane.duplicates += len(arrival.duplicates)
+            lane.shed += len(arrival.shed)
+        lane.pending += self.remaining
 
     def pass_on(self) -> None:
         """Its turn has come: find what of it is out of order, once. Nothing before it comes later.

@@ -173,8 +173,8 @@ class Forwarder:
         if sequence <= max(self.sent, self._read_to):  # it was quicker by way of the disk
             return
         is_next = sequence == self.sent + 1 and self._current is None
-        size = self._ready_bytes + len(entry.arrival.body)
-        if in_memory and (is_next or size <= self._settings.max_body):
+        size = self.pending_bytes + self._ready_bytes + len(entry.arrival.body)
+        if in_memory and (is_next or size <= self._settings.max_pending_bytes):
             self._ready[sequence] = entry
             self._ready_bytes += len(entry.arrival.body)
         else:

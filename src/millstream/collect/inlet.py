@@ -107,7 +107,7 @@ class StreamInlet:
         while True:
             await self._intake.forwarder.room()
             try:
-                self._intake.take_past(self._lane, arrival)
+                self._intake.bypass.take(self._lane, arrival)
                 return
             except Overloaded:
                 await asyncio.sleep(_FIRST_PAUSE)

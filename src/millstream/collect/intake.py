@@ -20,6 +20,7 @@ import msgspec
 
 from millstream.app import App
 from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode, is_small
+from millstream.collect.bypass import Bypass
 from millstream.collect.dedup import Dedup, First
 from millstream.collect.entry import Entry
 from millstream.collect.failed import FailedStore
@@ -27,7 +28,6 @@ from millstream.collect.forward import Forwarder
 from millstream.collect.id_writer import done
 from millstream.collect.journal import Journal
 from millstream.collect.lane import Lane
-from millstream.collect.line import Overloaded
 from millstream.collect.pressure import Pressure
 from millstream.collect.recent import Recent
 from millstream.collect.repeats import Repeats, carries_ids, repeat_of
@@ -44,7 +44,6 @@ Ack = Literal["log", "local", "none"]
 
 Then = Callable[[Entry, Exception | None], None]
 
-_EVENTS_PER_TURN = 500  # some milliseconds of work; then others, and Kafka, have a turn
 _SWEEP_SECONDS = 0.1
 _READ_BYTES = 16 << 20
 _NONE: frozenset[int] = frozenset()
@@ -73,7 +72,6 @@ class Intake:
         self.lanes = {s.name: Lane(app, s, limits, clock) for s in app.streams.values()}
         self.journal = journal
         self.collector = journal.identity
-        self.past_collector = f"{journal.identity}-{journal.start}"  # of what skips the journal
         self.recent = Recent()
         self.forwarder = Forwarder(
             journal, producer, failed, settings, self._restore, self.recent, clock
@@ -88,7 +86,6 @@ class Intake:
         self._wall = wall
         self._loop = asyncio.get_running_loop()
         self._last_received = 0
-        self._past_sequence = 0
         self._left_over = journal.last_durable  # entries up to here are from an earlier start
         self._waiting: dict[Entry, None] = {}  # for the log, in the order in which they came
         self.unpacking_bytes = 0  # of large bodies that go to the disk, or are there
@@ -96,6 +93,8 @@ class Intake:
         # Whose large body is unpacked and checked: were it many at once, a turn of the loop would
         # be as long as a slice of each, and it takes some turns until Kafka has the next batch.
         self._one_by_one = asyncio.Lock()
+        past = f"{journal.identity}-{journal.start}"
+        self.bypass = Bypass(past, self.forwarder, self._one_by_one, clock)
         self._writing: dict[int, asyncio.Future[None]] = {}  # entries with ids, not on disk yet
         self._unclaimed: set[int] = set()  # entries whose ids Kafka had no room for
         self._taken: dict[int, frozenset[int]] = {}  # by another collector, before this start
@@ -152,7 +151,7 @@ class Intake:
         """
         async with self._one_by_one:
             entry = self._unpack_looking(lane, arrival)
-            await self._check_in_turns(entry)
+            await entry.check_in_turns()
         entry = self._leave_out(entry)
         if entry.remaining:
             durable = self._append_checked(entry, None)
@@ -198,59 +197,9 @@ class Intake:
         durable.add_done_callback(partial(self._journaled_checked, entry))
         return durable
 
-    def take_past(self, lane: Lane, arrival: Arrival) -> Entry:
-        """Hand an arrival to Kafka without the journal; Overloaded, with nothing taken."""
-        entry = self._unpack_past(lane, arrival)
-        entry.check(0, entry.size)
-        self._send_past(entry)
-        return entry
-
-    async def take_large_past(self, lane: Lane, arrival: Arrival) -> Entry:
-        """As `take_past`, without keeping the loop for long."""
-        async with self._one_by_one:
-            await asyncio.sleep(0)
-            entry = self._unpack_past(lane, arrival)
-            await self._check_in_turns(entry)
-            self._send_past(entry)  # from here on it must not be cancelled
-        return entry
-
-    def _unpack_past(self, lane: Lane, arrival: Arrival) -> Entry:
-        if self.forwarder.is_full:
-            raise Overloaded(
-                f"cannot take in more events: {self.forwarder.pending_events} of "
-                f"{self.forwarder.pending_bytes} bytes wait for Kafka already"
-            )
-        unpacked = lane.unpack(
-            arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
-        )
-        if lane.shedder is not None:
-            arrival = shed(lane.shedder, arrival, unpacked, self.forwarder.level)
-        entry = Entry(lane, arrival, self.past_collector, 0, self._clock())
-        entry.fill(unpacked)
-        return entry
-
-    def _send_past(self, entry: Entry) -> None:
-        self._past_sequence += 1
-        entry.sequence = self._past_sequence
-        self._count(entry)
-        if entry.size:
-            self.forwarder.send_past(entry)
-
     async def set_aside(self, lane: Lane, arrival: Arrival, reason: str) -> int:
-        """Put a source's message that no journal can hold into the failed store; how many events.
-
-        Durable when it returns. If we are killed before the source's bookmark is on disk too, the
-        message comes again, and is there twice.
-        """
-        self._past_sequence += 1
-        entry = Entry(lane, arrival, self.past_collector, self._past_sequence, self._clock())
-        self._fill(entry)
-        await self._check_in_turns(entry)
-        self._count(entry)
-        # The stream's time must not move with it: what waits in the journal would come late.
-        entry.times = [None] * entry.size
-        await self.forwarder.set_aside(entry, reason)
-        return entry.size
+        """Put a source's message that no journal can hold into the failed store: `Bypass` does."""
+        return await self.bypass.set_aside(lane, arrival, _unpacked(lane, arrival), reason)
 
     async def recognise(self, arrived: Mapping[int, frozenset[int]]) -> None:
         """Before the door opens: know the ids of what an earlier start left in the journal.
@@ -266,7 +215,7 @@ class Intake:
                 entry = self._recognisable(sequence, payload)
                 if entry is not None:
                     self._fill(entry)
-                    await self._check_in_turns(entry)
+                    await entry.check_in_turns()
                     taken = await self._repeats.recover(entry, arrived.get(sequence, _NONE))
                     if taken:
                         self._taken[sequence] = taken
@@ -312,7 +261,7 @@ class Intake:
     def _unpack_looking(self, lane: Lane, arrival: Arrival) -> Entry:
         """An entry that is not in the journal yet, without what is shed."""
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
-        unpacked = self._unpacked(entry)
+        unpacked = _unpacked(lane, arrival)
         if lane.shedder is not None:
             arrival = shed(lane.shedder, arrival, unpacked, self.pressure.level)
             entry = Entry(lane, arrival, self.collector, 0, entry.received)
@@ -342,7 +291,7 @@ class Intake:
 
     def _count_left_out(self, entry: Entry) -> None:
         entry.open = 0
-        self._count(entry)
+        entry.accept()
 
     def _append_checked(
         self, entry: Entry, bookmark: tuple[str, bytes] | None
@@ -411,51 +360,26 @@ class Intake:
         try:
             async with self._one_by_one:
                 self._fill(entry)
-                await self._check_in_turns(entry)
+                await entry.check_in_turns()
                 self._offer(entry)
         finally:
             self._release(entry)
 
-    async def _check_in_turns(self, entry: Entry) -> None:
-        for first in range(0, entry.size, _EVENTS_PER_TURN):
-            entry.check(first, min(first + _EVENTS_PER_TURN, entry.size))
-            await asyncio.sleep(0)
-
     def _offer(self, entry: Entry, *, in_memory: bool = True) -> None:
-        self._count(entry)
+        entry.accept()
         if entry.size:
             entry.lane.journaled_ms.record((self._clock() - entry.received) * 1000, entry.size)
         if not entry.waits_for_log:
             entry.resolve()
         self.forwarder.offer(entry, in_memory=in_memory)
 
-    def _count(self, entry: Entry) -> None:
-        entry.counted = True
-        entry.lane.accepted += entry.size
-        if entry.arrival.duplicates or entry.arrival.shed:
-            entry.lane.duplicates += len(entry.arrival.duplicates)
-            entry.lane.shed += len(entry.arrival.shed)
-        entry.lane.pending += entry.remaining
-
     def _fill(self, entry: Entry) -> None:
         try:
-            unpacked = self._unpacked(entry)
+            unpacked = _unpacked(entry.lane, entry.arrival)
         except BodyRefused as refused:
             unpacked = Unpacked([])
             entry.resolve(refused)
         entry.fill(unpacked)
-
-    def _unpacked(self, entry: Entry) -> Unpacked:
-        arrival = entry.arrival
-        try:
-            return entry.lane.unpack(
-                arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
-            )
-        except BodyRefused as refused:
-            if not arrival.source:
-                raise
-            # Nobody to tell: it is kept where the invalid ones are.
-            return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
 
     def _recognisable(self, sequence: int, payload: bytes) -> Entry | None:
         """The entry, if its events' ids are remembered."""
@@ -486,14 +410,14 @@ class Intake:
             arrival = msgspec.structs.replace(arrival, duplicates=places)
         entry = held or Entry(lane, arrival, self.collector, sequence, 0.0)
         self._fill(entry)
-        await self._check_in_turns(entry)
+        await entry.check_in_turns()
         if sequence in self._unclaimed:
             await self._repeats.claim_again(entry)
             self._unclaimed.discard(sequence)
         elif lane.remembers_ids and carries_ids(arrival):
             self._repeats.wait(entry)
         if sequence <= self._left_over:
-            self._count(entry)
+            entry.accept()
             lane.recovered += entry.size
         entry.counted = True
         return entry
@@ -501,6 +425,17 @@ class Intake:
     async def _give_up(self, topic: str, value: bytes, reason: str) -> None:
         now = self.now()
         await asyncio.to_thread(self._failed.put, topic, None, value, [], now, reason)
+
+
+def _unpacked(lane: Lane, arrival: Arrival) -> Unpacked:
+    """A body's events; BodyRefused if there is somebody to tell that it cannot be read."""
+    try:
+        return lane.unpack(arrival.body, arrival.content_type, arrival.encoding, arrival.attributes)
+    except BodyRefused as refused:
+        if not arrival.source:
+            raise
+        # Nobody to tell: it is kept where the invalid ones are.
+        return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
 
 
 def _error_of(durable: asyncio.Future[None]) -> Exception | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from millstream.log.producer import Delivery
@@ -26,7 +27,8 @@ class Recent:
     def __init__(self, most: int = _EVENTS) -> None:
         self._most = most
         self._held = 0
-        self._steps: dict[int, Steps] = {}  # in the order in which they came
+        # In the order in which they came; from a plain dict the oldest one is ever more costly.
+        self._steps: OrderedDict[int, Steps] = OrderedDict()
 
     def __getitem__(self, sequence: int) -> Steps | None:
         return self._steps.get(sequence)
@@ -52,5 +54,5 @@ class Recent:
 
     def _forget(self) -> None:
         while self._held > self._most and len(self._steps) > 1:
-            oldest = self._steps.pop(next(iter(self._steps)))
+            _, oldest = self._steps.popitem(last=False)
             self._held -= 1 + len(oldest.deliveries)

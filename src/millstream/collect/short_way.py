@@ -120,7 +120,7 @@ class ShortWay:
     def _take(self, route: Route, respond: Respond, arrival: Arrival) -> None:
         lane, ack, _ = route
         if ack == "none":
-            self._intake.take_past(lane, arrival)
+            self._intake.bypass.take(lane, arrival)
             respond(204, b"", b"")
         else:
             self._intake.take_calling(lane, arrival, ack, partial(self._taken, ack, respond))

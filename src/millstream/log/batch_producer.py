@@ -34,8 +34,10 @@ _LEAST_BYTES, _MOST_BYTES = 32 << 10, 960 << 10
 _HANDED_IN = 2  # batches of a partition: an answer takes the loop some turns to get to us
 _NO_COMPRESSION = 0
 _HEADERS_SIZE = 400  # bytes of a record besides its value, about
-_PACE_SECONDS = 0.005  # between batches that nobody waits for, unless they are larger than this:
-_PACE_BYTES = 128 << 10
+# Between batches that nobody waits for: the second if by the first so many bytes have come that a
+# few milliseconds are lost in the crowd. One that is large leaves in any case.
+_PACE_SECONDS, _BUSY_SECONDS = 0.005, 0.015
+_BUSY_BYTES, _LARGE_BYTES = 16 << 10, 256 << 10
 _RETRY_SECONDS = 0.2
 _END_SECONDS = 0.5  # for an answer that is nearly there
 _REQUEST_SECONDS = 30.0  # then a broker that does not answer is asked again
@@ -241,9 +243,12 @@ class BatchProducer:
     def _to_gather(self, place: _Partition, now: float) -> float:
         """For how many seconds more the next batch had better gather; 0: it may leave."""
         batch = place.gathering
-        if place.waiting or batch is None or batch.is_awaited or batch.size > _PACE_BYTES:
+        if place.waiting or batch is None or batch.is_awaited or batch.size > _LARGE_BYTES:
             return 0.0
-        return max(0.0, place.sent_at + _PACE_SECONDS - now)
+        left = place.sent_at + _PACE_SECONDS - now
+        if left <= 0 and batch.size > _BUSY_BYTES:
+            left = place.sent_at + _BUSY_SECONDS - now
+        return max(0.0, left)
 
     def _pause_over(self) -> None:
         self._timer = None

@@ -10,7 +10,7 @@ windows' rows: no final one changes here without being called corrected.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -86,7 +86,7 @@ class Table:
         self.corrected: dict[int, Noted] = {}  # what is a correction, though it does not say so
         self.replayable: dict[int, int] = {}  # before this offset the notes tell too little
         self._offsets: Offsets = ()
-        self._deleted: dict[str, tuple[Mark, int]] = {}
+        self._deleted: OrderedDict[str, tuple[Mark, int]] = OrderedDict()  # the oldest one first
         self._seen: dict[tuple[str, int], Mark] = {}  # per (source, partition) of a keyless view
         self._newest_timestamp = 0
         self.decode = msgspec.json.Decoder(
@@ -197,13 +197,13 @@ class Table:
         mark = mark_of(row)
         if not is_known(mark):
             return
-        self._deleted.pop(key, None)  # to the end: the dict's order is the order of forgetting
         self._deleted[key] = (mark, self._newest_timestamp)
+        self._deleted.move_to_end(key)
         while self._deleted:
             oldest = next(iter(self._deleted))
             if self._deleted[oldest][1] + DELETED_MS >= self._newest_timestamp:
                 break
-            del self._deleted[oldest]
+            self._deleted.popitem(last=False)
 
     def _note(self, notes: dict[int, Noted], partition: int, offset: int) -> None:
         complete_from = notes.setdefault(partition, Noted()).add(offset)
