@@ -240,8 +240,12 @@ def _cells(each: Figures, reference: Figures | None) -> list[str]:
     drained = f"{each.drained:,.0f}"
     if reference is None or reference.latency is None:
         return [*shown, "–", drained, "–"]
-    slower = f"{latency.p50 / reference.latency.p50:.2g}×"
-    return [*shown, slower, drained, f"{each.drained / reference.drained:.2g}×"]
+    slower = latency.p50 / reference.latency.p50
+    return [*shown, _times(slower), drained, _times(each.drained / reference.drained)]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.2g}×"
 
 
 def _now() -> int:
