@@ -209,8 +209,10 @@ class Carrier:
         passed = [a for a in child.hidden().values() if identity(a) not in known]
         literal = catalyst.module("org.apache.spark.sql.catalyst.expressions.Literal")
         ordinal = items(catalyst.analysed(catalyst.frame(child.plan).select(F.lit(0))).output())[0]
+        more = catalyst.seq(passed)
+        # There may be hundreds of panes, and each call of Java's costs: none for what stays.
         projections = [
-            catalyst.seq([*items(projection), *passed, literal.apply(number)])
+            projection.appendedAll(more).appended(literal.apply(number))
             for number, projection in enumerate(items(plan.projections()))
         ]
         output = catalyst.seq([*items(plan.output()), *passed, ordinal])
