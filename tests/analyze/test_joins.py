@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
@@ -15,17 +16,20 @@ from random import Random
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.analyze.conftest import SETTINGS
 from tests.conftest import Eventually
 
+from millstream.analyze.planner import Planner
 from millstream.analyze.progress import dropped_by_watermark
+from millstream.analyze.queries import Queries
 from millstream.analyze.timekeeper import Timekeeper
 from millstream.analyze.verify import verify
 from millstream.errors import PipelineError
 from millstream.event import ID, WATERMARK
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import late_topic, stream_topic
+from millstream.log.topics import ensure_topics, late_topic, stream_topic
 from millstream.settings import Settings
 from millstream.simulation import Judged, Sending, joined, judge, late_entries
 from millstream.simulation.faults import in_order
@@ -185,8 +189,7 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
     assert modes == {"by_order": "update", "all_clicks": "append", "once": "update"}
     for view, wanted in truth(events).items():
         live.gives(partial(shown, live, view), wanted)
-    in_time = {each.sending.id for each in joined(events["clicks"], LATENESS["clicks"])}
-    live.gives(lambda: {row["id"] for row in live.stream("once")}, {*in_time, "c-end"})
+    live.gives(partial(ids_of, live, "once"), in_time(events["clicks"]))
     running = [kept.running for kept in live.queries._kept.values()]
     assert sum(map(dropped_by_watermark, running)) == 0
     check_late(live, events, eventually)
@@ -198,8 +201,47 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
         assert verdict.awaited == (2 if query.view.name == "all_clicks" else 0)
 
 
+@pytest.mark.timeout(600)
+def test_a_replay_in_pieces_joins_the_same(live: Any, pipeline: Any, spark: SparkSession) -> None:
+    rng = Random(SEED)
+    events = {stream: drawn(stream, rng) for stream in LATENESS}
+    analyze = SETTINGS.model_copy(update={"slack": "0 seconds", "batch_events": EVENTS // 4})
+    live.settings = Settings(log=live.settings.log, analyze=analyze)
+    live.app = app = pipeline(PIPELINE)
+    ensure_topics(app, live.settings.log)
+    for stream, some in events.items():
+        send(live, stream, [*some, *last(stream)])
+    planned = Planner(spark, app, live.settings, replays=True).queries()
+    live.queries = Queries(spark, app, live.settings, live._home / "checkpoints")
+    live.queries.keep([replace(query, replays=True) for query in planned])
+    ran = {}
+
+    def have_replayed() -> bool:
+        kept = live.queries._kept.values()
+        ran.update({each.name: each.running for each in kept if each.running is not None})
+        return all(each.state == "replayed" for each in kept)
+
+    live.until(have_replayed)
+    for query in ran.values():
+        assert sum(batch["numInputRows"] > 0 for batch in query.recentProgress) >= PIECES
+        assert dropped_by_watermark(query) == 0
+    assert ran.keys() == {*VIEWS["clicks"]}
+    for view, wanted in truth(events).items():
+        assert shown(live, view) == wanted
+    assert ids_of(live, "once") == in_time(events["clicks"])
+
+
 def shown(live: Any, view: str) -> dict[str, str]:
     return {json.dumps(json.loads(key)): row["pairs"] for key, row in live.table(view).items()}
+
+
+def ids_of(live: Any, view: str) -> list[str]:
+    return sorted(row["id"] for row in live.stream(view))
+
+
+def in_time(clicks: list[Judged]) -> list[str]:
+    """Each click that is not late, once, and the last one."""
+    return sorted([*(each.sending.id for each in joined(clicks, LATENESS["clicks"])), "c-end"])
 
 
 def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventually) -> None:
