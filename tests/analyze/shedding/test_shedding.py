@@ -21,6 +21,7 @@ from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.shedding.ranges import Range, is_kept, sample
 from millstream.analyze.verdict import Verdict
 from millstream.analyze.verify import verify
+from millstream.app import App
 from millstream.log.topics import stream_topic
 
 STREAM = """
@@ -81,20 +82,25 @@ def turn(live: Any, share: int) -> None:
     )
 
 
-@pytest.mark.timeout(400)
-def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_batch(
-    live: Any, pipeline: Any
-) -> None:
-    app = pipeline(STREAM + VIEWS)
+@pytest.fixture
+def begun(live: Any, pipeline: Any) -> App:
+    """The pipeline, as it runs with its first events in."""
+    app: App = pipeline(STREAM + VIEWS)
     live.start(app)
     live.send("orders", *orders(0, 300, hour=0))
     live.until(lambda: all(adds_up(live, view, 300) for view in ("by_hour", "by_city")))
+    return app
 
+
+@pytest.mark.timeout(400)
+def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_batch(
+    live: Any, begun: App
+) -> None:
     turn(live, 250)
     live.send("orders", *orders(300, 900, hour=1))
     live.until(lambda: all(adds_up(live, view, 1200) for view in ("by_hour", "by_city")))
     live.stop()
-    live.start(app)
+    live.start(begun)
     assert {each.share for each in live.queries.counts().values()} == {0.25}
     live.send("orders", *orders(1200, 300, hour=1))
     live.until(lambda: all(adds_up(live, view, 1500) for view in ("by_hour", "by_city")))
@@ -102,7 +108,7 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
     live.send("orders", *orders(1500, 300, hour=2))
     live.until(lambda: all(adds_up(live, view, 1800) for view in ("by_hour", "by_city")))
 
-    topic = stream_topic(app.name, "orders")
+    topic = stream_topic(begun.name, "orders")
     kept = Counter(CITIES[n % 3] for n in range(300, 1500) if is_kept(topic, 0, n, 250))
     for view in ("by_hour", "by_city"):
         rows = newest(live, view)
@@ -139,12 +145,8 @@ def at_once(frame: DataFrame) -> int:
 
 @pytest.mark.timeout(400)
 def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_end(
-    live: Any, pipeline: Any
+    live: Any, begun: App
 ) -> None:
-    app = pipeline(STREAM + VIEWS)
-    live.start(app)
-    live.send("orders", *orders(0, 300, hour=0))
-    live.until(lambda: all(adds_up(live, view, 300) for view in ("by_hour", "by_city")))
     live.stop()
     live.send("orders", *orders(300, 600, hour=1))
     query = next(each for each in live.planned if each.view.name == "by_hour")
@@ -165,7 +167,7 @@ def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_e
         folder = folder_of(checkpoints, query.plan.topic, "by_hour") / query.plan.generation
         shed = (Range(topic, 0, 500, None, 250, 0),)
         write_notes(folder, msgspec.structs.replace(read_notes(folder), shed=shed))
-        live.start(app)
+        live.start(begun)
         live.until(verdict.done)
     assert (verdict.result().differences, verdict.result().same) == ([], 6)
 
