@@ -92,6 +92,19 @@ async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_sou
         assert "`millstream failed list`" in told[0]
 
 
+async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_journal_too(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    async with small_intake(app_name, log_settings, tmp_path) as intake:
+        lane = intake.lanes["ticks"]
+        inlet = StreamInlet(intake, lane, "ticks", "ws://127.0.0.1/ticks")
+        intake.forwarder.open({})
+        await inlet.offer(b"no event", content_type="image/png")
+        await inlet.offer(b'{"id": 1}')
+        await intake.forwarder.drain(30)
+        assert (lane.accepted, lane.logged, lane.rejected, lane.pending) == (2, 1, 1, 0)
+
+
 async def test_how_far_a_source_was_read_is_on_disk_with_what_was_set_aside(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:

@@ -242,10 +242,10 @@ class Carrier:
             if self._weighs:
                 raise Unweighable("of a sample, windows of so many events hold others")
             return self._count(plan, child)
-        if window is not None and window.time == "event" and child.closed is not None:
-            kept = without_late(catalyst, child.plan, window.attribute, child.closed)
-            child, window = replace(child, plan=kept), replace(window, filters_late=True)
         if window is not None and window.time == "event":
+            if child.closed is not None:
+                kept = without_late(catalyst, child.plan, window.attribute, child.closed)
+                child, window = replace(child, plan=kept), replace(window, filters_late=True)
             self.windows.append((window, child.sources))
         wanted = {REVISION: F.count(F.lit(1))}
         if child.received is not None:

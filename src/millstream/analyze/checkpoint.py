@@ -74,6 +74,11 @@ def folder_of(checkpoints: Path, topic: str, view: str) -> Path:
     return checkpoints / (f"{view}.{edition}" if edition else view)
 
 
+def checkpoint_of(checkpoints: Path, plan: ViewPlan) -> Path:
+    """The folder that a view's query starts from, be it there or not."""
+    return folder_of(checkpoints, plan.topic, plan.name) / plan.generation
+
+
 def left_behind(checkpoints: Path, views: Iterable[str]) -> list[str]:
     """The views that have a checkpoint but are not among `views`."""
     known = set(views)

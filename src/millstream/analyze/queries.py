@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.aside import Aside
 from millstream.analyze.catalyst import named
-from millstream.analyze.checkpoint import clear, clear_unless_begun, folder_of, prepare
+from millstream.analyze.checkpoint import checkpoint_of, clear, clear_unless_begun, prepare
 from millstream.analyze.damage import Damaged, blame_state, check_checkpoint
 from millstream.analyze.loss import add_lost, find_lost, is_of_loss, skip_lost
 from millstream.analyze.notes import Notes, as_noted, read_notes, write_notes
@@ -87,7 +87,7 @@ class Queries:
         """Keep up this one too, from now on; one of the same view must have ended."""
         kept = self._kept[query.view.name] = _Kept(query)
         with contextlib.suppress(Damaged):  # its start says so
-            kept.notes = read_notes(_checkpoint(self._checkpoints, query))
+            kept.notes = read_notes(checkpoint_of(self._checkpoints, query.plan))
 
     def drop(self, view: str) -> None:
         """End a view's query; it takes a moment, for which this does not wait."""
@@ -350,7 +350,7 @@ class _Start(threading.Thread):
     def run(self) -> None:
         plan, log = self._query.plan, self._settings.log
         try:
-            folder = _checkpoint(self._checkpoints, self._query)
+            folder = checkpoint_of(self._checkpoints, plan)
             check_checkpoint(folder, read_notes(folder).begun)
             self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
             self.notes = read_notes(self.checkpoint)
@@ -394,10 +394,6 @@ class _Start(threading.Thread):
             skip_lost(checkpoint, found)
         elif found:
             clear(checkpoint)
-
-
-def _checkpoint(checkpoints: Path, query: Query) -> Path:
-    return folder_of(checkpoints, query.plan.topic, query.plan.name) / query.plan.generation
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:

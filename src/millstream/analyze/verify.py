@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from millstream.analyze.checkpoint import folder_of
+from millstream.analyze.checkpoint import checkpoint_of
 from millstream.analyze.follower import PAUSE, Follower
 from millstream.analyze.history import Past, take_past
 from millstream.analyze.notes import as_noted, read_notes
@@ -114,7 +114,7 @@ class _Round:
         plan = self._query.plan
         if self._checkpoints is None:
             return self._query
-        checkpoint = folder_of(self._checkpoints, plan.topic, plan.name) / plan.generation
+        checkpoint = checkpoint_of(self._checkpoints, plan)
         if plan.sheds_after_ms is not None:
             self._report(f"waiting for {plan.name} to read {past.records:,} records")
             _await_read(checkpoint, past, patience)

@@ -92,12 +92,20 @@ def trigger(view: View, traced: Traced, output_mode: str) -> str:
 
 
 def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta) -> str:
-    """When state is forgotten."""
+    """When state is forgotten, and which events are left out for it."""
+    text, lateness = _forgotten(traced, spec, app, slack), by_own_time(traced, app).values()
+    if not lateness:
+        return text
+    late = format_duration(timedelta(milliseconds=max(lateness)))
+    return f"{text}; events that come {late} after their own time are left out"
+
+
+def _forgotten(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta) -> str:
     if traced.counted is not None:
         held = traced.counted.window.size
         return f"of each group the newest events are kept, {held:,} of them, for as long as it runs"
     if traced.lineage != "revision":
-        return _remembered(traced) + _left_out(traced, app)
+        return _remembered(traced)
     if traced.window is None:
         return "never: groups without a window stay"
     if spec is None:
@@ -113,9 +121,7 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
     text = f"a window's state goes {format_duration(longest)} {after}, by {spec.time} time"
     if len(spec.lateness_by_stream) > 1:
         text += " of the stream that is least far: one that brings nothing holds it"
-    if left_out := _left_out(traced, app):
-        return text + left_out
-    if spec.time == "event":
+    if spec.time == "event" and not by_own_time(traced, app):
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
         text += f"; it is closed to late events {late} {after}"
         if not traced.window.filters_late:
@@ -125,16 +131,8 @@ def eviction(traced: Traced, spec: WindowSpec | None, app: App, slack: timedelta
     return text
 
 
-def _left_out(traced: Traced, app: App) -> str:
-    lateness = by_own_time(traced, app).values()
-    if not lateness:
-        return ""
-    late = format_duration(timedelta(milliseconds=max(lateness)))
-    return f"; events that come {late} after their own time are left out"
-
-
 _STATE = {
-    "DeduplicateWithinWatermark": "what was seen is remembered for the stream's lateness",
+    "DeduplicateWithinWatermark": "what was seen is remembered for the stream's lateness at least",
     "Deduplicate": "what was seen is remembered for ever, unless it tells the event time",
     "Distinct": "what was seen is remembered for ever, unless it tells the event time",
     "Join": "events wait for their match as long as the join's condition on event time lets them,"

@@ -10,7 +10,6 @@ from millstream.collect.forward import Forwarder
 from millstream.collect.lane import Lane
 from millstream.collect.line import Overloaded
 from millstream.collect.shedding import shed
-from millstream.collect.unpacked import Unpacked
 from millstream.measure import Clock
 
 
@@ -46,14 +45,14 @@ class Bypass:
             self._send(entry)  # from here on it must not be cancelled
         return entry
 
-    async def set_aside(self, lane: Lane, arrival: Arrival, unpacked: Unpacked, reason: str) -> int:
+    async def set_aside(self, lane: Lane, arrival: Arrival, reason: str) -> int:
         """Put a source's message that no journal can hold into the failed store; how many events.
 
         Durable when it returns. If we are killed before the source's bookmark is on disk too, the
         message comes again, and is there twice.
         """
         entry = self._entry(lane, arrival)
-        entry.fill(unpacked)
+        entry.fill(lane.unpack(arrival))
         await entry.check_in_turns()
         self._number(entry)
         # The stream's time must not move with it: what waits in the journal would come late.
@@ -68,9 +67,7 @@ class Bypass:
                 f"cannot take in more events: {forwarder.pending_events} of "
                 f"{forwarder.pending_bytes} bytes wait for Kafka already"
             )
-        unpacked = lane.unpack(
-            arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
-        )
+        unpacked = lane.unpack(arrival)
         if lane.shedder is not None:
             arrival = shed(lane.shedder, arrival, unpacked, forwarder.level)
         entry = self._entry(lane, arrival)

@@ -169,7 +169,7 @@ class StreamInlet:
     async def _set_aside(self, message: _Message, error: JournalSmall) -> None:
         """Leave nothing of a message to be written but how far the source was read."""
         arrival, lane = message.arrival, self._lane
-        events = await self._intake.set_aside(lane, arrival, str(error))
+        events = await self._intake.bypass.set_aside(lane, arrival, str(error))
         _logger.error(
             "a message of %s for stream %s is too large: %s; its events (%d) are set aside, see "
             "`millstream failed list`",

@@ -34,7 +34,7 @@ from millstream.collect.repeats import Repeats, carries_ids, repeat_of
 from millstream.collect.settings import CollectSettings
 from millstream.collect.shedding import shed
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
-from millstream.errors import InvalidEvent, JournalBroken, JournalFull
+from millstream.errors import JournalBroken, JournalFull
 from millstream.log.batch_producer import BatchProducer
 from millstream.log.producer import Delivery
 from millstream.log.topics import stream_topic
@@ -197,10 +197,6 @@ class Intake:
         durable.add_done_callback(partial(self._journaled_checked, entry))
         return durable
 
-    async def set_aside(self, lane: Lane, arrival: Arrival, reason: str) -> int:
-        """Put a source's message that no journal can hold into the failed store: `Bypass` does."""
-        return await self.bypass.set_aside(lane, arrival, _unpacked(lane, arrival), reason)
-
     async def recognise(self, arrived: Mapping[int, frozenset[int]]) -> None:
         """Before the door opens: know the ids of what an earlier start left in the journal.
 
@@ -261,7 +257,7 @@ class Intake:
     def _unpack_looking(self, lane: Lane, arrival: Arrival) -> Entry:
         """An entry that is not in the journal yet, without what is shed."""
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
-        unpacked = _unpacked(lane, arrival)
+        unpacked = lane.unpack(arrival)
         if lane.shedder is not None:
             arrival = shed(lane.shedder, arrival, unpacked, self.pressure.level)
             entry = Entry(lane, arrival, self.collector, 0, entry.received)
@@ -375,7 +371,7 @@ class Intake:
 
     def _fill(self, entry: Entry) -> None:
         try:
-            unpacked = _unpacked(entry.lane, entry.arrival)
+            unpacked = entry.lane.unpack(entry.arrival)
         except BodyRefused as refused:
             unpacked = Unpacked([])
             entry.resolve(refused)
@@ -425,17 +421,6 @@ class Intake:
     async def _give_up(self, topic: str, value: bytes, reason: str) -> None:
         now = self.now()
         await asyncio.to_thread(self._failed.put, topic, None, value, [], now, reason)
-
-
-def _unpacked(lane: Lane, arrival: Arrival) -> Unpacked:
-    """A body's events; BodyRefused if there is somebody to tell that it cannot be read."""
-    try:
-        return lane.unpack(arrival.body, arrival.content_type, arrival.encoding, arrival.attributes)
-    except BodyRefused as refused:
-        if not arrival.source:
-            raise
-        # Nobody to tell: it is kept where the invalid ones are.
-        return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
 
 
 def _error_of(durable: asyncio.Future[None]) -> Exception | None:

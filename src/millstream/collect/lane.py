@@ -7,10 +7,12 @@ import time
 from millstream import event
 from millstream.app import App, Stream
 from millstream.audit import StreamCounts
+from millstream.collect.arrival import Arrival
 from millstream.collect.body import Unpacker
 from millstream.collect.shedding import Shedder
-from millstream.collect.unpacked import Limits
+from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
 from millstream.collect.watermark import Watermark
+from millstream.errors import InvalidEvent
 from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
 from millstream.validate import Validator
@@ -29,7 +31,7 @@ class Lane:
         self.name = stream.name
         self.topic = stream_topic(app.name, stream.name)
         self.rejected_topic = rejected_topic(app.name, stream.name)
-        self.unpack = Unpacker(stream.schema, limits).unpack
+        self._unpack = Unpacker(stream.schema, limits).unpack
         self.check = Validator(stream).check
         self.keeps_invalid = stream.on_invalid == "keep"
         self.remembers_ids = stream.remembers_ids
@@ -54,6 +56,18 @@ class Lane:
         self.journaled_ms = Latencies(clock)  # each from the moment of its arrival
         self.sent_ms = Latencies(clock)
         self.logged_ms = Latencies(clock)
+
+    def unpack(self, arrival: Arrival) -> Unpacked:
+        """An arrival's events; BodyRefused if there is somebody to tell that it cannot be read."""
+        try:
+            return self._unpack(
+                arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
+            )
+        except BodyRefused as refused:
+            if not arrival.source:
+                raise
+            # Nobody to tell: it is kept where the invalid ones are.
+            return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
 
     def counts(self) -> StreamCounts:
         """The counts since the start, for the audit."""
