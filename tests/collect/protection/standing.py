@@ -11,20 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.collect.asgi import (
-    Disconnected,
-    Problem,
-    Receive,
-    Scope,
-    Send,
-    answer_json,
-    read_body,
-)
 from millstream.collect.caller import check_writes
 from millstream.collect.rate import charge
 from millstream.collect.server import Server
 from millstream.collect.settings import CollectSettings
 from millstream.listen import bind
+from millstream.web.asgi import (
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    answer_json,
+    answer_problem,
+    read_body,
+)
+from millstream.web.problem import Problem
 
 STREAMS = ("clicks", "notes", "names")
 
@@ -53,7 +54,7 @@ class Echo:
             said: dict[str, Any] = {"path": scope["path"], "length": len(body)}
             await answer_json(send, {**said, "large": "x" * 8_000_000 if self.large else ""})
         except Problem as problem:
-            await problem.answer(send)
+            await answer_problem(send, problem)
         except Disconnected:
             pass
 
@@ -82,7 +83,7 @@ def request(
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """The bytes of a request."""
-    lines = {"host": "x", "content-length": str(len(body)), **(headers or {})}
+    lines = {"host": "localhost", "content-length": str(len(body)), **(headers or {})}
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1") + body
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream.collect import connections
 from millstream.collect.keys import KeyFile
+from millstream.web import protocol
 
 from ..waiting import until
 from .standing import Standing, read_answer, request, standing
 
-HEAD = b"POST /v1/streams/clicks HTTP/1.1\r\nhost: x\r\n"
+HEAD = b"POST /v1/streams/clicks HTTP/1.1\r\nhost: localhost\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
@@ -46,7 +46,7 @@ async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
 async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_BODY_GRACE", 1.0)
+    monkeypatch.setattr(protocol, "_BODY_GRACE", 1.0)
     async with standing(tmp_path, min_body_rate=1000) as server:
         started = time.monotonic()
         async with (
@@ -225,7 +225,7 @@ AMBIGUOUS = [
     CHUNKED + b"0\r\ncontent-length: 5\r\n\r\n",
     HEAD + b"a: b\0c\r\n\r\n",
     HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\n{}",
-    b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET / HTTP/9.9\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

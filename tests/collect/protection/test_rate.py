@@ -8,8 +8,8 @@ import pytest
 from tests.clock import Clock
 
 from millstream.collect import rate
-from millstream.collect.asgi import Problem
 from millstream.collect.rate import Bucket, Rates
+from millstream.web.problem import Problem
 
 from .standing import standing
 

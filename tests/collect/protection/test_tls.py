@@ -13,8 +13,8 @@ import pytest
 
 from millstream.collect.keys import KeyFile
 from millstream.collect.settings import CollectSettings
-from millstream.collect.tls import Certificate
 from millstream.errors import SettingsError
+from millstream.web.tls import Certificate
 
 from ..waiting import until
 from .authority import Authority

@@ -1,45 +1,24 @@
-"""ASGI as far as the collector needs it: reading a body within bounds, and answering."""
+"""ASGI as far as the servers need it: reading a body within bounds, and answering."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
+
+from millstream.web.problem import CLOSE, CONTENT_TYPE, Problem
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Grow = Callable[[int], Awaitable[None]]
 HeaderList = list[tuple[bytes, bytes]]
 
 _encode = msgspec.json.encode
-
-
-class Problem(Exception):
-    """An answer that is not what the sender wished for, as problem+json (RFC 9457)."""
-
-    def __init__(
-        self, status: int, detail: str, *, headers: HeaderList | None = None, **members: Any
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.headers = headers or []
-        self.content = {
-            "title": HTTPStatus(status).phrase,
-            "status": status,
-            "detail": detail,
-            **members,
-        }
-
-    async def answer(self, send: Send) -> None:
-        """Send it."""
-        await answer(
-            send, self.status, _encode(self.content), b"application/problem+json", self.headers
-        )
 
 
 class Disconnected(Exception):
@@ -62,6 +41,11 @@ async def answer(
         }
     )
     await send({"type": "http.response.body", "body": body})
+
+
+async def answer_problem(send: Send, problem: Problem) -> None:
+    """Send what is wrong with a request."""
+    await answer(send, problem.status, _encode(problem.content), CONTENT_TYPE, problem.headers)
 
 
 async def answer_json(send: Send, content: Any, status: int = 200) -> None:
@@ -113,7 +97,7 @@ async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float, g
         raise Problem(
             408,
             f"the body was not complete after {seconds:g} s; send it faster, or in parts",
-            headers=[(b"connection", b"close")],
+            headers=[CLOSE],
         ) from None
     if length > most:
         if more:
@@ -144,6 +128,6 @@ def _too_large(most: int) -> Problem:
         413,
         f"the body is larger than {most} bytes; split it into several requests, or raise "
         "collect.max_body",
-        headers=[(b"connection", b"close")],
+        headers=[CLOSE],
         max_body=most,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.collect.asgi import HeaderList, Message, Problem, Receive, Scope, Send
-from millstream.collect.gate import Application
+from millstream.web.asgi import Application, HeaderList, Message, Receive, Scope, Send
+from millstream.web.hosts import is_same_origin
+from millstream.web.problem import Problem
 
 _METHODS = b"GET, HEAD, POST"
 _EXPOSED = b"retry-after, ratelimit, ratelimit-policy, www-authenticate"
@@ -63,7 +64,7 @@ def check_origin(scope: Scope, origin: str) -> None:
     if scope.get(_ALLOWED):
         return
     host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-    if origin.partition("://")[2] != host.decode("latin-1"):
+    if not is_same_origin(origin, host.decode("latin-1")):
         raise Problem(
             403,
             f"a page of {origin[:200]} may not send; name the origin in collect.cors_origins",

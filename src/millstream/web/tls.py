@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from millstream.collect.connections import Door, GuardedProtocol, network_of
-from millstream.collect.protection_settings import ProtectionSettings
 from millstream.errors import SettingsError
+from millstream.web.connections import Door, network_of
+from millstream.web.protocol import GuardedProtocol
+from millstream.web.settings import TlsSettings
 
 # TLS 1.2 with forward secrecy and authenticated encryption only; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -21,15 +22,16 @@ _PAUSE = 0.05  # seconds, when nothing can be accepted
 class Certificate:
     """The context that new connections are encrypted with."""
 
-    def __init__(self, settings: ProtectionSettings) -> None:
+    def __init__(self, settings: TlsSettings, *, is_choice: bool = False) -> None:
         self._settings = settings
+        self._is_choice = is_choice  # a client may log in without a certificate too
         self._files = [
             Path(name)
             for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
             if name
         ]
         self._seen = self._state()
-        self.context = _context(settings)
+        self.context = _context(settings, is_choice)
 
     def reload(self) -> bool:
         """Take the files anew if they have changed; SettingsError leaves what was."""
@@ -37,7 +39,7 @@ class Certificate:
         if state == self._seen:
             return False
         self._seen = state
-        self.context = _context(self._settings)
+        self.context = _context(self._settings, self._is_choice)
         return True
 
     def _state(self) -> list[tuple[int, int] | None]:
@@ -115,7 +117,7 @@ class TlsListener:
                 connection.close()
 
 
-def _context(settings: ProtectionSettings) -> ssl.SSLContext:
+def _context(settings: TlsSettings, is_choice: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
@@ -138,7 +140,6 @@ def _context(settings: ProtectionSettings) -> ssl.SSLContext:
                 f"cannot use the authorities in {settings.tls_client_ca}: {_reason(error)}",
                 remedy="collect.tls_client_ca must be certificates in PEM",
             ) from None
-        is_choice = "certificate" in settings.auth and len(set(settings.auth)) > 1
         context.verify_mode = ssl.CERT_OPTIONAL if is_choice else ssl.CERT_REQUIRED
     return context
 

@@ -1,0 +1,149 @@
+"""Connections within bounds: how many there are, from where, and how much memory they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import resource
+from collections import Counter
+from functools import lru_cache
+from typing import Any, Protocol
+
+from uvicorn.server import ServerState
+
+from millstream.web.fast_path import FastPath, KnownHeads
+from millstream.web.hosts import Hosts
+from millstream.web.settings import HttpSettings
+
+CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client's
+
+_SPARE_FILES = 200  # descriptors that the journal, Kafka and sources need beside connections
+
+
+class Holder(Protocol):
+    """A connection, as far as the door needs it."""
+
+    def look(self, now: float) -> None:
+        """End the connection if it has waited too long for its peer."""
+        ...
+
+    def cut(self) -> None:
+        """End the connection now."""
+        ...
+
+
+class Door:
+    """Counts connections, and looks after them once in a while instead of a timer for each."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        tier: str,
+        hosts: Hosts,
+        fast_path: FastPath | None = None,
+    ) -> None:
+        self.settings = settings
+        self.tier = tier
+        self.hosts = hosts
+        self.fast_path = fast_path
+        self.heads = KnownHeads()
+        self.now = asyncio.get_running_loop().time()  # as of the last look: near enough
+        self.inside = 0
+        self.held = 0  # bytes, of all connections
+        self.refused: Counter[str] = Counter()  # by reason
+        wanted = settings.max_connections + _SPARE_FILES
+        self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
+        self._by_network: Counter[str] = Counter()
+        self._holders: dict[Holder, int] = {}  # bytes of each; the one that waits longest first
+
+    def enter(self, network: str) -> bool:
+        """Whether one more connection from there may come in; if so, it must leave later."""
+        if self.inside >= self._most:
+            self.refused["connections"] += 1
+            return False
+        if self._by_network[network] >= self.settings.max_connections_per_address:
+            self.refused["connections_per_address"] += 1
+            return False
+        self.inside += 1
+        self._by_network[network] += 1
+        return True
+
+    def leave(self, network: str) -> None:
+        """One that came in is gone."""
+        self.inside -= 1
+        self._by_network[network] -= 1
+        if not self._by_network[network]:
+            del self._by_network[network]
+
+    def hold(self, holder: Holder, size: int) -> None:
+        """A connection holds that many bytes now; if all hold too many, the oldest are cut.
+
+        The oldest are those whose peer has left something unread for the longest time.
+        """
+        self.held += size - self._holders.get(holder, 0)
+        if size:
+            self._holders[holder] = size  # keeps its place in the order
+        else:
+            self._holders.pop(holder, None)
+        while self.held > self.settings.max_buffer_memory:
+            oldest = next(iter(self._holders))
+            self.held -= self._holders.pop(oldest)
+            self.refused["buffer_memory"] += 1
+            oldest.cut()
+
+    async def watch(self, state: ServerState) -> None:
+        """Cut off who is too slow; runs until it is cancelled."""
+        settings, loop = self.settings, asyncio.get_running_loop()
+        limits = (settings.header_timeout, settings.idle_timeout, settings.write_timeout)
+        pause = min(0.5, *(each / 4 for each in limits))
+        while True:
+            await asyncio.sleep(pause)
+            self.now = loop.time()
+            for connection in list(state.connections):
+                if hasattr(connection, "look"):
+                    connection.look(self.now)
+
+
+@lru_cache(4096)
+def network_of(host: str) -> str:
+    """The address that limits go by: of IPv6 the /64, since one sender has all of it."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
+def peer_network(transport: asyncio.BaseTransport) -> str:
+    """Where a connection comes from."""
+    peer = transport.get_extra_info("peername")
+    return network_of(peer[0]) if isinstance(peer, tuple) else "unknown"
+
+
+def certificate_names(certificate: dict[str, Any] | None) -> tuple[str, ...]:
+    """The common name and the alternative names in a verified client certificate."""
+    if not certificate:
+        return ()
+    common = [
+        value
+        for part in certificate.get("subject", ())
+        for name, value in part
+        if name == "commonName"
+    ]
+    return tuple(dict.fromkeys([*common, *(v for _, v in certificate.get("subjectAltName", ()))]))
+
+
+def _open_files(wanted: int) -> int:
+    """How many files this process may have open, after asking for as many as are wanted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft

@@ -1,0 +1,107 @@
+"""uvicorn around an application, with everything that guards it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+
+from millstream.web.asgi import Application
+from millstream.web.connections import Door
+from millstream.web.fast_path import FastPath
+from millstream.web.hosts import Hosts
+from millstream.web.protocol import GuardedProtocol
+from millstream.web.settings import HttpSettings
+from millstream.web.tls import Certificate, TlsListener
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, whose end we decide: it would raise the signal again after its own shutdown."""
+
+    def __init__(
+        self,
+        application: Application,
+        settings: HttpSettings,
+        *,
+        tier: str,
+        stop_seconds: int,
+        fast_path: FastPath | None = None,
+        websocket: type[Any] | None = None,
+        certificate: Certificate | None = None,
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        self._started = asyncio.Event()
+        self.certificate = certificate
+        hosts = Hosts(settings.host, settings.allowed_hosts)
+        self.door = Door(settings, tier=tier, hosts=hosts, fast_path=fast_path)
+        super().__init__(
+            uvicorn.Config(
+                cast(Any, application),
+                loop="none",
+                http=cast(Any, partial(GuardedProtocol, door=self.door)),
+                ws=websocket or "none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # Anybody could write X-Forwarded-For: it counts only from where the settings say.
+                proxy_headers=bool(trusted_proxies),
+                forwarded_allow_ips=list(trusted_proxies),
+                timeout_keep_alive=math.ceil(settings.idle_timeout),
+                timeout_graceful_shutdown=stop_seconds,
+            )
+        )
+        # Its warnings are about what strangers send: those are counted, they must not fill a disk.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.certificate is None:
+            await super().startup(sockets)
+        else:
+            self.servers = []
+            self._start_tls(self.certificate, sockets or [])
+        self._started.set()
+
+    async def ready(self) -> None:
+        """Wait until it listens."""
+        await self._started.wait()
+
+    async def watch(self) -> None:
+        """Cut off slow peers; runs until it is cancelled."""
+        await self.door.watch(self.server_state)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """By reason, how many were turned away or cut off before the application saw them."""
+        return self.door.refused
+
+    def url(self, listener: socket.socket) -> str:
+        """Where clients find it."""
+        host, port = listener.getsockname()[:2]
+        scheme = "http" if self.certificate is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
+        def inner(network: str) -> GuardedProtocol:
+            state: dict[str, Any] = {}
+            return GuardedProtocol(
+                self.config, self.server_state, state, door=self.door, counted=network
+            )
+
+        for each in sockets:
+            listener = TlsListener(each, certificate, self.door, inner)
+            listener.start(self.config.backlog)
+            self.servers.append(cast(asyncio.Server, listener))
+        self.started = True
