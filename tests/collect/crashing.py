@@ -98,7 +98,7 @@ class Run:
         except OSError:
             return 0, {}
         try:
-            writer.write(b"GET /health/ready HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            writer.write(b"GET /health/ready HTTP/1.0\r\n\r\n")
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         except OSError:
             return 0, {}

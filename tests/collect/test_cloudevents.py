@@ -68,6 +68,11 @@ def test_a_batch_is_its_events_and_a_bad_one_is_rejected_alone() -> None:
     assert {index: fault.field for index, fault in unpacked.faults.items()} == {1: "id"}
 
 
+def test_an_event_with_more_members_than_anybody_reads_is_rejected() -> None:
+    (fault,) = read(envelope(**{f"a{n}": "v" for n in range(1000)})).faults.values()
+    assert "has 1,005 members, of at most 1,000" in str(fault)
+
+
 def test_an_empty_batch_is_no_event() -> None:
     assert read(b"[]", BATCHED).values == []
 
@@ -116,6 +121,17 @@ def test_what_is_no_envelope_is_one_fault(body: bytes, content_type: str) -> Non
     if (body, content_type) != (b"[]", BATCHED):
         assert unpacked.values == [body]
         assert "CloudEvent" in str(unpacked.faults[0])
+
+
+@pytest.mark.parametrize("member", [b'"\xff": 1', b'"subject": "\xff"'])
+@pytest.mark.parametrize("content_type", [STRUCTURED, BATCHED])
+def test_an_envelope_that_is_not_utf8_is_rejected_alone(member: bytes, content_type: str) -> None:
+    good, bad = envelope(), envelope()[:-1] + b", " + member + b"}"
+    body = b"[%b, %b]" % (bad, good) if content_type == BATCHED else bad
+    unpacked = read(body, content_type)
+    assert unpacked.values[0] == bad
+    assert list(unpacked.faults) == [0]
+    assert "CloudEvent" in str(unpacked.faults[0])
 
 
 def test_a_name_that_our_headers_have_is_kept_beside_them() -> None:

@@ -132,6 +132,13 @@ def test_text_that_is_not_utf8_refuses_the_body() -> None:
         Unpacker(SCHEMA, Limits()).unpack("id\n1,ü".encode("latin-1"), "text/csv")
 
 
+def test_a_header_with_more_columns_than_any_schema_has_is_refused() -> None:
+    header = ",".join(f"c{number}" for number in range(10_001))
+    with pytest.raises(BodyRefused, match="has 10,001 columns, of at most 10,000") as refused:
+        read(f"{header}\n1\n")
+    assert refused.value.status == 400
+
+
 def test_a_long_header_over_many_rows_is_refused_before_it_fills_memory() -> None:
     header = ",".join(f"column{number}" for number in range(1000))
     row = "," * 999 + "\n"

@@ -26,6 +26,14 @@ def test_a_record_is_kept_as_it_was_with_the_reason(tmp_path: Path) -> None:
     assert store.find("c1", 7, 1) is None
 
 
+def test_only_the_owner_can_read_what_is_kept(tmp_path: Path) -> None:
+    store = FailedStore(tmp_path / "failed")
+    store.put("app.stream.orders", "key", b"value", HEADERS, 1, "too large")
+    (file,) = (tmp_path / "failed").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "failed").stat().st_mode & 0o777 == 0o700
+
+
 def test_events_are_listed_in_the_order_in_which_they_came(tmp_path: Path) -> None:
     store = FailedStore(tmp_path)
     for sequence, index in ((10, 0), (9, 11), (9, 2)):

@@ -152,7 +152,9 @@ async def test_a_sender_that_leaves_in_the_middle_of_a_body_leaves_nothing(
 ) -> None:
     host, _, port = collector.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/streams/clicks HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n")
+    writer.write(
+        b"POST /v1/streams/clicks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    )
     writer.write(click(1))
     await writer.drain()
     writer.close()

@@ -14,7 +14,6 @@ from tests.collect.conftest import click, collect, problem, shop
 
 from millstream.app import App
 from millstream.collect import lookup
-from millstream.collect.asgi import Problem
 from millstream.collect.lookup import Lookup
 from millstream.collect.recent import Recent
 from millstream.log.connection import client_config
@@ -22,6 +21,7 @@ from millstream.log.producer import Delivery
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
 from millstream.receipt import Receipt, Receipts
+from millstream.web.problem import Problem
 
 BOOK = Receipts(b"k" * 32)
 NOW = time.time_ns() // 1_000_000

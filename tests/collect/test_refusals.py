@@ -29,6 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
         (b'"text"', "", ["object"]),
         (b"id=1&at=2", "", []),
         (b'{"id": 1, "at": 1, "name": "\xff"}', "", ["UTF-8"]),
+        (b'{"price": 1e999, "id": "\\ud800", "at": 1}', "id", ["ud800"]),
         (b"\x00\x01\x02", "", []),
         (b"[[1]]", "", []),
     ],

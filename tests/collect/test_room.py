@@ -346,7 +346,8 @@ async def _begin(
     host = urlsplit(url)
     reader, writer = await asyncio.open_connection(host.hostname, host.port)
     writer.write(
-        f"POST /v1/streams/{stream} HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+        f"POST /v1/streams/{stream} HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-length: {size}\r\n\r\n".encode()
     )
     await writer.drain()
     return reader, writer

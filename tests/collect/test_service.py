@@ -67,7 +67,8 @@ async def test_it_says_that_it_is_ready_and_ends_within_seconds(
     line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
     assert line.startswith("collect ready on http://127.0.0.1:")
     url = line.split()[-1]
-    assert Home(tmp_path).running()["collect"] == {"pid": process.pid, "url": url}
+    entry = Home(tmp_path).running()["collect"]
+    assert (entry["pid"], entry["url"]) == (process.pid, url)
     async with httpx.AsyncClient(base_url=url) as http:
         # A connection that a sender keeps open does not hold up the end.
         response = await http.post("/v1/streams/clicks", content=b'{"id": 1}')

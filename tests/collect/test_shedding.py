@@ -65,6 +65,16 @@ def test_what_cannot_be_read_matters() -> None:
     assert (dropped, spared) == ((3,), (0, 1, 2, 4, 5))
 
 
+@pytest.mark.parametrize("condition", ["level LIKE 'd%'", "upper(level) = 'D'", "level = 'd'"])
+def test_what_the_condition_cannot_judge_matters(condition: str) -> None:
+    values = [
+        *(b'{"level": [1]}', b'{"level": {}}', b'{"level": true}', b'{"level": 1e999}'),
+        *(b'{"level": "\xff"}', b'{"level": "d", "more": "\xff"}', b'{"level": "d"}'),
+    ]
+    dropped, spared = shedder(condition).choose(values, 0.0)
+    assert (dropped, spared) == ((6,), (0, 1, 2, 3, 4, 5))
+
+
 def test_times_are_read_as_senders_write_them() -> None:
     old, new = b'{"at": "2026-01-01T01:00:00+02:00"}', b'{"at": 1767225600000}'
     dropped, _ = shedder("at < '2026-01-01T00:00:00Z'").choose([old, new], 0.0)

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from millstream.collect.connections import Door
-from millstream.collect.short_way import Respond, Route, ShortWay
+from millstream.collect.short_way import Route, ShortWay
+from millstream.web.fast_path import KnownHeads, Respond
 
 from .conftest import Collector, click, headers
 
@@ -54,7 +54,7 @@ async def test_both_ways_give_the_same_answer(
     path, body, given = REQUESTS[name]
     short = await shared.post(path, body, headers=given)
     monkeypatch.setattr(ShortWay, "admit", lambda *_: None)
-    monkeypatch.setattr(Door, "recall", lambda *_: None)
+    monkeypatch.setattr(KnownHeads, "recall", lambda *_: None)
     long = await shared.post(path, body, headers=given)
     assert told(short) == told(long)
     assert "date" in short.headers
@@ -92,7 +92,7 @@ async def test_a_body_in_two_pieces_and_requests_in_a_row_are_answered_in_their_
     # The third goes the long way, behind two that go the short one.
     extra = [b"", b"", b"correlation-id: c3\r\n", b""]
     requests = [
-        b"POST /v1/streams/names HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+        b"POST /v1/streams/names HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b"
         % (more, len(body), body)
         for more, body in zip(extra, bodies, strict=True)
     ]
@@ -124,7 +124,7 @@ async def test_requests_that_begin_alike_are_told_apart_however_they_are_cut(
         for n in range(120)
     ]
     requests = [
-        b"POST /v1/streams/names HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+        b"POST /v1/streams/names HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b"
         % (draw.choice([b"", b"", b"x-more: 1\r\n", b"correlation-id: c\r\n"]), len(body), body)
         for body in map(str.encode, bodies)
     ]

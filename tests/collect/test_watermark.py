@@ -98,6 +98,30 @@ async def test_only_an_event_out_of_order_says_how_far_its_stream_was(
     await _reported(log_settings, app_name, received[8])
 
 
+async def test_the_sender_of_an_event_from_the_future_is_told_that_it_is_in_no_view(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    app = sensors(app_name)
+    soon, far = datetime.now(UTC) + timedelta(seconds=5), datetime(2099, 1, 1, tzinfo=UTC)
+    async with collect(app, log_settings, tmp_path) as collector:
+        fine = await collector.post("readings", reading(1, soon))
+        # The short way, the long way (it has a header of its own), and each kind of receipt.
+        for query, more in (("", {}), ("", {"correlation-id": "x"}), ("?ack=local", {})):
+            one = await collector.post(f"readings{query}", reading(2, far), headers=more)
+            assert one.status_code == (202 if query else 200)
+            assert one.json()["accepted"] == 1
+            assert one.json()["future"] == [0]
+            assert "1 of 1 events: at is more than 10 seconds after" in one.json()["warning"]
+            assert "in no view" in one.json()["warning"]
+        batch = [reading(3, at(0)), reading(4, far), b'{"id": "x"}', reading(5, far)]
+        some = (await collector.post("readings", b"\n".join(batch))).json()
+        counted = (await collector.http.get("/metrics")).text
+    assert fine.json().keys() == {"accepted", "receipts", "rejected"}
+    assert (some["accepted"], some["future"]) == (3, [1, 3])
+    assert "2 of 4 events" in some["warning"]
+    assert 'millstream_collect_future_total{stream="readings"} 5\n' in counted
+
+
 async def _reported(log: LogSettings, app: str, watermark: int) -> None:
     reports = [
         msgspec.json.decode(record.value or b"", type=Report)

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.collect.asgi import Message, Receive, Scope, Send, answer_json
 from millstream.collect.caller import Caller, note_caller
 from millstream.collect.siblings import Answer, Siblings
 from millstream.collect.whole import Whole, merge_health, merge_metrics
 from millstream.receipt import Receipt, Receipts
+from millstream.web.asgi import Message, Receive, Scope, Send, answer_json
 
 _ONE = """# TYPE millstream_collect_accepted counter
 # HELP millstream_collect_accepted Events.

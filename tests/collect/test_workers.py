@@ -171,7 +171,8 @@ async def test_it_says_once_that_it_is_ready_and_ends_whole(
         url = await asyncio.to_thread(running.ready)
         pid, workers = running.process.pid, running.workers()
         assert pid is not None
-        assert home.running()["collect"] == {"pid": pid, "url": url}
+        entry = home.running()["collect"]
+        assert (entry["pid"], entry["url"]) == (pid, url)
         assert len(workers) == 3
         async with httpx.AsyncClient(base_url=url) as http:
             # A connection that a sender keeps open does not hold up the end.

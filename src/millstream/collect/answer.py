@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from millstream.collect.asgi import Problem
 from millstream.collect.dedup import First
-from millstream.collect.entry import Entry
+from millstream.collect.entry import MOST_EXPLAINED, Entry
 from millstream.collect.intake import Ack
+from millstream.duration import format_duration
 from millstream.log.producer import Delivery
 from millstream.receipt import Receipt, Receipts
+from millstream.web.problem import Problem
 
 _LATER = (
     "the events without a place in the log are on disk and will get there; sending them again "
@@ -33,6 +34,9 @@ class Answers:
     def of(self, entry: Entry, ack: Ack, are_firsts_logged: bool = True) -> tuple[int, Content]:
         """Status and content; Problem 422 if no event is valid."""
         content = self._content(entry)
+        if entry.future:
+            content["future"] = entry.future
+            content["warning"] = _warning(entry)
         if entry.note:
             content["detail"] = entry.note
         if entry.rejections and len(entry.rejections) == entry.size:
@@ -50,7 +54,12 @@ class Answers:
 
     def encoded(self, entry: Entry, ack: Ack) -> tuple[int, bytes]:
         """As `of`, in JSON."""
-        if entry.size == 1 and entry.is_fine and not (ack == "log" and entry.open):
+        if (
+            entry.size == 1
+            and entry.is_fine
+            and not entry.future
+            and not (ack == "log" and entry.open)
+        ):
             return (200 if ack == "log" else 202), _ONE % self._receipt(entry, 0).encode()
         status, content = self.of(entry, ack)
         return status, msgspec.json.encode(content)
@@ -74,9 +83,11 @@ class Answers:
                 "field": invalid.field,
                 "receipt": self._receipt(entry, index),
             }
-            for index, invalid in sorted(rejections.items())
+            for index, invalid in sorted(rejections.items())[:MOST_EXPLAINED]
         ]
         content: Content = {"accepted": len(receipts), "receipts": receipts, "rejected": rejected}
+        if len(rejections) > len(rejected):
+            content["rejected_total"] = len(rejections)
         if entry.firsts:
             content["duplicates"] = [
                 index for index in sorted(entry.firsts) if index not in without
@@ -121,6 +132,15 @@ class Answers:
                 index in entry.rejections,
             )
         )
+
+
+def _warning(entry: Entry) -> str:
+    stream, count = entry.lane.stream, len(entry.future)
+    return (
+        f"{count} of {entry.size} events: {stream.event_time} is more than "
+        f"{format_duration(stream.ahead)} after the receipt; such an event is in the log and in "
+        "the late topic, but in no view: correct the sender's clock and send it again"
+    )
 
 
 def _all_rejected(entry: Entry, content: Content) -> Problem:

@@ -44,13 +44,14 @@ class UnreadableArrival(MillstreamError):
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Arrival).decode
 _glimpse = msgspec.msgpack.Decoder(Glimpse).decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def decode(payload: bytes) -> Arrival:
     """The arrival that an entry of the journal holds; UnreadableArrival if it is none."""
     try:
         return _decode(payload)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise UnreadableArrival(f"an entry of the journal is no arrival: {error}") from None
 
 
@@ -58,7 +59,7 @@ def glimpse(payload: bytes) -> Glimpse | None:
     """Its stream and time; None if the entry is no arrival."""
     try:
         return _glimpse(payload)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 

@@ -7,9 +7,10 @@ import asyncio
 from millstream.collect.arrival import Arrival
 from millstream.collect.entry import Entry
 from millstream.collect.forward import Forwarder
-from millstream.collect.lane import Lane
+from millstream.collect.lane import Lane, unpack_aside
 from millstream.collect.line import Overloaded
 from millstream.collect.shedding import shed
+from millstream.collect.unpacked import Unpacked
 from millstream.measure import Clock
 
 
@@ -31,7 +32,8 @@ class Bypass:
 
     def take(self, lane: Lane, arrival: Arrival) -> Entry:
         """Hand an arrival to Kafka; Overloaded, with nothing taken."""
-        entry = self._unpack(lane, arrival)
+        self._check_room()
+        entry = self._fill(lane, arrival, lane.unpack(arrival))
         entry.check(0, entry.size)
         self._send(entry)
         return entry
@@ -39,8 +41,9 @@ class Bypass:
     async def take_large(self, lane: Lane, arrival: Arrival) -> Entry:
         """As `take`, without keeping the loop for long."""
         async with self._one_by_one:
-            await asyncio.sleep(0)
-            entry = self._unpack(lane, arrival)
+            await asyncio.sleep(0)  # others, and Kafka, have a turn
+            self._check_room()
+            entry = self._fill(lane, arrival, await unpack_aside(lane, arrival))
             await entry.check_in_turns()
             self._send(entry)  # from here on it must not be cancelled
         return entry
@@ -52,7 +55,7 @@ class Bypass:
         message comes again, and is there twice.
         """
         entry = self._entry(lane, arrival)
-        entry.fill(lane.unpack(arrival))
+        entry.fill(await unpack_aside(lane, arrival))
         await entry.check_in_turns()
         self._number(entry)
         # The stream's time must not move with it: what waits in the journal would come late.
@@ -60,16 +63,17 @@ class Bypass:
         await self._forwarder.set_aside(entry, reason)
         return entry.size
 
-    def _unpack(self, lane: Lane, arrival: Arrival) -> Entry:
+    def _check_room(self) -> None:
         forwarder = self._forwarder
         if forwarder.is_full:
             raise Overloaded(
                 f"cannot take in more events: {forwarder.pending_events} of "
                 f"{forwarder.pending_bytes} bytes wait for Kafka already"
             )
-        unpacked = lane.unpack(arrival)
+
+    def _fill(self, lane: Lane, arrival: Arrival, unpacked: Unpacked) -> Entry:
         if lane.shedder is not None:
-            arrival = shed(lane.shedder, arrival, unpacked, forwarder.level)
+            arrival = shed(lane.shedder, arrival, unpacked, self._forwarder.level)
         entry = self._entry(lane, arrival)
         entry.fill(unpacked)
         return entry

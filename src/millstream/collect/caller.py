@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millstream.collect.asgi import Problem, Scope
+from millstream.web.asgi import Scope
+from millstream.web.problem import Problem
 
 _CALLER = "millstream.caller"
 

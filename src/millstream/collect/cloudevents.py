@@ -30,11 +30,13 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 # extension) is kept beside ours.
 _OURS = frozenset({"collector", "sequence", "index", "fingerprint", "invalid", "watermark"})
 _MOST_BYTES = 16_384  # of all attributes of an event, so that its record fits into Kafka's million
+_MOST_ATTRIBUTES = 1000  # of one event, with data
 
 _ENVELOPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _SCALAR = msgspec.json.Decoder(str | bool | _Integer | None)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def attributes_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -113,7 +115,7 @@ def batched(body: bytes, limits: Limits) -> Unpacked:
     """The events of an array of envelopes."""
     try:
         envelopes = [bytes(each) for each in _BATCH.decode(body)]
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         fault = InvalidEvent(
             f"the body is no array of CloudEvents: {error}",
             remedy='send [{"specversion": "1.0", "id": …, "source": …, "type": …, "data": {…}}, …]',
@@ -132,7 +134,7 @@ def _envelopes(envelopes: list[bytes]) -> Unpacked:
             value, attributes = _open(envelope)
         except InvalidEvent as fault:
             # Rejected as it came: what is wrong is in the envelope, so that must be seen.
-            unpacked.faults[index] = fault
+            unpacked.faults[index] = fault.bare()
             value, attributes = envelope, {}
         unpacked.values.append(value)
         unpacked.attributes.append(attributes)
@@ -142,11 +144,16 @@ def _envelopes(envelopes: list[bytes]) -> Unpacked:
 def _open(envelope: bytes) -> tuple[bytes, dict[str, str]]:
     try:
         members = _ENVELOPE.decode(envelope)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise InvalidEvent(
             f"the event is no CloudEvent: {error}",
             remedy='send {"specversion": "1.0", "id": …, "source": …, "type": …, "data": {…}}',
         ) from None
+    if len(members) > _MOST_ATTRIBUTES:
+        raise InvalidEvent(
+            f"the CloudEvent has {len(members):,} members, of at most {_MOST_ATTRIBUTES:,}",
+            remedy="put the event's values into data",
+        )
     data, encoded = members.pop("data", None), members.pop("data_base64", None)
     attributes = {
         name: text for name, raw in members.items() if (text := _text(name, raw)) is not None
@@ -160,7 +167,7 @@ def _text(name: str, raw: msgspec.Raw) -> str | None:
     value: Any
     try:
         value = _SCALAR.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         shown = bytes(raw)[:60].decode("utf-8", "replace")
         raise _fault(name, f"a text, a boolean or a whole number of 32 bits, got {shown}") from None
     if isinstance(value, bool):

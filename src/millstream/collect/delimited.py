@@ -70,7 +70,7 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> Unpacked:
             remedy="send it in UTF-8",
         ) from None
     reader = csv.reader(lines, strict=True)
-    columns = _columns(reader, schema)
+    columns = _columns(reader, schema, limits)
     lines.take()
     unpacked, length = Unpacked([]), 0
     while True:
@@ -90,7 +90,7 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> Unpacked:
             )
         except InvalidEvent as fault:
             value = raw
-            unpacked.faults[index] = fault
+            unpacked.faults[index] = fault.bare()
         if index == limits.max_events:
             raise too_many(index + 1, limits)
         length += len(value)
@@ -103,13 +103,20 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> Unpacked:
         unpacked.values.append(value)
 
 
-def _columns(reader: Iterator[list[str]], schema: Schema) -> list[tuple[bytes, Cell]]:
+def _columns(
+    reader: Iterator[list[str]], schema: Schema, limits: Limits
+) -> list[tuple[bytes, Cell]]:
     names: list[str] | None = []
     try:
         while names == []:
             names = next(reader, None)
     except csv.Error as error:
         raise _bad_header(f"is not CSV: {error}") from None
+    if names is not None and len(names) > limits.max_columns:
+        raise _bad_header(
+            f"has {len(names):,} columns, of at most {limits.max_columns:,}",
+            remedy="send only the columns of the stream's schema",
+        )
     columns, seen = [], set()
     for place, name in enumerate(names or (), 1):
         if not name:
@@ -122,10 +129,8 @@ def _columns(reader: Iterator[list[str]], schema: Schema) -> list[tuple[bytes, C
     return columns
 
 
-def _bad_header(why: str) -> BodyRefused:
-    return BodyRefused(
-        f"the CSV's first line {why}", status=400, remedy="name each column once in the first line"
-    )
+def _bad_header(why: str, remedy: str = "name each column once in the first line") -> BodyRefused:
+    return BodyRefused(f"the CSV's first line {why}", status=400, remedy=remedy)
 
 
 def _object(

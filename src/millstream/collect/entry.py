@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,7 +14,7 @@ from typing import NamedTuple
 from millstream import event
 from millstream.collect.arrival import Arrival
 from millstream.collect.ids import First
-from millstream.collect.lane import Lane
+from millstream.collect.lane import Lane, our_fault
 from millstream.collect.unpacked import Unpacked
 from millstream.errors import InvalidEvent
 from millstream.event import fingerprint
@@ -22,7 +24,10 @@ from millstream.validate import Checked
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
 _SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
-_EVENTS_PER_TURN = 500  # some milliseconds of work; then others, and Kafka, have a turn
+SMALL_BATCH = 500  # events that are checked at once: some milliseconds of work
+_EVENTS_PER_LOOK, _BYTES_PER_LOOK = 10, 64 << 10  # at the clock
+_TURN_SECONDS = 0.005  # then others, and Kafka, have a turn
+MOST_EXPLAINED = 1000  # rejected events of a body: the others have a short reason
 _NONE: frozenset[int] = frozenset()
 _NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
 _NO_PLACES: Mapping[int, int] = MappingProxyType({})
@@ -63,6 +68,7 @@ class Entry:
         "done",
         "failures",
         "firsts",
+        "future",
         "inside",
         "is_plain",
         "is_sampled",
@@ -102,6 +108,7 @@ class Entry:
         self.keys: list[str | None] = []
         self.times: list[int | None] = []  # of the valid ones, if the stream has event time
         self.watermarks: Mapping[int, int] = _NO_PLACES  # before those that are out of order
+        self.future: list[int] = []  # places of events that are dated too far ahead
         self.rejections: dict[int, InvalidEvent] = {}  # those go to the rejected topic
         self.kept: dict[int, InvalidEvent] = {}  # invalid too, but the stream keeps them
         self.is_sampled = arrival.sampled_rate < 1
@@ -138,7 +145,7 @@ class Entry:
         self.values, self.attributes = unpacked.values, unpacked.attributes
         self.size = self.open = len(unpacked.values)
         self.deliveries = [None] * self.size
-        self.keys, self.times, self.kept = [], [], {}
+        self.keys, self.times, self.kept, self.future = [], [], {}, []
         self.rejections = unpacked.faults
         if self.skip:
             self.rejections = {i: f for i, f in unpacked.faults.items() if i not in self.skip}
@@ -146,30 +153,50 @@ class Entry:
 
     def check(self, first: int, end: int) -> None:
         """Validate the events from one place to before another, but those that are left out."""
-        lane, rejections = self.lane, self.rejections
-        known = {*rejections, *self.skip} if self.skip else rejections
+        lane, rejections, skip = self.lane, self.rejections, self.skip
+        clock, future = lane.watermark, self.future
+        latest = sys.maxsize if clock is None else clock.latest(self.arrival.received_at)
         for index in range(first, end):
             key = moment = None
-            if index not in known:
+            if index not in rejections and index not in skip:
                 value = self.values[index]
                 try:
-                    checked = (
-                        lane.check(value) if len(value) < _SMALL else _check_large(lane, value)
-                    )
+                    if len(value) < _SMALL:
+                        checked = lane.check(value, len(rejections) < MOST_EXPLAINED)
+                    else:
+                        checked = _check_large(lane, value)
                     key, moment = checked.key, checked.time
+                    if moment is not None and moment > latest:
+                        future.append(index)
                 except InvalidEvent as invalid:
                     if lane.keeps_invalid and len(value) <= LARGEST_EVENT:
-                        self.kept[index] = invalid
+                        self.kept[index] = invalid.bare()
                     else:
-                        rejections[index] = invalid
+                        rejections[index] = invalid.bare()
+                except Exception as error:
+                    rejections[index] = our_fault("check", error)
             self.keys.append(key)
             self.times.append(moment)
 
     async def check_in_turns(self) -> None:
         """As `check`, of all events, without keeping the loop for long."""
-        for first in range(0, self.size, _EVENTS_PER_TURN):
-            self.check(first, min(first + _EVENTS_PER_TURN, self.size))
-            await asyncio.sleep(0)
+        began = time.monotonic()
+        first = 0
+        while first < self.size:
+            end = self._end_of_look(first)
+            self.check(first, end)
+            first = end
+            if time.monotonic() - began > _TURN_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+
+    def _end_of_look(self, first: int) -> int:
+        end, size = first + 1, len(self.values[first])
+        last = min(first + _EVENTS_PER_LOOK, self.size)
+        while end < last and size < _BYTES_PER_LOOK:
+            size += len(self.values[end])
+            end += 1
+        return end
 
     def accept(self) -> None:
         """It is taken in, or known to repeat what is: its events count from now on."""
@@ -247,10 +274,10 @@ class Entry:
         topic = self.lane.topic
         if index in self.rejections:
             topic, invalid = self.lane.rejected_topic, self.rejections[index]
-            headers.append((event.REASON, str(invalid).encode()))
-            headers.append((event.FIELD, invalid.field.encode()))
+            headers.append((event.REASON, _encoded(str(invalid))))
+            headers.append((event.FIELD, _encoded(invalid.field)))
         elif index in self.kept:
-            headers.append((event.INVALID, str(self.kept[index]).encode()))
+            headers.append((event.INVALID, _encoded(str(self.kept[index]))))
         headers.append((event.FINGERPRINT, fingerprint(value).encode()))
         if self.attributes is None:
             headers.append((event.ID, self._id(index)))
@@ -303,6 +330,11 @@ def _check_large(lane: Lane, value: bytes) -> Checked:
             remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
         )
     return checked
+
+
+def _encoded(words: str) -> bytes:
+    """Words about an event; half of a surrogate pair that they quote is escaped."""
+    return words.encode(errors="backslashreplace")
 
 
 @lru_cache(maxsize=64)

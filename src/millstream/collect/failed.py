@@ -16,7 +16,9 @@ import msgspec
 import xxhash
 
 from millstream import event
+from millstream.collect.journal.disk import sync_folder
 from millstream.errors import MillstreamError
+from millstream.home import private_opener
 
 _SUFFIX = ".failed"
 _SAFE = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
@@ -64,12 +66,12 @@ class FailedStore:
         )
         name = _id(failed)
         if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _sync(self.folder.parent)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
         # Two writers of the same event must not share a file that is not whole yet.
         fresh = self.folder / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
-            with open(fresh, "xb") as file:
+            with open(fresh, "xb", opener=private_opener) as file:
                 file.write(msgspec.msgpack.encode(failed))
                 file.flush()
                 os.fsync(file.fileno())
@@ -77,7 +79,7 @@ class FailedStore:
         except OSError:
             fresh.unlink(missing_ok=True)
             raise
-        _sync(self.folder)
+        sync_folder(self.folder)
         return name
 
     def ids(self) -> list[str]:
@@ -133,7 +135,7 @@ class FailedStore:
                 continue
             dropped += 1
         if dropped:
-            _sync(self.folder)
+            sync_folder(self.folder)
         return dropped
 
     def _path(self, id: str) -> Path:  # noqa: A002
@@ -175,11 +177,3 @@ def _order(name: str) -> tuple[str, int, int, str]:
 
 def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -185,6 +185,17 @@ class Forwarder:
         """Hand over, out of turn, an entry that is in no journal; look at `is_full` before."""
         self._hand_over(entry, entry.size)
 
+    def give_up(self, sequence: int, reason: str) -> Entry | None:
+        """A damaged entry cannot be sent: answer who waits for it. That entry, if somebody does."""
+        entry = self._waited_for.pop(sequence, None)
+        if sequence in self._watched:
+            self._watched.pop(sequence).set_result(None)
+        if entry is not None:
+            lost = f"it was taken in, and lost before Kafka had it: {reason}"
+            entry.failures = dict.fromkeys(range(entry.size), lost)
+            entry.resolve()
+        return entry
+
     def forget(self, entry: Entry) -> None:
         """Its sender waits no longer."""
         self._waited_for.pop(entry.sequence, None)

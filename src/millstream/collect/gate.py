@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from millstream.collect.asgi import HeaderList, Message, Problem, Receive, Scope, Send
 from millstream.collect.bearer import Bearers, KeysMissing, TokenRefused, is_token
 from millstream.collect.caller import Caller, matching, note_caller
-from millstream.collect.connections import CERTIFICATE, network_of
 from millstream.collect.keys import KeyRing, digest
 from millstream.collect.protection_settings import ProtectionSettings
 from millstream.collect.rate import Bucket, Rates, note_bucket
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from millstream.web.asgi import (
+    Application,
+    HeaderList,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    answer_problem,
+)
+from millstream.web.connections import CERTIFICATE, network_of
+from millstream.web.problem import Problem
 
 _STREAMS = "/v1/streams/"
 _OPEN = "/health/"
@@ -63,7 +70,7 @@ class Gate:
                 caller.check_writes(stream)
         except Problem as problem:
             self.refused[_REASONS.get(problem.status, "no_keys")] += 1
-            await problem.answer(send)
+            await answer_problem(send, problem)
             return
         note_caller(scope, caller)
         if bucket is not None:

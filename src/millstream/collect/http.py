@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -13,23 +14,11 @@ from millstream.collect import metrics
 from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.arrival import Arrival
-from millstream.collect.asgi import (
-    Disconnected,
-    Problem,
-    Receive,
-    Scope,
-    Send,
-    answer,
-    answer_empty,
-    answer_json,
-    read_body,
-)
 from millstream.collect.body import check_readable
 from millstream.collect.caller import check_writes, sender_in
-from millstream.collect.cors import check_origin
 from millstream.collect.dedup import First
 from millstream.collect.describe import describe_streams
-from millstream.collect.entry import Entry
+from millstream.collect.entry import SMALL_BATCH, Entry
 from millstream.collect.intake import Ack, Intake
 from millstream.collect.lane import Lane
 from millstream.collect.line import Overloaded
@@ -42,6 +31,19 @@ from millstream.collect.short_way import EMPTY, not_taken
 from millstream.collect.unpacked import BodyRefused
 from millstream.errors import JournalError
 from millstream.names import suggest
+from millstream.web.asgi import (
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    answer_empty,
+    answer_json,
+    answer_problem,
+    read_body,
+)
+from millstream.web.cors import check_origin
+from millstream.web.problem import Problem
 
 _STREAMS = "/v1/streams/"
 _RECEIPTS = "/v1/receipts/"
@@ -87,12 +89,12 @@ class CollectApp:
         try:
             await self._route(scope, receive, send)
         except Problem as problem:
-            await problem.answer(send)
+            await answer_problem(send, problem)
         except Disconnected:
             pass
         except Exception:
             _logger.exception("cannot answer %s %s", scope.get("method"), scope.get("path"))
-            await Problem(500, "the collector failed; its log says why").answer(send)
+            await answer_problem(send, Problem(500, "the collector failed; its log says why"))
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -143,7 +145,10 @@ class CollectApp:
         is_logged = True
         if entry.firsts and ack == "log":
             is_logged = await self._are_logged(lane.name, entry.firsts.values())
-        status, content = self._answers.of(entry, ack, is_logged)
+        if entry.size <= SMALL_BATCH:
+            status, content = self._answers.of(entry, ack, is_logged)
+        else:  # many receipts take long to sign
+            status, content = await asyncio.to_thread(self._answers.of, entry, ack, is_logged)
         await answer_json(send, content, status)
 
     def _arrival(self, lane: Lane, request: Request, body: bytes, sender: str) -> Arrival:

@@ -21,13 +21,14 @@ import msgspec
 from millstream.app import App
 from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode, is_small
 from millstream.collect.bypass import Bypass
+from millstream.collect.damage import explained
 from millstream.collect.dedup import Dedup, First
-from millstream.collect.entry import Entry
+from millstream.collect.entry import SMALL_BATCH, Entry
 from millstream.collect.failed import FailedStore
 from millstream.collect.forward import Forwarder
 from millstream.collect.id_writer import done
-from millstream.collect.journal import Journal
-from millstream.collect.lane import Lane
+from millstream.collect.journal import Damaged, DamageStore, Journal
+from millstream.collect.lane import Lane, unpack_aside
 from millstream.collect.pressure import Pressure
 from millstream.collect.recent import Recent
 from millstream.collect.repeats import Repeats, carries_ids, repeat_of
@@ -71,6 +72,7 @@ class Intake:
         )
         self.lanes = {s.name: Lane(app, s, limits, clock) for s in app.streams.values()}
         self.journal = journal
+        journal.lost = self._count_lost
         self.collector = journal.identity
         self.recent = Recent()
         self.forwarder = Forwarder(
@@ -150,7 +152,7 @@ class Intake:
         If nothing is left, nothing goes to the journal: what it repeats is on disk already.
         """
         async with self._one_by_one:
-            entry = self._unpack_looking(lane, arrival)
+            entry = self._looked_at(lane, arrival, await unpack_aside(lane, arrival))
             await entry.check_in_turns()
         entry = self._leave_out(entry)
         if entry.remaining:
@@ -178,7 +180,7 @@ class Intake:
     def _take_from_source_looking(
         self, lane: Lane, arrival: Arrival, bookmark: tuple[str, bytes] | None
     ) -> asyncio.Future[None]:
-        entry = self._unpack_looking(lane, arrival)
+        entry = self._looked_at(lane, arrival, lane.unpack(arrival))
         entry.check(0, entry.size)
         entry = self._leave_out(entry)
         if not entry.remaining:
@@ -210,12 +212,30 @@ class Intake:
             for sequence, payload in entries:
                 entry = self._recognisable(sequence, payload)
                 if entry is not None:
-                    self._fill(entry)
+                    await self._fill(entry)
                     await entry.check_in_turns()
                     taken = await self._repeats.recover(entry, arrived.get(sequence, _NONE))
                     if taken:
                         self._taken[sequence] = taken
             after = entries[-1][0]
+
+    async def _count_lost(self, damaged: list[Damaged]) -> None:
+        """Entries could not be read back: their events are no longer pending, but lost."""
+        store = self.journal.damage
+        for one in damaged:
+            known = await asyncio.to_thread(self._explain, store, one)
+            held = self.forwarder.give_up(one.first, known.reason)
+            if one.first <= self._left_over:
+                continue  # this start has not counted it as accepted
+            events = known.events or {} if held is None else {held.lane.name: held.remaining}
+            for name, count in events.items():
+                self.lanes[name].pending -= count
+                self.lanes[name].damaged += count
+
+    def _explain(self, store: DamageStore, one: Damaged) -> Damaged:
+        known = explained(one, store.data(one), self.lanes)
+        store.put(known)
+        return known
 
     def place(self, first: First) -> Delivery | None:
         """Where in the log an event of ours is, if it is there and was so lately."""
@@ -254,10 +274,9 @@ class Intake:
             self._waiting[entry] = None
             entry.done.add_done_callback(lambda _: self._waiting.pop(entry, None))
 
-    def _unpack_looking(self, lane: Lane, arrival: Arrival) -> Entry:
+    def _looked_at(self, lane: Lane, arrival: Arrival, unpacked: Unpacked) -> Entry:
         """An entry that is not in the journal yet, without what is shed."""
         entry = Entry(lane, arrival, self.collector, 0, self._clock())
-        unpacked = lane.unpack(arrival)
         if lane.shedder is not None:
             arrival = shed(lane.shedder, arrival, unpacked, self.pressure.level)
             entry = Entry(lane, arrival, self.collector, 0, entry.received)
@@ -343,8 +362,7 @@ class Intake:
     def _journaled(self, entry: Entry, error: Exception | None) -> None:
         if not self._is_on_disk(entry, error):
             self._release(entry)
-        elif is_small(entry.arrival):
-            self._fill(entry)
+        elif is_small(entry.arrival) and self._fill_now(entry) <= SMALL_BATCH:
             entry.check(0, entry.size)
             self._offer(entry)
         else:
@@ -355,7 +373,8 @@ class Intake:
     async def _fill_in_turns(self, entry: Entry) -> None:
         try:
             async with self._one_by_one:
-                self._fill(entry)
+                if not entry.size:  # a small one is unpacked already
+                    await self._fill(entry)
                 await entry.check_in_turns()
                 self._offer(entry)
         finally:
@@ -369,9 +388,20 @@ class Intake:
             entry.resolve()
         self.forwarder.offer(entry, in_memory=in_memory)
 
-    def _fill(self, entry: Entry) -> None:
+    def _fill_now(self, entry: Entry) -> int:
+        """Unpack a small body; how many events it holds."""
         try:
             unpacked = entry.lane.unpack(entry.arrival)
+        except BodyRefused as refused:
+            unpacked = Unpacked([])
+            entry.resolve(refused)
+        entry.fill(unpacked)
+        return entry.size
+
+    async def _fill(self, entry: Entry) -> None:
+        """Unpack a body, which may be large."""
+        try:
+            unpacked = await unpack_aside(entry.lane, entry.arrival)
         except BodyRefused as refused:
             unpacked = Unpacked([])
             entry.resolve(refused)
@@ -405,7 +435,7 @@ class Intake:
             places = tuple(sorted({*arrival.duplicates, *taken}))
             arrival = msgspec.structs.replace(arrival, duplicates=places)
         entry = held or Entry(lane, arrival, self.collector, sequence, 0.0)
-        self._fill(entry)
+        await self._fill(entry)
         await entry.check_in_turns()
         if sequence in self._unclaimed:
             await self._repeats.claim_again(entry)

@@ -64,10 +64,10 @@ class KeyFile:
             return msgspec.json.decode(self._path.read_bytes(), type=_Content).keys
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SettingsError(
                 f"cannot read the keys in {self._path}: {_reason(error)}",
-                remedy="correct it, or make the keys again with `millstream keys create`",
+                remedy="correct it, or remove it and make the keys again: `millstream keys create`",
             ) from None
 
     def create(
@@ -102,7 +102,7 @@ class KeyFile:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[Key]]:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path.with_suffix(".lock"), "a", encoding="utf-8") as guard:
                 fcntl.flock(guard, fcntl.LOCK_EX)
                 keys = self.read()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 
 from millstream import event
 from millstream.app import App, Stream
 from millstream.audit import StreamCounts
-from millstream.collect.arrival import Arrival
-from millstream.collect.body import Unpacker
+from millstream.collect.arrival import Arrival, is_small
+from millstream.collect.body import Form, Unpacker, form_of
 from millstream.collect.shedding import Shedder
 from millstream.collect.unpacked import BodyRefused, Limits, Unpacked
 from millstream.collect.watermark import Watermark
@@ -17,11 +19,33 @@ from millstream.log.topics import rejected_topic, stream_topic
 from millstream.measure import Clock, Latencies, Rate
 from millstream.validate import Validator
 
+_logger = logging.getLogger(__name__)
+_QUICK_BYTES = 1 << 20  # of JSON or lines, which are only split
+
+
+async def unpack_aside(lane: Lane, arrival: Arrival) -> Unpacked:
+    """As `lane.unpack`; in a thread if it may take long: rows and envelopes can take seconds."""
+    if _is_quick(arrival):
+        return lane.unpack(arrival)
+    return await asyncio.to_thread(lane.unpack, arrival)
+
+
+def _is_quick(arrival: Arrival) -> bool:
+    """Whether to unpack it takes some milliseconds at most: less than the way through a thread."""
+    if is_small(arrival):
+        return True
+    if arrival.encoding or len(arrival.body) > _QUICK_BYTES:
+        return False
+    try:
+        return form_of(arrival.content_type) in (Form.SNIFF, Form.LINES)
+    except BodyRefused:
+        return True
+
 
 class Lane:
     """What the collector holds per stream.
 
-    accepted = logged + rejected + failed + shed + duplicates + pending, at every moment.
+    accepted = logged + rejected + failed + shed + duplicates + pending + damaged, at every moment.
     """
 
     def __init__(
@@ -47,6 +71,7 @@ class Lane:
         self.failed = 0  # neither Kafka nor the journal can take them: they are in the failed store
         self.shed = 0
         self.duplicates = 0
+        self.damaged = 0  # lost with an entry of the journal that could not be read back
         self.recovered = 0  # of the accepted, those that an earlier start had left in the journal
         self.refused = 0  # requests and messages that could not be taken in: nothing of them is
         self.watermark: Watermark | None = None
@@ -68,6 +93,8 @@ class Lane:
                 raise
             # Nobody to tell: it is kept where the invalid ones are.
             return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
+        except Exception as error:
+            return Unpacked([arrival.body], None, {0: our_fault("read", error)})
 
     def counts(self) -> StreamCounts:
         """The counts since the start, for the audit."""
@@ -79,6 +106,7 @@ class Lane:
             shed=self.shed,
             duplicates=self.duplicates,
             pending=self.pending,
+            damaged=self.damaged,
             recovered=self.recovered,
             rate=self.rate.per_second(),
             latency_ms=self.logged_ms.summary(),
@@ -91,3 +119,16 @@ class Lane:
             counts.future = self.watermark.future
             counts.skew_ms = self.watermark.skews.summary()
         return counts
+
+
+def our_fault(what: str, error: Exception) -> InvalidEvent:
+    """The reason to reject an event that a fault of ours does not let us read or check.
+
+    It may be in the journal by then. Raised, the fault would stop the collector for all streams,
+    and again at each start.
+    """
+    _logger.error("cannot %s an event; it is rejected", what, exc_info=error)
+    return InvalidEvent(
+        f"Millstream failed to {what} it ({type(error).__name__})",
+        remedy="report this with the collector's log, which has the cause",
+    )

@@ -32,7 +32,7 @@ def left_over(journals: Path, worker: int, workers: int) -> list[int]:
 
 
 class Leftover(NamedTuple):
-    """Such a journal in which something waits, and its way to the log."""
+    """Such a journal in which something waits or was lost, and its way to the log."""
 
     journal: Journal
     intake: Intake
@@ -45,10 +45,13 @@ async def take_over(
     reporter_of: Callable[[Intake], Reporter],
     log: LogSettings,
 ) -> list[Leftover]:
-    """Those of the journals in which something waits, ready to be sent; the others are closed."""
+    """Those of the journals in which something waits, ready to be sent; the others are closed.
+
+    Of those that have lost something, that is reported once more.
+    """
     leftovers = []
     for journal in journals:
-        if not journal.pending_entries:
+        if not journal.pending_entries and not journal.damage.lost():
             await journal.close()
             continue
         intake = await intake_of(journal)

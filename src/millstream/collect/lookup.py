@@ -11,7 +11,6 @@ from typing import Any
 
 from millstream import event
 from millstream.app import App
-from millstream.collect.asgi import Problem
 from millstream.collect.dedup import First
 from millstream.collect.recent import Recent
 from millstream.errors import LogError
@@ -21,6 +20,7 @@ from millstream.log.search import Look, Search
 from millstream.log.settings import LogSettings
 from millstream.log.topics import rejected_topic, stream_topic
 from millstream.receipt import Receipt, Receipts
+from millstream.web.problem import Problem
 
 _AT_ONCE = 4  # each takes a thread and a connection to Kafka, for some 10 ms if it is found
 _SECONDS = 5.0

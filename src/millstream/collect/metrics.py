@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millstream.audit import SourceState
+from millstream.audit import JournalDamage, SourceState
 from millstream.collect.admission import Admission
 from millstream.collect.intake import Intake
 from millstream.collect.lane import Lane
@@ -27,6 +27,7 @@ def render(
         "failed": "Events that Kafka refused for good",
         "shed": "Events that were dropped under pressure",
         "duplicates": "Events that had been handed in before",
+        "damaged": "Events of this start that were lost with a damaged entry of the journal",
         "recovered": "Events that an earlier start had left in the journal",
         "refused": "Requests and messages that could not be taken in",
     }
@@ -55,6 +56,7 @@ def render(
         *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
         *_single("journal_max_bytes", "Bytes that the journal may hold", intake.journal.max_bytes),
         *_single("journal_broken", "Whether the journal fails", int(bool(intake.journal.broken))),
+        *_damage(intake.journal.damage.counts()),
         *_single("ids", "Senders' ids that are remembered", intake.dedup.held),
         *_counter("ids_forgotten", "Ids forgotten for want of room", intake.dedup.forgotten),
         *_counter("ids_doubled", "Ids that two collectors took in at once", intake.dedup.doubled),
@@ -91,6 +93,15 @@ def _single(name: str, text: str, value: int) -> list[str]:
 
 def _counter(name: str, text: str, value: int) -> list[str]:
     return [*_head(name, "counter", text), f"millstream_collect_{name}_total {value}"]
+
+
+def _damage(damage: JournalDamage | None) -> list[str]:
+    damage = damage or JournalDamage()
+    return [
+        *_single("damaged_entries", "Journal entries lost, not acknowledged", damage.entries),
+        *_single("damaged_unread", "Of those, whose events cannot be counted", damage.unread),
+        *_single("damaged_events", "Events known to be in those entries", damage.events),
+    ]
 
 
 def _latency(lanes: list[Lane]) -> list[str]:

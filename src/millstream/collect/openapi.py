@@ -30,8 +30,17 @@ _OUTCOME = {
         "items": _TEXT,
         "description": "One for each accepted event, in their order.",
     },
-    "rejected": {"type": "array", "items": _REJECTION},
+    "rejected": {
+        "type": "array",
+        "items": _REJECTION,
+        "description": "The first 1,000 of them; all are in the rejected topic.",
+    },
+    "rejected_total": {
+        "type": "integer",
+        "description": "How many were rejected, if `rejected` does not name them all.",
+    },
 }
+_ALWAYS = ["accepted", "receipts", "rejected"]  # of these
 _FAILURE = {
     "type": "object",
     "required": ["index", "error", "receipt"],
@@ -39,7 +48,7 @@ _FAILURE = {
 }
 _ANSWER = {
     "type": "object",
-    "required": ["accepted", "receipts", "rejected"],
+    "required": _ALWAYS,
     "properties": {
         **_OUTCOME,
         "failed": {
@@ -57,18 +66,30 @@ _ANSWER = {
             "type": "integer",
             "description": "Events that were dropped under pressure; they have no receipt.",
         },
+        "future": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Places of accepted events that are dated too far ahead: they are in "
+            "no view, but in the late topic.",
+        },
+        "warning": {"type": "string", "description": "What is wrong with the accepted events."},
         "detail": {"type": "string", "description": "Why some have no place in the log yet."},
     },
 }
 _PROBLEM = {
     "type": "object",
-    "required": ["title", "status", "detail"],
-    "properties": {"title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT},
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": _TEXT,
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+    },
 }
 _ALL_REJECTED = {
     "allOf": [
         {"$ref": "#/components/schemas/Problem"},
-        {"required": ["field", *_OUTCOME], "properties": {"field": _TEXT, **_OUTCOME}},
+        {"required": ["field", *_ALWAYS], "properties": {"field": _TEXT, **_OUTCOME}},
     ]
 }
 _PLACE = {

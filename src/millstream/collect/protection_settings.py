@@ -5,26 +5,20 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+from millstream.web.settings import LOOPBACK, HttpSettings, TlsSettings
 
 Login = Literal["key", "jwt", "certificate"]
 
 
-class ProtectionSettings(BaseModel):
+class ProtectionSettings(HttpSettings, TlsSettings):
     """Who may send, over what, and how much."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     auth: list[Login] = Field(
         default_factory=list,
         description="The logins that are accepted: key (`millstream keys`), jwt, certificate; "
         "empty: nobody has to log in.",
-    )
-    insecure: bool = Field(
-        False,
-        description="Listen on a public address although nobody has to log in; `--insecure`.",
     )
     keys_file: str = Field(
         "", description="The file of API keys; empty: keys.json in the home. Read when it changes."
@@ -55,16 +49,6 @@ class ProtectionSettings(BaseModel):
         gt=0,
         description="Seconds that must pass before an unknown key makes us read them earlier.",
     )
-    tls_certificate: str = Field(
-        "",
-        description="The server's certificate chain (PEM); empty: plain HTTP. Read when changed.",
-    )
-    tls_key: str = Field("", description="The certificate's private key (PEM).")
-    tls_client_ca: str = Field(
-        "",
-        description="Authorities (PEM) whose client certificates are accepted. Each client must "
-        "show one, unless auth has certificate beside other logins: then any of them will do.",
-    )
     tls_client_streams: dict[str, list[str]] = Field(
         default_factory=dict,
         description="A client certificate's name (common or alternative; `*` is allowed) and the "
@@ -87,37 +71,6 @@ class ProtectionSettings(BaseModel):
     )
     rate_burst: float = Field(
         10.0, ge=1, description="Seconds' worth of `rate` that may come at once."
-    )
-    max_connections: int = Field(
-        8192,
-        ge=1,
-        description="Connections in all, per worker; beyond, new ones are closed with a 503.",
-    )
-    max_connections_per_address: int = Field(
-        2048, ge=1, description="Connections of one address (IPv6: one /64), likewise."
-    )
-    max_header_bytes: int = Field(
-        16 * 1024, ge=1024, description="Bytes of a request's line and headers; beyond, 431."
-    )
-    max_headers: int = Field(100, ge=10, description="Headers of a request; beyond, 431.")
-    header_timeout: float = Field(
-        10.0,
-        gt=0,
-        description="Seconds in which a request's headers must be complete, and a TLS handshake.",
-    )
-    idle_timeout: float = Field(
-        65.0,
-        gt=0,
-        description="Seconds that a connection may wait between requests; longer than senders' "
-        "own pools keep it, so that they close first.",
-    )
-    min_body_rate: float = Field(
-        240.0,
-        gt=0,
-        description="Bytes a second that a body must come with on average, after 5 s; else 408.",
-    )
-    write_timeout: float = Field(
-        20.0, gt=0, description="Seconds in which a sender must read something of its answer."
     )
 
     @field_validator("auth", mode="before")
@@ -159,11 +112,7 @@ class ProtectionSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _tls_is_complete(self) -> ProtectionSettings:
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("tls_certificate and tls_key are only of use together; set both")
-        if self.tls_client_ca and not self.tls_certificate:
-            raise ValueError("tls_client_ca needs TLS; set tls_certificate and tls_key too")
+    def _certificates_have_rights(self) -> ProtectionSettings:
         if self.tls_client_streams and "certificate" not in self.auth:
             raise ValueError("tls_client_streams is only heeded if auth has 'certificate'")
         return self

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-from millstream.collect.asgi import HeaderList, Problem, Scope
+from millstream.web.asgi import HeaderList, Scope
+from millstream.web.problem import Problem
 
 _BUCKET = "millstream.bucket"
 _MOST_BUCKETS = 50_000

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from millstream import event
 from millstream.collect.arrival import glimpse
+from millstream.collect.damage import explain, without
 from millstream.collect.intake import Intake
 from millstream.collect.journal import Journal
 from millstream.collect.lane import Lane
@@ -24,6 +25,7 @@ _logger = logging.getLogger(__name__)
 
 async def resume(intake: Intake, log: LogSettings) -> None:
     """Let the journal's pending entries go on to the log, without what of them is there."""
+    await asyncio.to_thread(explain, intake.journal.damage, intake.lanes)
     arrived = await find_arrived(intake.journal, intake.lanes, log)
     await intake.recognise(arrived)
     intake.forwarder.open(arrived)
@@ -39,6 +41,13 @@ async def find_arrived(
     """
     started = time.monotonic()
     first, since = await _pending(journal)
+    damaged = [
+        one for one in journal.damage.lost() if one.events and one.received_at and not one.searched
+    ]
+    for one in damaged:
+        first = min(first or one.first, one.first)
+        for name in one.events or ():
+            since[name] = min(since.get(name, one.received_at), one.received_at)
     if first is None:
         return {}
     topics = [
@@ -59,6 +68,8 @@ async def find_arrived(
         len(found),
         time.monotonic() - started,
     )
+    for one in damaged:
+        await asyncio.to_thread(journal.damage.put, without(one, found))
     return {sequence: frozenset(places) for sequence, places in found.items()}
 
 

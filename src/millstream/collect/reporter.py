@@ -133,6 +133,7 @@ def _state_of(journal: Journal) -> JournalState:
         stored_bytes=journal.stored_bytes,
         max_bytes=journal.max_bytes,
         broken=journal.broken,
+        damage=journal.damage.counts(),
     )
 
 

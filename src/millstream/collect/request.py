@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from millstream.collect.asgi import Problem
 from millstream.collect.body import encoding_of
 from millstream.collect.cloudevents import attributes_in
 from millstream.collect.intake import Ack
 from millstream.collect.unpacked import BodyRefused
 from millstream.model import Stream
+from millstream.web.problem import Problem
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PRINTABLE = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,998}[\x21-\x7e])?")

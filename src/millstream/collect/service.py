@@ -20,7 +20,6 @@ from millstream.app import App
 from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.dedup import Dedup
-from millstream.collect.exposure import check_exposure
 from millstream.collect.failed import FailedStore
 from millstream.collect.forked import sign_lines
 from millstream.collect.http import CollectApp
@@ -52,7 +51,6 @@ from millstream.log.topics import audit_topic, ensure_topics, event_topics
 from millstream.receipt import Receipt, Receipts
 from millstream.settings import Settings
 
-_BROKER_SECONDS = 60.0
 _KILL_SECONDS = 3.0  # beyond what a worker's own end may take
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more
 _GARBAGE = 10_000  # objects that have come and not gone before it is looked for
@@ -62,7 +60,7 @@ _logger = logging.getLogger(__name__)
 
 def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) -> None:
     """Collect until SIGTERM or SIGINT; blocks. `policy` is for workers that die."""
-    check_exposure(settings.collect)
+    settings.collect.check_exposure()
     with home.hold("collect"):
         listener = bind(settings.collect.host, settings.collect.port, tier="collect")
         try:
@@ -73,11 +71,12 @@ def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) 
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     runner.run(_run(app, settings, home, listener))
         finally:
+            listener.close()  # nobody else does if Kafka does not answer
             home.withdraw()
 
 
 def _prepare(app: App, settings: Settings) -> None:
-    await_broker(settings.log, timeout=_BROKER_SECONDS)
+    await_broker(settings.log)
     ensure_topics(app, settings.log)
     check_schemas(app, settings.log, settings.collect.accept_schema_change)
 
@@ -298,7 +297,7 @@ async def _assemble(
         collector=journal.identity,
         is_pending=intake.forwarder.is_pending,
         settled=intake.forwarder.settled,
-        why_failed=partial(_why_failed, failed),
+        why_failed=partial(_why_failed, failed, journal),
         recent=intake.recent,
     )
     answers = Answers(receipts, intake.place)
@@ -375,7 +374,9 @@ async def _close(outlets: list[BatchProducer]) -> None:
         await outlets.pop().close()
 
 
-def _why_failed(failed: FailedStore, receipt: Receipt) -> str | None:
+def _why_failed(failed: FailedStore, journal: Journal, receipt: Receipt) -> str | None:
+    if receipt.collector == journal.identity and journal.damage.find(receipt.sequence) is not None:
+        return "it was accepted, and lost: its entry in the collector's journal is damaged"
     try:
         found = failed.find(receipt.collector, receipt.sequence, receipt.index)
     except MillstreamError:  # its path is nothing for those who send

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from millstream.collect.protection_settings import ProtectionSettings
+from millstream.web.exposure import check_exposure
 
 _MIB = 1024 * 1024
 
@@ -12,7 +13,6 @@ _MIB = 1024 * 1024
 class CollectSettings(ProtectionSettings):
     """Where senders hand in events, and how the collector pulls them from sources."""
 
-    host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
     workers: int = Field(
         1,
@@ -104,6 +104,16 @@ class CollectSettings(ProtectionSettings):
     ping_timeout: float = Field(
         10.0, gt=0, description="Seconds in which it must answer, or the connection counts as dead."
     )
+
+    def check_exposure(self) -> None:
+        """SettingsError if anybody on the network could send."""
+        check_exposure(
+            self,
+            tier="collect",
+            has_login=bool(self.auth or self.tls_client_ca),
+            has_tls=bool(self.tls_certificate),
+            remedy="set collect.auth (for key, `millstream keys create` makes one), or ",
+        )
 
     @model_validator(mode="after")
     def _every_body_fits(self) -> CollectSettings:

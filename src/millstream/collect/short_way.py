@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import lru_cache, partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from millstream.collect.admission import Admission
 from millstream.collect.answer import Answers
 from millstream.collect.arrival import Arrival
-from millstream.collect.asgi import HeaderList, Problem
 from millstream.collect.body import Form, form_of
 from millstream.collect.entry import Entry
 from millstream.collect.intake import Ack, Intake
@@ -28,6 +27,8 @@ from millstream.collect.pressure import Pressure
 from millstream.collect.request import ack_of
 from millstream.collect.unpacked import BodyRefused
 from millstream.errors import JournalError, JournalSmall
+from millstream.web.fast_path import Respond
+from millstream.web.problem import Problem
 
 _STREAMS = b"/v1/streams/"
 _MOST_BYTES = 64 << 10
@@ -43,14 +44,6 @@ EMPTY = "the body is empty; send a JSON object, an array of them, or lines"
 JSON, PROBLEM = b"application/json", b"application/problem+json"
 
 _logger = logging.getLogger(__name__)
-
-
-class Respond(Protocol):
-    """Writes a whole answer."""
-
-    def __call__(
-        self, status: int, body: bytes, content_type: bytes, headers: HeaderList = ...
-    ) -> None: ...
 
 
 class Route(NamedTuple):

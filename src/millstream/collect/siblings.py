@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.collect.asgi import Message, Scope
-from millstream.collect.gate import Application
+from millstream.web.asgi import Application, Message, Scope
 
 _LONGEST_PATH = 4096
 

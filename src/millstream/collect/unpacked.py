@@ -28,6 +28,7 @@ class Limits:
     max_line: int = _MIB  # bytes of a line of NDJSON, or of a row of CSV
     max_depth: int = 500  # objects and arrays in each other
     max_event: int = 900_000  # bytes
+    max_columns: int = 10_000  # of CSV; beyond, the body is refused
 
 
 class Unpacked(msgspec.Struct):

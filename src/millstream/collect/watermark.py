@@ -26,11 +26,15 @@ class Watermark:
         self.skews = Skews(clock)  # received minus event time
         self._ahead_ms = ahead_ms
 
+    def latest(self, received_at: int) -> int:
+        """The latest time of an event that was received then; later ones are from the future."""
+        return received_at + self._ahead_ms
+
     def pass_on(
         self, times: Sequence[int | None], received_at: int, skip: Container[int]
     ) -> Mapping[int, int]:
         """Send events on, in their order: by place, the watermark before each out of order."""
-        at, latest = self.at, received_at + self._ahead_ms
+        at, latest = self.at, self.latest(received_at)
         before: dict[int, int] | None = None
         skews = []
         for index, moment in enumerate(times):

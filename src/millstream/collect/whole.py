@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from millstream.collect.asgi import Problem, Receive, Scope, Send, answer, answer_json
 from millstream.collect.caller import check_writes
-from millstream.collect.gate import Application
 from millstream.collect.siblings import Answer, Siblings, get
 from millstream.receipt import Receipts
+from millstream.web.asgi import (
+    Application,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    answer_json,
+    answer_problem,
+)
+from millstream.web.problem import Problem
 
 _SECONDS = 0.5  # for the others to answer; who asks for health waits a second, often
 _LOOKUP_SECONDS = 15.0  # a search of the log takes up to 5, and waits for others
@@ -39,7 +47,7 @@ class Whole:
             elif not path.startswith(_RECEIPTS) or not await self._look_up(path, scope, send):
                 await self._inner(scope, receive, send)
         except Problem as problem:
-            await problem.answer(send)
+            await answer_problem(send, problem)
 
     async def _metrics(self, send: Send) -> None:
         answers = await self._all("/metrics")

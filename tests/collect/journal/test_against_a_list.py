@@ -225,6 +225,9 @@ class Model:
             if entry.sequence not in back:
                 assert damage.of(entry), "lost, although it was whole"
                 assert any(damage.of(entry) in data for data in kept), "lost, and not set aside"
+                torn = [path.read_bytes() for path in self.folder.glob("damaged/*.cut")]
+                is_cut = any(damage.of(entry) in data for data in torn)
+                assert is_cut or journal.damage.find(entry.sequence), "lost, and not counted"
         marks = {
             e.bookmark[0]: e.bookmark[1] for e in in_flight if e.bookmark and e.sequence in back
         }

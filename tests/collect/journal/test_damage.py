@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.collect.journal.disks import segments
 
-from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.journal import Damaged, DamageStore, Journal, JournalSettings
 from millstream.collect.journal.disk import Disk
 from millstream.collect.journal.record import HEADER
-from millstream.collect.journal.recovery import Found, recover
+from millstream.collect.journal.recovery import Closed, Found, recover
 
+STILL_OPEN = Closed()
 PAYLOADS = [b"the first", b"", b"the third, after an empty one", b"the last"]
 
 
@@ -50,12 +52,14 @@ def variants(written: Path) -> Iterator[tuple[int, bytes]]:
         yield at, bytes(changed)
 
 
-def recovered(name: str, data: bytes, folder: Path) -> tuple[Found, list[bytes]]:
+def recovered(
+    name: str, data: bytes, folder: Path, closed: Closed = STILL_OPEN
+) -> tuple[Found, list[bytes]]:
     """What is found in a folder with this segment alone, and its entries."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_bytes(data)
-    found = recover(folder, Disk())
+    found = recover(folder, Disk(), closed)
     (segment,) = found.segments
     content = path.read_bytes()
     return found, [
@@ -76,6 +80,7 @@ def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
         whole = sum(end <= size for end in ends(data))
         assert entries == PAYLOADS[:whole]
         assert found.damaged == []
+        assert DamageStore(tmp_path / "cut" / "damaged").lost() == [], "nobody was answered for it"
         assert found.segments[0].size == (tmp_path / "cut" / written.name).stat().st_size
         assert found.cut_bytes == size - found.segments[0].size
 
@@ -112,8 +117,64 @@ def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
         if hit >= 0:
             assert changed[begins[hit] : ends(data)[hit]] in kept
         assert found.cut_bytes + sum(path.stat().st_size for path in found.damaged) > 0
+        lost = DamageStore(tmp_path / "turned" / "damaged").lost()
+        if hit < len(PAYLOADS) - 1:  # the length of the last one may look as if it had been torn
+            assert [(each.first, each.entries) for each in lost] == [(hit + 1, 1)] * (hit >= 0)
         for path in (tmp_path / "turned" / "damaged").iterdir():
             path.unlink()
+
+
+def test_whatever_is_damaged_or_gone_after_an_end_in_order_is_lost_and_that_is_not_forgotten(
+    written: Path, tmp_path: Path
+) -> None:
+    data, folder = written.read_bytes(), tmp_path / "closed"
+    begins = [
+        end - HEADER - len(payload) for end, payload in zip(ends(data), PAYLOADS, strict=True)
+    ]
+    closed = Closed(1, len(data), len(PAYLOADS))
+    store = DamageStore(folder / "damaged")
+    for at, changed in variants(written):
+        recovered(written.name, changed, folder, closed)
+        hit = sum(begin <= at for begin in begins) - 1
+        expected = [(hit + 1, 1)] * (hit >= 0)
+        assert [(each.first, each.entries) for each in store.lost()] == expected
+        shutil.rmtree(store.folder)
+    for size in range(begins[0], len(data)):
+        recovered(written.name, data[:size], folder, closed)
+        whole = sum(end <= size for end in ends(data))
+        assert sum(each.entries for each in store.lost()) == len(PAYLOADS) - whole
+        recovered(written.name, data[:size], folder, closed)
+        assert sum(each.entries for each in store.lost()) == len(PAYLOADS) - whole
+        shutil.rmtree(store.folder)
+
+
+async def test_what_is_damaged_while_it_waits_is_told_once_and_stays_lost(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path, JournalSettings())
+    told: list[Damaged] = []
+
+    async def tell(damaged: list[Damaged]) -> None:
+        told.extend(damaged)
+
+    journal.lost = tell
+    await asyncio.gather(*(journal.append(payload)[1] for payload in PAYLOADS))
+    ((name, data),) = segments(tmp_path).items()
+    changed = data.replace(b"the third", b"the_third")
+    await asyncio.to_thread((tmp_path / name).write_bytes, changed)
+    entries = await journal.read(0, 1 << 20)
+    assert [sequence for sequence, _ in entries] == [1, 2, 4]
+    assert [(one.first, one.entries) for one in told] == [(3, 1)]
+    await journal.close()
+    again = await Journal.open(tmp_path, JournalSettings())
+    (one,) = again.damage.lost()
+    assert (one.first, again.recovery.lost) == (3, 0), "it was known before"
+    assert b"the_third" in again.damage.data(one)
+    assert again.damage.acknowledge([one.name]) == 1
+    await again.close()
+    last = await Journal.open(tmp_path, JournalSettings())
+    counts = last.damage.counts()
+    assert counts is not None
+    assert (counts.entries, counts.acknowledged) == (0, 1)
+    await last.close()
 
 
 def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
@@ -128,5 +189,17 @@ def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
     caplog.clear()
     recovered(written.name, data, folder)
     assert f"1 files of {size} bytes" in caplog.text
-    assert "delete those that nobody needs" in caplog.text
+    assert "those of the kind .cut can be deleted" in caplog.text
     assert kept.stat().st_size == size
+
+
+def test_only_the_owner_can_read_the_journal_and_what_was_set_aside(
+    written: Path, tmp_path: Path
+) -> None:
+    torn = tmp_path / "torn"
+    recovered(written.name, written.read_bytes()[:-1], torn)
+    (kept,) = (torn / "damaged").iterdir()
+    files = (written, written.parent / "identity", kept)
+    assert [oct(path.stat().st_mode & 0o777) for path in files] == ["0o600"] * 3
+    folders = (written.parent, kept.parent)
+    assert [oct(path.stat().st_mode & 0o777) for path in folders] == ["0o700"] * 2

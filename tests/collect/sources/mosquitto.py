@@ -102,6 +102,15 @@ class Mosquitto:
         """How many messages a client acknowledged."""
         return len(re.findall(rf"Received PUBACK from {re.escape(client_id)} ", self._read_log()))
 
+    def is_awaiting(self, client_id: str) -> bool:
+        """Whether a client has messages that it did not acknowledge, by the broker's numbers."""
+        name = re.escape(client_id)
+        awaited: set[str] = set()
+        lines = rf"(Sending PUBLISH to|Received PUBACK from) {name} \(.*?(?:m|Mid: )(\d+)"
+        for action, number in re.findall(lines, self._read_log()):
+            (awaited.add if action.startswith("Sending") else awaited.discard)(number)
+        return bool(awaited)
+
     def _read_log(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 

@@ -153,6 +153,7 @@ async def test_a_broker_that_forgot_the_session_is_told_of(
     finally:
         broker.stop()
     assert "has forgotten the session millstream-readings" in caplog.text
+    assert "has forgotten the session millstream-readings" in reader.state.warning
 
 
 async def test_a_flood_stays_within_the_receive_maximum(broker: Mosquitto) -> None:

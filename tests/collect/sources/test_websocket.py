@@ -147,3 +147,24 @@ async def test_a_refused_handshake_is_told_and_tried_again(status: int) -> None:
         async with reading(WebSocketSource(f"ws://127.0.0.1:{port}/")) as (source, _):
             await until(lambda: requests >= 3)
             assert str(status) in source.state.error
+
+
+@pytest.mark.parametrize("place", ["ws://127.0.0.1:99999/", "ws://127.0.0.1:x/", "ws://a..b/"])
+async def test_a_peer_that_redirects_to_no_address_is_lost_and_tried_again(place: str) -> None:
+    asked = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with reading(WebSocketSource(f"ws://127.0.0.1:{port}")) as (reader, _):
+            await until(lambda: asked > 2)
+            await until(lambda: "address" in reader.state.error)

@@ -12,7 +12,7 @@ class Disk:
 
     def create(self, path: Path) -> int:
         """A new file to write; its descriptor."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, descriptor: int, data: bytes) -> None:
         """All of it at the end of the file: in one call, unless the disk takes only a part."""
@@ -24,12 +24,7 @@ class Disk:
         os.fdatasync(descriptor)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make names that were added or removed durable."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -39,6 +34,15 @@ class Disk:
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were added or removed durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def why(error: OSError) -> str:

@@ -47,6 +47,9 @@ class Identity(msgspec.Struct, frozen=True):
     start: int = 0  # counts the opens of this folder
     reserved: int = 0  # no sequence beyond this one has been given out
     newest: int = 0  # the number of the segment that was begun last
+    # Of that segment, if the journal was closed in order; so a damaged end is no torn write.
+    closed_bytes: int = 0
+    closed_last: int = 0  # the last durable sequence
 
     @classmethod
     def new(cls) -> Identity:
@@ -70,7 +73,7 @@ class IdentityFile:
         sound = [copy for copy in copies if copy is not None]
         if not sound:
             return None
-        newest = max(sound, key=lambda copy: (copy.start, copy.reserved))
+        newest = max(sound, key=_age)
         self._turn = 1 - copies.index(newest)
         return newest
 
@@ -78,7 +81,7 @@ class IdentityFile:
         """Durable when it returns."""
         line = msgspec.json.encode(identity)
         slot = b"%s %08x" % (line, google_crc32c.value(line))
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size < 2 * _SLOT:
                 os.pwrite(descriptor, (b" " * (_SLOT - 1) + b"\n") * 2, 0)
@@ -87,6 +90,10 @@ class IdentityFile:
         finally:
             os.close(descriptor)
         self._turn = 1 - self._turn
+
+
+def _age(copy: Identity) -> tuple[int, int, int]:
+    return copy.start, copy.reserved, copy.closed_bytes
 
 
 def _decode(slot: bytes) -> Identity | None:

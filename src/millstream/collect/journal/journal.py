@@ -6,18 +6,19 @@ import asyncio
 import bisect
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
+from millstream.collect.journal.damage import Damaged, DamageStore
 from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile, Lock
 from millstream.collect.journal.reading import Place, read_places
 from millstream.collect.journal.record import HEADER, bookmark_piece
-from millstream.collect.journal.recovery import Found, recover
+from millstream.collect.journal.recovery import Closed, Found, recover
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
 from millstream.collect.journal.writer import (
@@ -65,6 +66,8 @@ class Journal:
         self.last_durable = found.last
         self.broken = "no segment is open yet"  # "" while it takes entries
         self.freed: Callable[[], object] = _nobody  # called when an entry can fit that did not
+        self.damage = DamageStore(folder / "damaged")
+        self.lost: Callable[[list[Damaged]], Awaitable[None]] = _nothing  # awaited before settling
         self._remedy = ""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -217,8 +220,9 @@ class Journal:
                     f"cannot read the journal at sequence {places[0].sequence}: {why(error)}",
                     remedy=remedy(error),
                 ) from error
-            for sequence in damaged:
-                self.settle(sequence)
+            if damaged:
+                await self.lost(damaged)
+                self.settle(*(each.first for each in damaged))
             if entries:
                 return entries
             after = places[-1].sequence
@@ -391,6 +395,10 @@ def _nobody() -> None:
     """Nobody waits for room."""
 
 
+async def _nothing(damaged: list[Damaged]) -> None:
+    """Nobody counts what was lost."""
+
+
 def _tell(waiting: Iterable[Durable], error: JournalBroken | None) -> None:
     for durable in waiting:
         try:
@@ -409,12 +417,15 @@ def _resolve(future: asyncio.Future[None], error: JournalBroken | None) -> None:
 
 
 def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found]:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
         file = IdentityFile(folder / "identity")
         known = file.read()
-        found = recover(folder, disk)
+        closed = Closed()
+        if known is not None and known.closed_bytes:
+            closed = Closed(known.newest, known.closed_bytes, known.closed_last)
+        found = recover(folder, disk, closed)
         if known is None:
             known = Identity(found.identity, found.start) if found.identity else Identity.new()
         newest = found.segments[-1].number if found.segments else 0
@@ -425,7 +436,11 @@ def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found
         if not found.segments:
             found.settled = found.last
         identity = msgspec.structs.replace(
-            known, start=max(known.start, found.start) + 1, newest=max(newest, known.newest)
+            known,
+            start=max(known.start, found.start) + 1,
+            newest=max(newest, known.newest),
+            closed_bytes=0,
+            closed_last=0,
         )
         file.write(identity)
         disk.sync_folder(folder)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from millstream.collect.journal.damage import Damaged, DamageStore, checksum_of
 from millstream.collect.journal.disk import Disk
 from millstream.collect.journal.record import HEADER, Kind, decode, split_bookmark
 from millstream.collect.journal.recovery import save_damaged
@@ -31,13 +33,15 @@ class Place(NamedTuple):
         return self.offset + HEADER + self.length
 
 
-def read_places(places: Sequence[Place], disk: Disk) -> tuple[list[tuple[int, bytes]], list[int]]:
-    """Sequence and payload of the entries there, and the sequences of those that are damaged.
+def read_places(
+    places: Sequence[Place], disk: Disk
+) -> tuple[list[tuple[int, bytes]], list[Damaged]]:
+    """Sequence and payload of the entries there, and those that are damaged.
 
     Blocks. A segment that is gone was settled meanwhile.
     """
     entries: list[tuple[int, bytes]] = []
-    damaged: list[int] = []
+    damaged: list[Damaged] = []
     for segment, here in groupby(places, key=lambda place: place.segment):
         try:
             descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -50,8 +54,8 @@ def read_places(places: Sequence[Place], disk: Disk) -> tuple[list[tuple[int, by
                 for place in run:
                     payload = _payload(data, begin, place)
                     if payload is None:
-                        damaged.append(place.sequence)
-                        _set_aside(place, data[place.offset - begin : place.end - begin], disk)
+                        rest = data[place.offset - begin : place.end - begin]
+                        damaged.append(_set_aside(place, rest, disk))
                     else:
                         entries.append((place.sequence, payload))
         finally:
@@ -78,12 +82,27 @@ def _payload(data: bytes, begin: int, place: Place) -> bytes | None:
     return split_bookmark(payload)[2] if kind == Kind.ENTRY_WITH_BOOKMARK else payload
 
 
-def _set_aside(place: Place, data: bytes, disk: Disk) -> None:
+def _set_aside(place: Place, data: bytes, disk: Disk) -> Damaged:
     path = save_damaged(disk, place.segment, place.offset, data)
     _logger.error(
-        "journal: entry %d, at byte %d of %s, is damaged; set aside as %s",
+        "journal: entry %d, at byte %d of %s, is damaged and lost; set aside as %s; see "
+        "`millstream failed list`",
         place.sequence,
         place.offset,
         place.segment.path,
         path,
     )
+    damaged = Damaged(
+        place.segment.number,
+        place.offset,
+        len(data),
+        checksum_of(data),
+        place.segment.mark.hex(),
+        first=place.sequence,
+        entries=1,
+        reason=f"journal segment {place.segment.path.name}: bytes {place.offset:,} to "
+        f"{place.end:,} are damaged",
+        found_at=time.time_ns() // 1_000_000,
+    )
+    DamageStore(place.segment.path.parent / "damaged").note(damaged)
+    return damaged

@@ -10,6 +10,7 @@ because no sender knows it, bytes of a payload cannot pass for a record.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ _NAMES = struct.Struct("<HI")
 MARK = 4  # bytes
 FRONT = _FRONT.size
 HEADER = FRONT + _CRC.size
+_SECTOR = bytes(512)
+_ZEROS = bytes(16)
 
 
 class Kind(IntEnum):
@@ -83,6 +86,40 @@ def decode(buffer: bytes, at: int, mark: bytes) -> tuple[int, int, bytes] | None
     if crc != _CRC.unpack_from(buffer, at + FRONT)[0]:
         return None
     return front[8], int.from_bytes(front[9:], "little"), payload
+
+
+def is_torn(data: bytes, mark: bytes, sequence: int) -> bool:
+    """Whether bytes at the end of a segment are the beginning of a write that was not finished.
+
+    What a killed process wrote is whole up to some byte; a machine that lost power may have left
+    out whole sectors too, which then read as zeros. All else was on disk once, and was answered.
+    """
+    if data.endswith(_ZEROS) or _SECTOR in data or len(data) < HEADER:
+        return True
+    length = length_at(data, 0, mark)
+    is_next = sequence - 1 <= int.from_bytes(data[9:FRONT], "little") <= sequence
+    return length > len(data) - HEADER and is_next
+
+
+def entries_in(data: bytes, mark: bytes) -> Iterator[tuple[int, int]]:
+    """Where the entries in damaged bytes seem to begin and end, by what is left of their headers.
+
+    Bytes without a mark at their beginning belong to a record whose header is damaged.
+    """
+    if not data:
+        return
+    places = sorted({0, *_marks(data, mark)})
+    for begin, end in zip(places, [*places[1:], len(data)], strict=True):
+        has_header = data.startswith(mark, begin) and end - begin >= FRONT
+        if not has_header or data[begin + 8] not in (Kind.SETTLED, Kind.BEGIN):
+            yield begin, end
+
+
+def _marks(data: bytes, mark: bytes) -> Iterator[int]:
+    at = data.find(mark) if mark else -1
+    while at >= 0:
+        yield at
+        at = data.find(mark, at + 1)
 
 
 def bookmark_piece(source: str, bookmark: bytes) -> bytes:

@@ -7,20 +7,25 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from millstream.collect.journal.damage import Damaged, DamageStore, checksum_of
 from millstream.collect.journal.disk import Disk, why
 from millstream.collect.journal.record import (
+    ENTRIES,
     HEADER,
     Begin,
     Kind,
     Record,
+    entries_in,
+    is_torn,
     split_bookmark,
 )
 from millstream.collect.journal.scan import Damage, Scanner
 from millstream.collect.journal.segment import Segment
+from millstream.home import private_opener
 
 _logger = logging.getLogger(__name__)
 
@@ -33,6 +38,7 @@ class Recovery:
     bytes: int = 0  # theirs
     cut_bytes: int = 0  # the torn end of the last write, which was never acknowledged
     damaged: list[Path] = field(default_factory=list)  # damaged records that were set aside now
+    lost: int = 0  # accepted entries that were found to be lost with them
     seconds: float = 0.0
 
 
@@ -48,6 +54,8 @@ class Found:
     last: int = 0  # no entry has a sequence beyond this one
     cut_bytes: int = 0
     damaged: list[Path] = field(default_factory=list)
+    pieces: list[Damaged] = field(default_factory=list)  # damaged ones that were not torn off
+    lost: int = 0
     seconds: float = 0.0
 
     def report(self) -> Recovery:
@@ -61,11 +69,20 @@ class Found:
             ),
             self.cut_bytes,
             self.damaged,
+            self.lost,
             self.seconds,
         )
 
 
-def recover(folder: Path, disk: Disk) -> Found:
+class Closed(NamedTuple):
+    """The last segment, as it was when the journal was closed in order."""
+
+    segment: int = 0
+    size: int = 0
+    last: int = 0  # the last sequence in it
+
+
+def recover(folder: Path, disk: Disk, closed: Closed = Closed()) -> Found:  # noqa: B008
     """Read all segments; cut a torn end, set damaged records aside. Blocks."""
     began = time.perf_counter()
     found = Found()
@@ -75,14 +92,18 @@ def recover(folder: Path, disk: Disk) -> Found:
     for place, segment in enumerate(segments):
         last = place + 1 == len(segments)
         following = None if last else segments[place + 1]
-        end = os.path.getsize(segment.path)
+        size = durable = os.path.getsize(segment.path)
+        ended = closed if closed.segment == segment.number else None
+        if ended is not None:
+            durable = ended.size
         for begin in filter(None, begins[place + 1 :]):
             if begin.previous == segment.number:
-                segment.void = begin.previous_bytes < end
-                end = min(end, begin.previous_bytes)
-        _Reading(found, segment, disk).run(end, following, last)
+                segment.void = begin.previous_bytes < size
+                durable = begin.previous_bytes
+        _Reading(found, segment, disk, ended).run(min(size, durable), durable, following, last)
         found.segments.append(segment)
     _settle(found)
+    _note_lost(found, DamageStore(folder / "damaged"))
     _tell_kept(folder / "damaged")
     found.seconds = time.perf_counter() - began
     return found
@@ -97,7 +118,8 @@ def _tell_kept(folder: Path) -> None:
     if sizes:
         _logger.warning(
             "journal: %s keeps what was ever set aside, %d files of %d bytes, besides "
-            "journal.max_bytes; delete those that nobody needs any more",
+            "journal.max_bytes; `millstream failed list` shows what was lost, and those of the "
+            "kind .cut can be deleted: nobody was answered for them",
             folder,
             len(sizes),
             sum(sizes),
@@ -126,28 +148,86 @@ def _settle(found: Found) -> None:
         found.last = max(found.last, segment.after - 1)
 
 
+def _note_lost(found: Found, store: DamageStore) -> None:
+    """Write down what was lost: of damaged entries, those that are not known to be in Kafka."""
+    for piece in found.pieces:
+        first = max(piece.first, found.settled + 1)
+        entries = max(0, piece.first + piece.entries - first)
+        lost = msgspec.structs.replace(piece, first=first, entries=entries)
+        if store.note(lost) and entries:
+            found.lost += entries
+            _logger.error(
+                "journal: %d accepted entries, from sequence %d on, are lost: %s; see "
+                "`millstream failed list`",
+                entries,
+                first,
+                piece.reason,
+            )
+
+
 class _Reading:
     """The reading of one segment."""
 
-    def __init__(self, found: Found, segment: Segment, disk: Disk) -> None:
+    def __init__(self, found: Found, segment: Segment, disk: Disk, ended: Closed | None) -> None:
         self._found = found
         self._segment = segment
         self._disk = disk
+        self._ended = ended  # in order: whatever was in it was answered
+        self._damaged: Damaged | None = None  # the piece behind which a record is looked for
 
-    def run(self, end: int, following: Segment | None, last: bool) -> None:
+    def run(self, end: int, durable: int, following: Segment | None, last: bool) -> None:
+        """Read up to `end`; the segment had `durable` bytes when it was ended."""
         segment = self._segment
         segment.size = end
         with open(segment.path, "rb") as file:
             before = None if following is None else following.first
             for each in Scanner(file, segment, end, before):
                 if isinstance(each, Record):
+                    self._end_damage(each.sequence + (each.kind not in ENTRIES))
                     self._take(each)
                 elif last and each.end == end:
                     self._cut(file, each)
                 else:
                     self._set_aside(file, each)
+            if end < durable:
+                self._miss(end, durable)
+            if following is not None:
+                self._end_damage(following.first)
+            elif self._ended is not None:
+                self._end_damage(self._ended.last + 1)
+            elif self._damaged is not None:
+                self._end_damage(segment.after + self._damaged.entries)
             if last:
                 self._sync(file)
+
+    def _end_damage(self, following: int) -> None:
+        """The entry of that sequence comes behind the damaged piece, or begins the next segment."""
+        piece, self._damaged = self._damaged, None
+        if piece is not None:
+            # A segment may begin later than the one before it ends: a torn end leaves a gap.
+            most = max(1, piece.size // HEADER) if piece.size else following - piece.first
+            entries = min(following - piece.first, most)
+            self._found.pieces.append(msgspec.structs.replace(piece, entries=max(0, entries)))
+
+    def _miss(self, end: int, durable: int) -> None:
+        """Somebody or the file system cut off what had been on disk."""
+        self._end_damage(self._segment.after)
+        self._damaged = self._piece(end, b"", f"{durable - end:,} bytes are missing at its end")
+        _logger.error("journal: %s had %d bytes, and has %d", self._segment.path, durable, end)
+
+    def _piece(self, offset: int, data: bytes, reason: str, entries: int = 0) -> Damaged:
+        segment = self._segment
+        return Damaged(
+            segment.number,
+            offset,
+            len(data),
+            checksum_of(data),
+            segment.mark.hex(),
+            first=segment.after,
+            entries=entries,
+            reason=f"journal segment {segment.path.name}: {reason}",
+            found_at=time.time_ns() // 1_000_000,
+        )
 
     def _sync(self, file: BinaryIO) -> None:
         """What a killed process wrote may be in the machine's memory only; we build on it."""
@@ -178,27 +258,37 @@ class _Reading:
     def _cut(self, file: BinaryIO, damage: Damage) -> None:
         """A crash tears the last write; nothing of it had been acknowledged.
 
-        A damaged last record looks the same, and its sequence may be known in Kafka: so the bytes
-        are kept, and as many sequences as they can have held are not used again.
+        Of a damaged last record the sequence may be known in Kafka: so the bytes are kept, and as
+        many sequences as they can have held are not used again.
         """
         size = damage.end - damage.begin
-        path = self._save(file, damage, "cut")
+        data = self._bytes_of(file, damage)
+        torn = self._ended is None and is_torn(data, self._segment.mark, self._segment.after)
+        if torn:
+            path = save_damaged(self._disk, self._segment, damage.begin, data, "cut")
+            _logger.warning(
+                "journal: the last %d bytes of %s are no whole record, as after a crash in the "
+                "middle of a write; cut, and kept in %s",
+                size,
+                self._segment.path,
+                path,
+            )
+        else:
+            entries = sum(1 for _ in entries_in(data, self._segment.mark))
+            self._set_aside(file, damage, entries)
         with open(self._segment.path, "r+b") as writable:
             writable.truncate(damage.begin)
             os.fsync(writable.fileno())
         self._segment.size = damage.begin
         self._found.cut_bytes += size
         self._found.last = self._segment.after - 1 + size // HEADER + 1
-        _logger.warning(
-            "journal: the last %d bytes of %s are no whole record, as after a crash in the middle "
-            "of a write; cut, and kept in %s",
-            size,
-            self._segment.path,
-            path,
-        )
 
-    def _set_aside(self, file: BinaryIO, damage: Damage) -> None:
-        path = self._save(file, damage, "damaged")
+    def _set_aside(self, file: BinaryIO, damage: Damage, entries: int = 0) -> None:
+        data = self._bytes_of(file, damage)
+        path = save_damaged(self._disk, self._segment, damage.begin, data)
+        self._end_damage(self._segment.after)
+        words = f"bytes {damage.begin:,} to {damage.end:,} are damaged"
+        self._damaged = self._piece(damage.begin, data, words, entries)
         if path is None:
             return
         self._found.damaged.append(path)
@@ -210,16 +300,9 @@ class _Reading:
             path,
         )
 
-    def _save(self, file: BinaryIO, damage: Damage, kind: str) -> Path | None:
-        """The damaged bytes as a file; None if they were saved by an earlier start."""
+    def _bytes_of(self, file: BinaryIO, damage: Damage) -> bytes:
         file.seek(damage.begin)
-        return save_damaged(
-            self._disk,
-            self._segment,
-            damage.begin,
-            file.read(damage.end - damage.begin),
-            kind,
-        )
+        return file.read(damage.end - damage.begin)
 
 
 def save_damaged(
@@ -227,11 +310,11 @@ def save_damaged(
 ) -> Path | None:
     """Keep bytes of a segment in `damaged/`; None if they are there already."""
     folder = segment.path.parent / "damaged"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{segment.number:08}-{offset}.{kind}"
     if path.exists() and path.read_bytes() == data:
         return None
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=private_opener) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

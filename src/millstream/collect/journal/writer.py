@@ -152,10 +152,21 @@ class Writer:
             if self._segment is None and not stopping and time.monotonic() >= self._next_try:
                 self._attempt()
             self._remove()
+        if self._segment is not None and self._settled() > self._settled_written:
+            self._commit([])
         if self._segment is not None:
-            if self._settled() > self._settled_written:
-                self._commit([])
             self._disk.close(self._descriptor)
+            self._note_closed()
+
+    def _note_closed(self) -> None:
+        state = self._state
+        closed = msgspec.structs.replace(
+            state.identity, closed_bytes=self._size, closed_last=state.last
+        )
+        try:
+            self._identity_file.write(closed)
+        except OSError as error:
+            _logger.debug("journal: that it is closed cannot be noted: %s", error)
 
     def _take(self) -> tuple[list[Waiting], bool]:
         """All that has come; waits for the first, or until a new segment is to be tried."""

@@ -111,12 +111,10 @@ class MqttReader(ReconnectingReader[MqttSource]):
         if not connection.session_present and (
             self._had_session or inlet.bookmark == self.client_id.encode()
         ):
-            _logger.warning(
-                "%s has forgotten the session %s of stream %s: what was published while it was "
-                "away is lost; let the broker keep its state on disk, or raise session_expiry",
-                self.source.address,
-                self.client_id,
-                self.stream,
+            self.warn(
+                f"the broker has forgotten the session {self.client_id}: what was published while "
+                "one of both was away is lost; let the broker keep its state on disk, or raise "
+                "session_expiry"
             )
         self._had_session = True
 

@@ -14,6 +14,7 @@ from millstream.audit import SourceState
 from millstream.collect.interface import Inlet
 from millstream.collect.settings import CollectSettings
 from millstream.collect.sources.bundle import Parcel
+from millstream.errors import MillstreamError
 from millstream.measure import Rate
 from millstream.source import Source
 
@@ -56,7 +57,7 @@ class ReconnectingReader(ABC, Generic[S]):
         """Connect, call `connected`, and offer messages, calling `received` after each.
 
         Returning means that the peer has ended the stream. OSError, TimeoutError and Lost are
-        failures of the peer; whatever else is raised is a bug.
+        failures of the peer; whatever else is raised is a bug, and is logged as one.
         """
 
     def connected(self) -> None:
@@ -100,6 +101,11 @@ class ReconnectingReader(ABC, Generic[S]):
         self._state.lost += messages
         self.complain(f"{self._state.lost} messages did not get in so far; the last: {why}")
 
+    def warn(self, text: str) -> None:
+        """Say in the log, and in `status` from now on, that something was lost uncounted."""
+        self._state.warning = text
+        _logger.warning("%s for stream %s: %s", self._state.url, self.stream, text)
+
     def complain(self, text: str) -> None:
         """Tell the log what goes wrong without an end to it; at most every ten seconds."""
         now = time.monotonic()
@@ -119,6 +125,12 @@ class ReconnectingReader(ABC, Generic[S]):
                     self._state.error = str(error) or "no answer in time"
                 except (OSError, Lost) as error:
                     self._state.error = str(error) or type(error).__name__
+                except MillstreamError:
+                    raise
+                except Exception as error:
+                    # A fault of ours must not end the collector, which all other streams need.
+                    self._state.error = f"Millstream failed to read it: {type(error).__name__}"
+                    _logger.exception("cannot read %s", self._state.url)
                 self._state.state = "retrying"
                 self._failures += 1
                 pause = self._pause()

@@ -33,16 +33,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
             raise Lost(str(error) or type(error).__name__) from None
 
     async def _connect_and_read(self, inlet: Inlet) -> None:
-        async with connect(
-            self.source.url,
-            additional_headers=self.source.headers,
-            open_timeout=_OPEN_SECONDS,
-            close_timeout=_CLOSE_SECONDS,
-            max_size=self.settings.max_body,
-            # The library's keepalive takes a peer for dead whose pong waits behind messages that we
-            # are not reading; ours knows when we are the ones who are slow.
-            ping_interval=None,
-        ) as connection:
+        async with await self._connect() as connection:
             self.connected()
             self._heard = time.monotonic()
             watch = asyncio.create_task(self._watch(connection))
@@ -56,6 +47,21 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                     self.received()
             finally:
                 watch.cancel()
+
+    async def _connect(self) -> ClientConnection:
+        try:
+            return await connect(
+                self.source.url,
+                additional_headers=self.source.headers,
+                open_timeout=_OPEN_SECONDS,
+                close_timeout=_CLOSE_SECONDS,
+                max_size=self.settings.max_body,
+                # The library's keepalive takes a peer for dead whose pong waits behind messages
+                # that we are not reading; ours knows when we are the ones who are slow.
+                ping_interval=None,
+            )
+        except ValueError as error:  # the peer redirects us to what is no address
+            raise Lost(f"the address cannot be used: {error}") from None
 
     async def _watch(self, connection: ClientConnection) -> None:
         after, timeout = self.settings.ping_after, self.settings.ping_timeout

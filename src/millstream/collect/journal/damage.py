@@ -1,0 +1,182 @@
+"""Damaged pieces of segments: their bytes, what is known of them, and who has acknowledged them.
+
+    <segment>-<offset>.damaged    the bytes, as far as the disk gives them
+    <segment>-<offset>.json       what is known: it stays when the bytes are dropped
+    <segment>-<offset>.cut        the torn end of a write that nobody was answered for: no loss
+
+The journal writes these files, and commands read them while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import google_crc32c
+import msgspec
+
+from millstream.audit import JournalDamage
+from millstream.collect.journal.disk import sync_folder
+
+_NAME = ".json"
+_COARSE_NS = 1_000_000_000  # two changes within this may bear the same time
+_BYTES = ".damaged"
+EARLIER = "an earlier version set these bytes aside, and did not write down what they held"
+
+
+class Damaged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A damaged piece of a segment. `entries` of 0: nothing was lost with it."""
+
+    segment: int
+    offset: int
+    size: int = 0  # bytes
+    checksum: int = 0  # of the bytes as they were found
+    mark: str = ""  # with which each record of that segment begins; hexadecimal
+    first: int = 0  # the sequence of the first entry that is lost; 0: unknown
+    entries: int = 0  # accepted ones that are lost with it
+    reason: str = ""
+    found_at: int = 0  # milliseconds since the epoch
+    received_at: int = 0  # when the oldest of its entries was, as far as it can be read
+    events: dict[str, int] | None = None  # per stream; None: nobody has looked yet
+    unread: int = 0  # of the entries, those whose number of events cannot be told
+    searched: bool = False  # whether the log was searched for them
+    acknowledged_at: int = 0  # when an operator dropped it; 0: nobody has
+
+    @property
+    def name(self) -> str:
+        return f"{self.segment:08}-{self.offset}"
+
+    @property
+    def known_events(self) -> int:
+        return sum((self.events or {}).values())
+
+    def holds(self, sequence: int) -> bool:
+        """Whether the entry of that sequence is lost with it."""
+        return self.first <= sequence < self.first + self.entries
+
+
+class DamageStore:
+    """The folder of damaged pieces. Blocks; durable when a call returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: tuple[int, list[Damaged]] = (-1, [])
+
+    def pieces(self) -> list[Damaged]:
+        """All that was ever damaged, in order; read again only when the folder has changed."""
+        try:
+            changed = self.folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if changed != self._seen[0] or time.time_ns() - changed < _COARSE_NS:
+            known = {path.stem: path for path in self.folder.glob(f"*{_NAME}")}
+            found = [self._read(path) for path in known.values()]
+            bare = (path for path in self.folder.glob(f"*{_BYTES}") if path.stem not in known)
+            found += [_from_earlier(path) for path in bare]
+            pieces = sorted(filter(None, found), key=lambda each: (each.segment, each.offset))
+            self._seen = (changed, pieces)
+        return self._seen[1]
+
+    def lost(self) -> list[Damaged]:
+        """Those with which accepted entries were lost, acknowledged or not."""
+        return [each for each in self.pieces() if each.entries]
+
+    def find(self, sequence: int) -> Damaged | None:
+        """The piece with which the entry of that sequence was lost, if it was."""
+        return next((each for each in self.lost() if each.holds(sequence)), None)
+
+    def data(self, one: Damaged) -> bytes:
+        """The bytes that are left of it."""
+        try:
+            return (self.folder / f"{one.name}{_BYTES}").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def put(self, one: Damaged) -> None:
+        """Write down what is known of it."""
+        self._replace(self.folder / f"{one.name}{_NAME}", msgspec.json.encode(one))
+
+    def note(self, one: Damaged) -> bool:
+        """As `put`, unless that was done before; whether it was not."""
+        before = self._read(self.folder / f"{one.name}{_NAME}")
+        if before is not None and (before.size, before.checksum) == (one.size, one.checksum):
+            return False
+        self.put(one)
+        return True
+
+    def acknowledge(self, names: Iterable[str]) -> int:
+        """Drop the bytes of these; how many there were. That they were lost stays on record."""
+        chosen, count = set(names), 0
+        for one in self.pieces():
+            if one.name in chosen and not one.acknowledged_at:
+                self.put(msgspec.structs.replace(one, acknowledged_at=_now()))
+                (self.folder / f"{one.name}{_BYTES}").unlink(missing_ok=True)
+                count += 1
+        if count:
+            sync_folder(self.folder)
+        return count
+
+    def counts(self) -> JournalDamage | None:
+        """For the collector's report; None if nothing was ever lost."""
+        lost = self.lost()
+        if not lost:
+            return None
+        waiting = [each for each in lost if not each.acknowledged_at]
+        streams: Counter[str] = Counter()
+        for each in lost:
+            streams.update(each.events or {})
+        return JournalDamage(
+            entries=sum(each.entries for each in waiting),
+            events=sum(each.known_events for each in waiting),
+            bytes=sum(each.size for each in waiting),
+            unread=sum(each.unread for each in waiting),
+            acknowledged=sum(each.entries for each in lost if each.acknowledged_at),
+            streams=dict(streams),
+        )
+
+    def _read(self, path: Path) -> Damaged | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Damaged)
+        except FileNotFoundError:
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # Damaged too: that something was lost must not be.
+            return _from_earlier(path)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}.new")
+        try:
+            with open(fresh, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        sync_folder(self.folder)
+
+
+def checksum_of(data: bytes) -> int:
+    found: int = google_crc32c.value(data)
+    return found
+
+
+def _from_earlier(path: Path) -> Damaged | None:
+    segment, _, offset = path.stem.partition("-")
+    if not (segment.isdecimal() and offset.isdecimal()):
+        return None
+    data = path.with_suffix(_BYTES)
+    size = data.stat().st_size if data.exists() else 0
+    found_at = path.stat().st_mtime_ns // 1_000_000
+    return Damaged(
+        int(segment), int(offset), size, entries=1, unread=1, reason=EARLIER, found_at=found_at
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
