@@ -1,8 +1,9 @@
 """SQL expressions compiled to Python: one function each, straight-line code, three-valued logic.
 
 Each part of the expression becomes one assignment, so neither depth nor length is limited by
-Python's parser, and a row costs no interpretation. Names and texts of the user reach the code only
-as `repr` of a str or as arguments, never as code.
+Python's parser, and a row costs no interpretation. A part is compiled once, wherever its value is
+used, so the code is as long as the text. Names and texts of the user reach the code only as `repr`
+of a str or as arguments, never as code.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from datetime import date
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from typing import Any, NamedTuple
 
 from sqlglot import exp
 
 from millstream.errors import QueryError
 from millstream.expression import functions
+from millstream.expression.like import MAX_PATTERN, read_pattern
 from millstream.store.types import Kind, element, fields, is_float, kind
 
 Fields = Mapping[str, exp.DataType]
@@ -39,12 +41,12 @@ _ARITHMETIC: dict[type[exp.Expression], str] = {
 _FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[Kind, ...], Kind]] = {
     exp.Lower: ("lower", ("text",), "text"),
     exp.Upper: ("upper", ("text",), "text"),
-    exp.Abs: ("absolute", ("number",), "number"),
     exp.DPipe: ("concat", ("text", "text"), "text"),
     exp.StartsWith: ("starts_with", ("text", "text"), "boolean"),
     exp.EndsWith: ("ends_with", ("text", "text"), "boolean"),
     exp.Contains: ("contains", ("text", "text"), "boolean"),
 }
+_MAX_LINES = 5_000
 # What a part may consist of, beside `this` and `expression`. One that says more than we heed would
 # be answered wrongly, so it is refused.
 _ARGUMENTS: dict[type[exp.Expression], set[str]] = {
@@ -84,31 +86,38 @@ class Compiler:
     """Compiles expressions over one row type.
 
     `canonical`: timestamps are as our analysis writes them, all of one width and in UTC.
+    `as_held`: columns are given out as rows hold them, NaN as text, which JSON has no number for.
     """
 
-    def __init__(self, columns: Fields, *, canonical: bool = True) -> None:
+    def __init__(self, columns: Fields, *, canonical: bool = True, as_held: bool = False) -> None:
         self._columns = columns
         self._canonical = canonical
+        self._as_held = as_held
         self._lines: list[str] = []
         self._constants: dict[str, Any] = {}
+        self._read: dict[str, str] = {}  # columns that are read already, by the code that does it
+        self._works = False  # some part handles text, whose length the row decides
 
     def compile(self, tree: exp.Expression) -> tuple[Callable[[Mapping[str, Any]], Any], Kind]:
         """The function from a row to the expression's value, and the value's kind."""
         part = self._part(tree)
-        body = "\n    ".join([*self._lines, f"return {part.name}"])
-        scope: dict[str, Any] = {
-            name: getattr(functions, name)
-            for name in dir(functions)
-            if callable(getattr(functions, name))
-        }
-        scope |= self._constants
+        start = ["work = Work()"] if self._works else []
+        body = "\n    ".join([*start, *self._lines, f"return {part.name}"])
+        scope: dict[str, Any] = {**_SCOPE, **self._constants}
         exec(f"def evaluate(row):\n    {body}", scope)
-        return scope["evaluate"], part.kind
+        return _bounded(scope["evaluate"]) if self._works else scope["evaluate"], part.kind
 
     def _let(self, code: str, kind_: Kind, **more: Any) -> Part:
+        if len(self._lines) >= _MAX_LINES:
+            raise QueryError("the expression has too many parts", remedy="ask for less")
         name = f"t{len(self._lines)}"
         self._lines.append(f"{name} = {code}")
         return Part(name, kind_, **more)
+
+    def _work(self, function: str, *arguments: str) -> str:
+        """A call of what handles text."""
+        self._works = True
+        return f"{function}(work, {', '.join(arguments)})"
 
     def _constant(self, value: object) -> str:
         name = f"c{len(self._constants)}"
@@ -138,11 +147,12 @@ class Compiler:
             case exp.In():
                 return self._in(tree)
             case exp.Between():
-                low = exp.GTE(this=tree.this, expression=tree.args["low"])
-                high = exp.LTE(this=tree.this, expression=tree.args["high"])
-                return self._part(exp.And(this=low, expression=high))
+                value = self._part(tree.this)
+                low = self._compare(tree, value, self._part(tree.args["low"]), ">=")
+                high = self._compare(tree, value, self._part(tree.args["high"]), "<=")
+                return self._join([low.name, high.name], "False", "True")
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
-                a, b = self._comparable(tree, tree.this, tree.expression)
+                a, b = self._comparable(tree, self._part(tree.this), self._part(tree.expression))
                 negation = "" if isinstance(tree, exp.NullSafeEQ) else "not "
                 return self._let(f"{negation}same({a.name}, {b.name})", "boolean")
             case exp.Case():
@@ -152,6 +162,9 @@ class Compiler:
             case exp.Neg():
                 inner = self._expect(tree.this, "number")
                 return self._let(f"negate({inner})", "number", floating=True)
+            case exp.Abs():
+                inner = self._expect(tree.this, "number")
+                return self._let(f"absolute({inner})", "number", floating=True)
             case exp.Like() | exp.ILike():
                 return self._like(tree, None)
             case exp.Escape() if isinstance(tree.this, exp.Like | exp.ILike):
@@ -160,13 +173,13 @@ class Compiler:
             case exp.Length():
                 return self._length(tree)
             case exp.Trim() if tree.args.get("position") is None and tree.expression is None:
-                return self._let(f"trim({self._expect(tree.this, 'text')})", "text")
+                return self._let(self._work("trim", self._expect(tree.this, "text")), "text")
             case exp.ArrayContains():
                 return self._list_contains(tree)
             case exp.Cast() if isinstance(tree.this, exp.Literal) and tree.this.is_string:
                 return self._cast(tree)
         if (operator := _COMPARISONS.get(type(tree))) is not None:
-            return self._compare(tree, operator)
+            return self._compare(tree, self._part(tree.this), self._part(tree.expression), operator)
         if (function := _ARITHMETIC.get(type(tree))) is not None:
             one = self._expect(tree.this, "number")
             other = self._expect(tree.expression, "number")
@@ -175,7 +188,7 @@ class Compiler:
             name, kinds, result = known
             given = (tree.this, tree.expression)[: len(kinds)]
             arguments = [self._expect(a, k) for a, k in zip(given, kinds, strict=True)]
-            return self._let(f"{name}({', '.join(arguments)})", result, floating=True)
+            return self._let(self._work(name, *arguments), result)
         raise _refusal(tree)
 
     def _column(self, tree: exp.Expression) -> Part:
@@ -190,22 +203,23 @@ class Compiler:
         assert type_ is not None
         kind_ = kind(type_)
         floating = kind_ == "number" and (is_float(type_) or not self._canonical)
-        if floating:
-            code = f"number({code})"
+        if floating and not self._as_held:
+            code = f"{'double' if is_float(type_) else 'number'}({code})"
         if kind_ == "timestamp" and not self._canonical:
             code = f"timestamp({code})"
         inner = element(type_) if kind_ == "array" else None
-        return self._let(code, kind_, element=inner, floating=floating)
+        if code not in self._read:
+            self._read[code] = self._let(code, kind_).name
+        return Part(self._read[code], kind_, element=inner, floating=floating)
 
     def _literal(self, tree: exp.Literal) -> Part:
         text = str(tree.this)
         if tree.is_string:
-            return self._let(self._constant(text), "text", literal=text)
-        try:
-            value: object = int(text)
-        except ValueError:
-            value = float(text) if "e" in text.lower() else Decimal(text)
-        return self._let(self._constant(value), "number")
+            return Part(self._constant(text), "text", literal=text)
+        value = _read_number(text)
+        if value is None:
+            raise QueryError(f"{text[:100]!r} is no number", remedy="write it as 3, 2.5 or 1e6")
+        return Part(self._constant(value), "number", floating=isinstance(value, float))
 
     def _connect(self, tree: exp.And | exp.Or) -> Part:
         # Flattened, since the parser nests a chain of ANDs as deep as it is long.
@@ -213,7 +227,12 @@ class Compiler:
             self._expect(operand, "boolean")  # type: ignore[arg-type]
             for operand in tree.flatten()
         ]
-        decides, other = ("False", "True") if isinstance(tree, exp.And) else ("True", "False")
+        return self._join(
+            operands, *(("False", "True") if isinstance(tree, exp.And) else ("True", "False"))
+        )
+
+    def _join(self, operands: list[str], decides: str, other: str) -> Part:
+        """AND or OR: what one operand decides alone; else NULL if one is; else the other."""
         result = operands[0]
         for operand in operands[1:]:
             result = self._let(
@@ -237,20 +256,21 @@ class Compiler:
                 f"a filter cannot contain {tree.sql(dialect='duckdb')[:100]!r}",
                 remedy="write a list, as in city IN ('Berlin', 'Paris')",
             )
-        alternatives = [exp.EQ(this=tree.this, expression=choice) for choice in tree.expressions]
-        chain: exp.Expression = alternatives[0]
-        for alternative in alternatives[1:]:
-            chain = exp.Or(this=chain, expression=alternative)
-        return self._part(chain)
+        value = self._part(tree.this)
+        equal = [
+            self._compare(tree, value, self._part(choice), "==").name for choice in tree.expressions
+        ]
+        return self._join(equal, "True", "False")
 
     def _case(self, tree: exp.Case) -> Part:
         default = tree.args.get("default")
         result = self._part(default) if default is not None else self._let("None", "null")
+        value = None if tree.this is None else self._part(tree.this)
         for branch in reversed(tree.args["ifs"]):
-            condition = branch.this
-            if tree.this is not None:
-                condition = exp.EQ(this=tree.this, expression=condition)
-            asked = self._expect(condition, "boolean")
+            if value is None:
+                asked = self._expect(branch.this, "boolean")
+            else:
+                asked = self._compare(tree, value, self._part(branch.this), "==").name
             then = self._part(branch.args["true"])
             if "null" not in (then.kind, result.kind) and then.kind != result.kind:
                 raise QueryError(f"the branches of CASE differ: {then.kind} and {result.kind}")
@@ -273,13 +293,30 @@ class Compiler:
         return result
 
     def _like(self, tree: exp.Like | exp.ILike, escape: exp.Expression | None) -> Part:
-        given = [tree.this, tree.expression, *([] if escape is None else [escape])]
-        arguments = ", ".join(self._expect(argument, "text") for argument in given)
-        name = "like" if isinstance(tree, exp.Like) else "ilike"
-        found = self._let(f"{name}({arguments})", "boolean")
+        folds = isinstance(tree, exp.ILike)
+        value = self._expect(tree.this, "text")
+        arguments = [self._pattern(tree.expression, escape, folds)]
+        if escape is not None:
+            arguments.append(self._expect(escape, "text"))
+        call = self._work("ilike" if folds else "like", value, *arguments)
+        found = self._let(call, "boolean")
         if not tree.args.get("negate"):
             return found
         return self._let(f"None if {found.name} is None else not {found.name}", "boolean")
+
+    def _pattern(self, tree: exp.Expression, escape: exp.Expression | None, folds: bool) -> str:
+        """LIKE's pattern; one that stands in the expression is read now."""
+        part = self._align(self._part(tree), "text", tree)
+        literal = escape is None or (isinstance(escape, exp.Literal) and escape.is_string)
+        if part.literal is None or not literal:
+            return part.name
+        text = part.literal.lower() if folds else part.literal
+        pattern = read_pattern(text, None if escape is None else str(escape.this))
+        if pattern is None:
+            raise QueryError(
+                f"a LIKE pattern has {len(text)} characters; at most {MAX_PATTERN} are read"
+            )
+        return self._constant(pattern)
 
     def _length(self, tree: exp.Length) -> Part:
         inner = self._part(tree.this)
@@ -292,7 +329,8 @@ class Compiler:
         if items.kind != "array" or items.element is None:
             raise QueryError(f"list_contains() takes a list, not {items.kind}")
         wanted = self._align(self._part(tree.expression), kind(items.element), tree.expression)
-        return self._let(f"contains({items.name}, {wanted.name})", "boolean")
+        search = "contains_number" if wanted.kind == "number" else "contains"
+        return self._let(self._work(search, items.name, wanted.name), "boolean")
 
     def _cast(self, tree: exp.Cast) -> Part:
         wanted = kind(tree.to)
@@ -307,18 +345,15 @@ class Compiler:
         part = self._align(self._part(tree), wanted, tree)
         return part.name
 
-    def _compare(self, tree: exp.Expression, operator: str) -> Part:
-        a, b = self._comparable(tree, tree.this, tree.expression)
+    def _compare(self, tree: exp.Expression, left: Part, right: Part, operator: str) -> Part:
+        a, b = self._comparable(tree, left, right)
         compared = f"{a.name} {operator} {b.name}"
         if a.kind == "number" and (a.floating or b.floating):
             compared = f"compare({a.name}, {b.name}) {operator} 0"
         return self._let(f"None if {a.name} is None or {b.name} is None else {compared}", "boolean")
 
-    def _comparable(
-        self, tree: exp.Expression, left: exp.Expression, right: exp.Expression
-    ) -> tuple[Part, Part]:
-        a, b = self._part(left), self._part(right)
-        if a.literal is not None and b.literal is None:
+    def _comparable(self, tree: exp.Expression, a: Part, b: Part) -> tuple[Part, Part]:
+        if (a.literal is not None and b.literal is None) or (a.kind, b.kind) == _DAY_AND_TIME:
             a = self._align(a, b.kind, tree)
         else:
             b = self._align(b, a.kind, tree)
@@ -336,16 +371,32 @@ class Compiler:
         if part.literal is not None:
             value = _read_literal(part.literal, wanted)
             if value is not None:
-                return self._let(self._constant(value), wanted)
+                return Part(self._constant(value), wanted, floating=isinstance(value, float))
         elif (part.kind, wanted) == ("date", "timestamp"):
             return self._let(f"timestamp({part.name})", wanted)
         elif (part.kind, wanted) == ("timestamp", "date"):
             return part  # the caller compares text; a date's text is shorter and so comes first
         shown = repr(part.literal) if part.literal is not None else f"a {part.kind}"
         raise QueryError(
-            f"{shown} is no {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
+            f"{shown[:100]} is no {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
             remedy=_LITERALS.get(wanted, "compare values of one type"),
         )
+
+
+_DAY_AND_TIME: tuple[Kind, Kind] = ("date", "timestamp")  # compared as times: a day is its start
+_SCOPE = {
+    name: getattr(functions, name) for name in dir(functions) if callable(getattr(functions, name))
+}
+
+
+def _bounded(evaluate: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
+    def bounded(row: Mapping[str, Any]) -> Any:
+        try:
+            return evaluate(row)
+        except functions.TooMuchWork:  # what cannot be computed is NULL
+            return None
+
+    return bounded
 
 
 _LITERALS: dict[Kind, str] = {
@@ -380,12 +431,21 @@ def _read_literal(text: str, wanted: Kind) -> object:
             except ValueError:
                 return None
         case "number":
-            try:
-                return int(text)
-            except ValueError:
-                return functions.number(text)
+            return _read_number(text)
         case "boolean":
             return {"true": True, "false": False}.get(text.lower())
+    return None
+
+
+def _read_number(text: str) -> functions.Number | None:
+    """A number of the kind that SQL takes it for: whole, with exact digits, or a float."""
+    for read in (int, float if "e" in text.lower() else Decimal, float):
+        try:
+            value = read(text)
+        except (ValueError, DecimalException):
+            continue
+        if not isinstance(value, Decimal) or value.is_finite():
+            return value
     return None
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
 
 from millstream.audit import Column
 from millstream.errors import QueryError
-from millstream.expression.compiler import Compiler
+from millstream.expression.cache import TextCache
+from millstream.expression.compiler import ALLOWED, Compiler, Unsupported
 from millstream.schema import Schema, type_ddl
 from millstream.store.types import parse_type
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 MAX_LENGTH = 8_000
+_MAX_TOKENS = 3_000
+_MAX_DOTS = 16  # in one name
+_compiled: TextCache[Predicate] = TextCache(250_000)
 
 
 def event_columns(schema: Schema) -> tuple[Column, ...]:
@@ -25,7 +30,6 @@ def event_columns(schema: Schema) -> tuple[Column, ...]:
     return tuple(Column(field.name, type_ddl(field.type)) for field in schema.fields)
 
 
-@lru_cache(1024)
 def compile_condition(
     text: str, columns: tuple[Column, ...], canonical: bool = True, what: str = "where"
 ) -> Predicate:
@@ -33,6 +37,16 @@ def compile_condition(
 
     `canonical`: the rows are as our analysis writes them; else as senders do.
     """
+    return _compiled.get(
+        (text, columns, canonical, what),
+        len(text),
+        lambda: _compile_condition(text, columns, canonical, what),
+    )
+
+
+def _compile_condition(
+    text: str, columns: tuple[Column, ...], canonical: bool, what: str
+) -> Predicate:
     tree = parse(text, what)
     evaluate, kind = compile_tree(tree, columns, canonical)
     if kind not in ("boolean", "null"):
@@ -51,22 +65,21 @@ def compile_condition(
 
 
 def compile_tree(
-    tree: exp.Expression, columns: Sequence[Column], canonical: bool = True
+    tree: exp.Expression, columns: Sequence[Column], canonical: bool = True, as_held: bool = False
 ) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
     """The function from a row to the expression's value, and the value's kind."""
     known = {column.name: parse_type(column.type) for column in columns}
     try:
-        return Compiler(known, canonical=canonical).compile(tree)
+        return Compiler(known, canonical=canonical, as_held=as_held).compile(tree)
     except RecursionError:
         raise QueryError("the expression is nested too deeply") from None
 
 
 def parse(text: str, what: str) -> exp.Expression:
     """The expression that `text` is; `what` names it in the QueryError if it is none."""
-    if len(text) > MAX_LENGTH:
-        raise QueryError(f"{what} has {len(text)} characters; at most {MAX_LENGTH} are read")
-    dialect = "spark" if "`" in text else "duckdb"
+    dialect = dialect_of(text)
     try:
+        check_tokens(text, what)
         tree = sqlglot.parse_one(text, dialect=dialect, into=exp.Condition)
     except (SqlglotError, RecursionError) as error:
         reason = (
@@ -79,3 +92,33 @@ def parse(text: str, what: str) -> exp.Expression:
     if not isinstance(tree, exp.Expression):
         raise QueryError(f"{what} is empty")
     return tree
+
+
+def dialect_of(text: str) -> str:
+    return "spark" if "`" in text else "duckdb"
+
+
+def check_tokens(text: str, what: str) -> None:
+    """QueryError if the parser would take long for `text`: what it does is not always linear."""
+    if len(text) > MAX_LENGTH:
+        raise QueryError(f"{what} has {len(text)} characters; at most {MAX_LENGTH} are read")
+    tokens = Dialect.get_or_raise(dialect_of(text)).tokenize(text)
+    if len(tokens) > _MAX_TOKENS:
+        raise QueryError(
+            f"{what} has {len(tokens)} words and signs; at most {_MAX_TOKENS} are read"
+        )
+    dots = 0
+    for at, token in enumerate(tokens):
+        if token.token_type in (TokenType.L_BRACKET, TokenType.L_BRACE):
+            raise _refusal(token.text)
+        if token.token_type == TokenType.DOT:
+            dots = dots + 1 if at >= 2 and tokens[at - 2].token_type == TokenType.DOT else 1
+            following = tokens[at + 2 : at + 3]
+            if dots > _MAX_DOTS or [t.token_type for t in following] == [TokenType.L_PAREN]:
+                raise _refusal("." + "".join(t.text for t in tokens[at + 1 : at + 3]))
+
+
+def _refusal(shown: str) -> Unsupported:
+    return Unsupported(
+        f"a filter cannot contain {shown[:100]!r}", remedy=f"it may contain: {ALLOWED}"
+    )

@@ -2,6 +2,9 @@
 
 All are total: NULL in, NULL out; what cannot be computed is NULL. A filter must not fail on a row.
 Timestamps are text of one width in UTC, so their order is the text's order.
+
+What takes longer the longer a text is gets `work` first: one evaluation may handle so much text and
+no more, because it runs where every client waits for it.
 """
 
 from __future__ import annotations
@@ -9,11 +12,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal, DecimalException
-from functools import lru_cache
+from decimal import Context, Decimal, DecimalException
 from typing import Any
 
+from millstream.expression.like import Pattern, read_pattern
+
 Number = int | float | Decimal
+MAX_BITS = 256  # of a whole number: more than any type of a column has
+MAX_WORK = 1 << 20  # characters in one evaluation
+_EXACT = Context(prec=100)  # Python's own has 28 digits, fewer than a column's 38
+
+
+class TooMuchWork(Exception):
+    """One evaluation would handle more text than it may."""
+
+
+class Work:
+    """How much text an evaluation may still handle."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_WORK
+
+    def spend(self, characters: int) -> None:
+        self.left -= characters
+        if self.left < 0:
+            raise TooMuchWork
 
 
 def timestamp(value: object) -> str | None:
@@ -46,28 +71,48 @@ def number(value: object) -> Number | None:
     return None
 
 
+def double(value: object) -> float | None:
+    """A number of a column of floats: where others are decimals, it is read as one, too."""
+    found = number(value)
+    return None if found is None else _as_float(found)
+
+
+def _as_float(value: Number) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def nested(value: object, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def arithmetic(
+    operation: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any] | None = None
+) -> Callable[[Any, Any], Any]:
+    """An operator; `exact` is the one for decimals."""
+
     def apply(a: Number | None, b: Number | None) -> Number | None:
         if a is None or b is None:
             return None
         try:
             if isinstance(a, float) != isinstance(b, float):
                 a, b = float(a), float(b)
-            result: Number | None = operation(a, b)
+            is_decimal = isinstance(a, Decimal) or isinstance(b, Decimal)
+            result: Number | None = (exact if exact and is_decimal else operation)(a, b)
         except (ArithmeticError, ValueError, DecimalException):
+            return None
+        if isinstance(result, int) and result.bit_length() > MAX_BITS:
             return None
         return result
 
     return apply
 
 
-add = arithmetic(lambda a, b: a + b)
-subtract = arithmetic(lambda a, b: a - b)
-multiply = arithmetic(lambda a, b: a * b)
+add = arithmetic(lambda a, b: a + b, _EXACT.add)
+subtract = arithmetic(lambda a, b: a - b, _EXACT.subtract)
+multiply = arithmetic(lambda a, b: a * b, _EXACT.multiply)
 
 
 @arithmetic
@@ -82,16 +127,23 @@ def divide(a: Any, b: Any) -> Any:
     return a / b
 
 
-@arithmetic
-def modulo(a: Any, b: Any) -> Any:
+def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, float):
         return math.fmod(a, b) if b else math.nan
     result = abs(a) % abs(b)
     return -result if a < 0 else result  # SQL's remainder has the sign of the dividend
 
 
+modulo = arithmetic(_remainder, _EXACT.remainder)
+
+
 def compare(a: Number, b: Number) -> int:
-    """Below, at or above zero, as SQL orders numbers: NaN equals itself and is above all others."""
+    """Below, at or above zero, as SQL orders numbers: NaN equals itself and is above all others.
+
+    What is compared with a float is one, too: else no float would equal 0.1, which none is exactly.
+    """
+    if isinstance(a, float) != isinstance(b, float):
+        a, b = _as_float(a), _as_float(b)
     if a != a or b != b:
         return (a != a) - (b != b)
     return (a > b) - (a < b)
@@ -99,99 +151,110 @@ def compare(a: Number, b: Number) -> int:
 
 def same(a: Any, b: Any) -> bool:
     """SQL's IS NOT DISTINCT FROM."""
+    if type(a) is not type(b) and a is not None and b is not None:
+        return compare(a, b) == 0  # only numbers have several types
     return bool(a == b or (a is not None and b is not None and a != a and b != b))
 
 
 def negate(value: Any) -> Any:
-    return None if value is None else -value
+    return value.copy_negate() if isinstance(value, Decimal) else None if value is None else -value
 
 
 def absolute(value: Any) -> Any:
-    return None if value is None else abs(value)
+    return value.copy_abs() if isinstance(value, Decimal) else None if value is None else abs(value)
 
 
-def lower(value: str | None) -> str | None:
-    return None if value is None else value.lower()
+def lower(work: Work, value: str | None) -> str | None:
+    if value is None:
+        return None
+    work.spend(_case_work(value))
+    return value.lower()
 
 
-def upper(value: str | None) -> str | None:
-    return None if value is None else value.upper()
+def upper(work: Work, value: str | None) -> str | None:
+    if value is None:
+        return None
+    work.spend(_case_work(value))
+    return value.upper()
+
+
+def _case_work(value: str) -> int:
+    return len(value) if value.isascii() else 8 * len(value)
 
 
 def length(value: Any) -> int | None:
     return None if value is None else len(value)
 
 
-def trim(value: str | None) -> str | None:
-    return None if value is None else value.strip(" ")
+def trim(work: Work, value: str | None) -> str | None:
+    if value is None:
+        return None
+    work.spend(len(value))
+    return value.strip(" ")
 
 
-def concat(a: str | None, b: str | None) -> str | None:
-    return None if a is None or b is None else a + b
+def concat(work: Work, a: str | None, b: str | None) -> str | None:
+    if a is None or b is None:
+        return None
+    work.spend(len(a) + len(b))
+    return a + b
 
 
-def contains(value: Any, part: Any) -> bool | None:
-    return None if value is None or part is None else part in value
+def contains(work: Work, value: Any, part: Any) -> bool | None:
+    if value is None or part is None:
+        return None
+    work.spend(len(value))
+    return part in value
 
 
-def starts_with(value: str | None, part: str | None) -> bool | None:
-    return None if value is None or part is None else value.startswith(part)
+def contains_number(work: Work, values: Any, wanted: Number | None) -> bool | None:
+    """Whether a list has the number, as SQL compares numbers."""
+    if values is None or wanted is None:
+        return None
+    work.spend(8 * len(values))
+    held = (number(value) for value in values)
+    return any(value is not None and compare(value, wanted) == 0 for value in held)
 
 
-def ends_with(value: str | None, part: str | None) -> bool | None:
-    return None if value is None or part is None else value.endswith(part)
+def starts_with(work: Work, value: str | None, part: str | None) -> bool | None:
+    if value is None or part is None:
+        return None
+    work.spend(len(part))
+    return value.startswith(part)
 
 
-def like(value: str | None, pattern: str | None, escape: str | None = None) -> bool | None:
-    """LIKE in linear time for each part of the pattern, so that no pattern can stall us."""
+def ends_with(work: Work, value: str | None, part: str | None) -> bool | None:
+    if value is None or part is None:
+        return None
+    work.spend(len(part))
+    return value.endswith(part)
+
+
+def like(
+    work: Work, value: str | None, pattern: str | Pattern | None, escape: str | None = None
+) -> bool | None:
+    """LIKE; a pattern that a row holds is read each time, and is NULL if it is too long."""
     if value is None or pattern is None:
         return None
-    pieces = _pieces(pattern, escape)
-    first, rest = pieces[0], pieces[1:]
-    if not rest:
-        return len(value) == len(first) and _fits(value, 0, first)
-    if not _fits(value, 0, first):
-        return False
-    at = len(first)
-    for piece in rest[:-1]:
-        at = _find(value, at, piece)
-        if at < 0:
-            return False
-        at += len(piece)
-    last = rest[-1]
-    return len(value) - len(last) >= at and _fits(value, len(value) - len(last), last)
+    if isinstance(pattern, str):
+        work.spend(len(pattern))
+        read = read_pattern(pattern, escape)
+        if read is None:
+            return None
+    else:
+        read = pattern
+    work.spend(len(value) * read.weight)
+    return read.matches(value)
 
 
-def ilike(value: str | None, pattern: str | None, escape: str | None = None) -> bool | None:
+def ilike(
+    work: Work, value: str | None, pattern: str | Pattern | None, escape: str | None = None
+) -> bool | None:
     if value is None or pattern is None:
         return None
-    return like(value.lower(), pattern.lower(), escape)
-
-
-@lru_cache(1024)
-def _pieces(pattern: str, escape: str | None) -> tuple[tuple[str | None, ...], ...]:
-    """What stands between the %: characters, None for any one."""
-    pieces: list[list[str | None]] = [[]]
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            pieces[-1].append(next(characters, escape))
-        elif character == "%":
-            pieces.append([])
-        else:
-            pieces[-1].append(None if character == "_" else character)
-    return tuple(tuple(piece) for piece in pieces)
-
-
-def _fits(value: str, at: int, piece: tuple[str | None, ...]) -> bool:
-    return len(value) - at >= len(piece) and all(
-        wanted is None or value[at + i] == wanted for i, wanted in enumerate(piece)
-    )
-
-
-def _find(value: str, start: int, piece: tuple[str | None, ...]) -> int:
-    if None not in piece:
-        return value.find("".join(c for c in piece if c is not None), start)
-    return next(
-        (at for at in range(start, len(value) - len(piece) + 1) if _fits(value, at, piece)), -1
+    return like(
+        work,
+        lower(work, value),
+        lower(work, pattern) if isinstance(pattern, str) else pattern,
+        escape,
     )
