@@ -60,9 +60,9 @@ def declare(name: str) -> App:
 class Pipeline:
     """by_city is a table, per_minute one of windows, newest has no key; rsvps is the stream."""
 
-    def __init__(self, name: str, log: LogSettings) -> None:
+    def __init__(self, name: str, log: LogSettings, app: App | None = None) -> None:
         self.log = log
-        self.app = declare(name)
+        self.app = app or declare(name)
         ensure_topics(self.app, log)
         self._producer = Producer({"bootstrap.servers": log.bootstrap, "linger.ms": 0})
         window = Column("window", "struct<start:timestamp,end:timestamp>")

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline, events, following, until
+from tests.serve.stage import SECONDS, Pipeline, events, following, socket, until
 
 from millstream.serve import streams
 from millstream.serve.service import Server
@@ -34,6 +34,23 @@ async def test_text_with_line_ends_stays_one_event(
         await following(stream)
         pipeline.count(text, 1)
         assert (await following(stream))["row"]["city"] == text
+
+
+async def test_rows_that_a_snapshot_leaves_out_are_counted(
+    http: httpx.AsyncClient, pipeline: Pipeline, server: Server
+) -> None:
+    for number in range(130):
+        pipeline.append(number)
+    pipeline.flush()
+    await until(lambda: len(server.state.views["newest"].table) == 130)
+    path = "/v1/views/newest/changes"
+    async with events(http, path) as stream, socket(server) as client:
+        told = [await following(stream), await client.subscribe(view="newest")]
+    told += [(await http.get(path)).json(), (await http.get(f"{path}?limit=200")).json()]
+    assert [(each["total"], each["truncated"], len(each["rows"])) for each in told] == [
+        *([(130, True, 100)] * 3),
+        (130, False, 130),
+    ]
 
 
 async def test_a_streams_events_come_as_they_are(

@@ -130,10 +130,54 @@ class TestViews:
         assert answer.json()["truncated"] is True
         wrong = await http.post("/v1/query", json={"sql": "SELECT * FROM '/etc/passwd'"})
         assert (wrong.status_code, "passwd" in wrong.json()["detail"]) == (400, True)
-        for body in (b"{", b"{}", b'{"sql":1}', b'{"sql":"SELECT 1","x":1}'):
-            assert (await http.post("/v1/query", content=body)).status_code == 400
+        unreadable = (b'{"sql":"\xff"}', b'{"sql":' + b"[" * 50_000)
+        for body in (b"{", b"{}", b'{"sql":1}', b'{"sql":"SELECT 1","x":1}', *unreadable):
+            json_ = {"Content-Type": "application/json"}
+            answer = await http.post("/v1/query", content=body, headers=json_)
+            assert answer.status_code == 400
         too_long = await http.post("/v1/query", json={"sql": "x" * 200_000})
         assert too_long.status_code == 413
+
+    async def test_a_page_of_another_origin_cannot_query(
+        self, http: httpx.AsyncClient, server: Server
+    ) -> None:
+        body = b'{"sql": "SELECT 1"}'
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+            headers = {"Content-Type": kind, "Origin": "https://evil.example"}
+            answer = await http.post("/v1/query", content=body, headers=headers)
+            assert (answer.status_code, "application/json" in answer.text) == (415, True)
+        for origin, status in (("https://evil.example", 403), ("null", 403), (server.url, 200)):
+            headers = {"Content-Type": "application/json; charset=utf-8", "Origin": origin}
+            answer = await http.post("/v1/query", content=body, headers=headers)
+            assert answer.status_code == status, origin
+        assert (await http.post("/v1/query", content=body)).status_code == 415
+
+    async def test_rows_that_are_left_out_are_counted(
+        self, http: httpx.AsyncClient, pipeline: Pipeline, server: Server
+    ) -> None:
+        for number in range(5, 130):
+            pipeline.append(number)
+        pipeline.flush()
+        await until(lambda: len(server.state.views["newest"].table) == 130)
+        answer = (await http.get("/v1/views/newest")).json()
+        assert (len(answer["rows"]), answer["total"], answer["truncated"]) == (100, 130, True)
+        answer = (await http.get("/v1/views/newest?limit=1000")).json()
+        assert (len(answer["rows"]), answer["total"], answer["truncated"]) == (130, 130, False)
+        answer = (await http.get("/v1/views/by_city?where=n>1&limit=1")).json()
+        assert (len(answer["rows"]), answer["total"], answer["truncated"]) == (1, 2, True)
+        answer = (await http.get("/v1/views/by_city")).json()
+        assert (answer["total"], answer["truncated"]) == (3, False)
+
+    async def test_a_missing_row_says_what_a_key_looks_like(self, http: httpx.AsyncClient) -> None:
+        deep = await http.get("/v1/views/by_city/" + "[" * 5_000)
+        assert deep.status_code == 404
+        detail = (await http.get("/v1/views/by_city/123456")).json()["detail"]
+        assert "the key is city: write its value, or a JSON array as in [" in detail
+        detail = (await http.get("/v1/views/per_minute/x")).json()["detail"]
+        assert "the key is window" in detail
+        assert json.dumps([WINDOW], separators=(",", ":")) in detail
+        shown = detail.rsplit(" ", 1)[1]
+        assert (await http.get(f"/v1/views/per_minute/{shown}")).json()["row"]["n"] == 9
 
     async def test_the_api_describes_itself(self, http: httpx.AsyncClient) -> None:
         document = (await http.get("/v1/openapi.json")).json()

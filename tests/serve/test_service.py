@@ -64,7 +64,7 @@ async def test_it_says_once_when_it_is_ready_is_found_by_its_home_and_ends_on_a_
         assert line.startswith("serve ready on http://127.0.0.1:")
         url = line.split()[-1]
         assert Home(tmp_path).running()["serve"]["url"] == url
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as http:
             assert (await http.get("/v1/views/by_city")).json()["rows"][0]["n"] == 1
             assert (await http.post("/v1/query", json={"sql": "SELECT 1"})).status_code == 200
             accept = {"Accept": "text/event-stream"}

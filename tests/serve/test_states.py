@@ -31,7 +31,7 @@ async def shown(server: Server, n: int, state: str) -> None:
     await until(lambda: [(r["n"], r["_state"]) for r in rows.values()] == [(n, state)])
 
 
-def report(pipeline: Pipeline, watermark: int) -> None:
+def report(pipeline: Pipeline, watermark: int, state: Any = "running", error: str = "") -> None:
     """What analyze tells each second."""
     now = time.time_ns() // 1_000_000
     told = Report(
@@ -40,7 +40,7 @@ def report(pipeline: Pipeline, watermark: int) -> None:
         now,
         now,
         streams={"rsvps": StreamCounts(watermark=watermark)},
-        views={"per_minute": ViewCounts(state="running", watermark=watermark)},
+        views={"per_minute": ViewCounts(state=state, error=error, watermark=watermark)},
     )
     producer = Producer({"bootstrap.servers": pipeline.log.bootstrap})
     producer.produce(audit_topic(pipeline.app.name), msgspec.json.encode(told))
@@ -120,6 +120,29 @@ async def test_the_watermark_stands_beside_the_position(
     told = {view["name"]: view["watermark"] for view in system["views"]}
     assert told == {"by_city": None, "per_minute": moment, "newest": None}
     assert [stream["watermark"] for stream in system["streams"]] == [moment]
+
+
+async def test_rows_of_a_query_that_stopped_are_served_with_a_warning(
+    pipeline: Pipeline, server: Server, http: httpx.AsyncClient
+) -> None:
+    put(pipeline, 1)
+    await shown(server, 1, "provisional")
+    fine = await http.get("/v1/views/per_minute")
+    assert "warning" not in fine.json()
+    report(pipeline, PASSED, "failed", "topic t was deleted")
+    await until(lambda: server.state.views["per_minute"].warning)
+    warning = "the query is failed: topic t was deleted"
+    has_it = {"if-none-match": fine.headers["etag"]}
+    answer = (await http.get("/v1/views/per_minute", headers=has_it)).json()
+    assert (answer["warning"], answer["rows"][0]["n"]) == (warning, 1)
+    row = (await http.get(f"/v1/views/per_minute/{json.dumps(WINDOW)}")).json()
+    assert (row["warning"], row["row"]["n"]) == (warning, 1)
+    views = (await http.get("/v1/views")).json()["views"]
+    told = {view["name"]: view["warning"] for view in views}
+    assert told == {"by_city": None, "per_minute": warning, "newest": None}
+    report(pipeline, PASSED)
+    await until(lambda: not server.state.views["per_minute"].warning)
+    assert "warning" not in (await http.get("/v1/views/per_minute")).json()
 
 
 async def test_a_client_that_comes_back_is_told_the_states_that_others_saw(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from tests.failures import KAFKA_DIES
 
 from millstream import App
 from millstream.audit import JournalState, Latency, Report, StreamCounts
+from millstream.failing import Failure
 from millstream.log.record import Record
 from millstream.serve.system import System
+from millstream.supervise.tables import one_line
 
 
-def described(*reports: Report) -> dict[str, Any]:
+def described(*reports: Report, failures: Sequence[Failure] = ()) -> dict[str, Any]:
     app = App("shop")
     app.stream("orders", schema="id LONG")
-    system = System(app, {})
+    system = System(app, {}, failures=lambda: failures)
     for report in reports:
         value = msgspec.json.encode(report)
         system.take(Record("shop.audit", 0, 0, report.at, None, value, ()))
@@ -54,3 +59,31 @@ def test_a_commands_report_is_no_collectors() -> None:
     moved = Report("command", "retry-1", time.time_ns() // 1_000_000, 0)
     collect = described(moved)["tiers"]["collect"]
     assert (collect["state"], collect["instances"], collect["journal"]) == ("down", 0, None)
+
+
+def test_a_collector_that_hangs_is_shown_with_its_last_figures_and_when_they_are_from() -> None:
+    now = time.time_ns() // 1_000_000
+    for silent_ms in (30_000, 3_600_000):
+        at = now - silent_ms
+        counts = StreamCounts(accepted=5, logged=5, rate=12.5)
+        hung = Report("collect", "a", at, at - 1000, {"orders": counts}, journal=JournalState())
+        system = described(hung)
+        collect = system["tiers"]["collect"]
+        assert (collect["state"], collect["instances"], collect["rate"]) == ("down", 0, None)
+        assert collect["accepted"] == collect["streams"]["orders"]["accepted"] == 5
+        told = datetime.fromisoformat(collect["reported_at"])
+        assert round(told.timestamp() * 1000) == at
+        assert "accepted 0" not in one_line(system, 0)
+        assert "collect has not reported since" in one_line(system, 0)
+    assert described()["tiers"]["collect"]["reported_at"] is None
+
+
+def test_an_older_collector_is_left_out_when_another_reports() -> None:
+    new = collector("b", StreamCounts(accepted=2, logged=2), JournalState())
+    old = Report("collect", "a", new.at - 30_000, 0, {"orders": StreamCounts(accepted=5, logged=5)})
+    assert described(old, new)["tiers"]["collect"]["accepted"] == 2
+
+
+def test_processes_that_keep_dying_are_named() -> None:
+    (found,) = described(failures=[KAFKA_DIES])["failing"]
+    assert (found["process"], found["deaths"], found["lines"]) == ("kafka", 7, ["error: no room"])

@@ -198,7 +198,8 @@ async def test_bytes_that_are_no_frame_end_that_connection_only(server: Server) 
     for garbage in (b"\xff" * 64, b"\x81\xff" + b"\xff" * 8, b"\x83\x80" + b"0" * 4, b"\x00" * 9):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"GET /v1/connect HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"GET /v1/connect HTTP/1.1\r\nHost: localhost\r\n"
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         assert b"101" in await reader.readuntil(b"\r\n\r\n")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from millstream.errors import InvalidPosition, LogError, MillstreamError, QueryError
 from millstream.serve.shape import encode
+from millstream.web.problem import CONTENT_TYPE, RETRY
+from millstream.web.problem import Problem as Problem
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,34 +43,18 @@ async def start(send: Send, status: int, content_type: bytes, headers: Headers =
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
 
 
-class Problem(MillstreamError):
-    """A request that gets an error as its answer."""
-
-    def __init__(self, status: int, message: str, *, remedy: str = "", **more: bytes) -> None:
-        super().__init__(message, remedy=remedy)
-        self.status = status
-        self.headers = tuple((k.replace("_", "-").encode(), v) for k, v in more.items())
-
-
 def problem(error: MillstreamError) -> Answer:
     """An error as RFC 9457 writes it, with the error's own words."""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
     match error:
         case Problem():
-            status, headers = error.status, error.headers
+            found = error
         case QueryError() | InvalidPosition():
-            status = 400
+            found = Problem(400, str(error))
         case LogError():
-            status, headers = 503, ((b"retry-after", b"1"),)
+            found = Problem(503, str(error), headers=[RETRY])
         case _:
-            status = 500
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": str(error),
-    }
-    return Answer(encode(body), status, b"application/problem+json", headers)
+            found = Problem(500, str(error))
+    return Answer(encode(found.content), found.status, CONTENT_TYPE, tuple(found.headers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +103,14 @@ class Request:
         value = self.number(name, None, 0, high)
         return None if value is None else int(value)
 
-    def flag(self, name: str) -> bool:
-        return self.query.get(name, "false").lower() in ("true", "1", "")
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A yes or no of the query string; the name alone means yes."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "1", "", "false", "0"):
+            raise Problem(400, f"{name}={text[:40]!r} is neither true nor false")
+        return text.lower() in ("true", "1", "")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """A misspelt parameter must not be a filter that silently does nothing."""

@@ -1,4 +1,4 @@
-"""Changes over HTTP: server-sent events, or a long poll for those who can do no more."""
+"""Changes over HTTP: server-sent events, or a long poll for clients that cannot read a stream."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
+
+from millstream.errors import QueryError
 from millstream.position import Position
 from millstream.serve.answer import Answer, Request, Send, start
 from millstream.serve.live import Live
-from millstream.serve.shape import EventFrame, Frame
+from millstream.serve.shape import EventFrame, Frame, encode
 from millstream.serve.state import State
 from millstream.serve.subscription import Subscription
 from millstream.serve.views import ASKED, asked
@@ -18,6 +21,15 @@ _MAX_WAIT = 60.0
 _ALIVE_SECONDS = 15.0
 _SLOW_SECONDS = 1.0
 _PAGE_BYTES = 1 << 20  # of changes in the answer to a poll, about
+_HINT = (
+    "this is a long poll: ask again with after=<position>; for a stream of events send the header "
+    "Accept: text/event-stream (curl -N -H 'Accept: text/event-stream' …), or open a WebSocket to "
+    "/v1/connect"
+)
+
+
+_EVENTS_LINK = b'<%b>; rel="alternate"; type="text/event-stream"'
+_VARIED = ((b"cache-control", b"no-store"), (b"vary", b"accept"))
 
 
 def wants_events(request: Request) -> bool:
@@ -80,11 +92,12 @@ async def listening(
 
 async def send_events(state: State, request: Request, send: Send, kind: str, name: str) -> None:
     """Server-sent events until the client leaves. What it does not read, we do not produce."""
-    request.refuse_unknown((*ASKED, "after"))
-    async with listening(state, request, EventFrame(), kind, name) as client:
+    request.refuse_unknown((*ASKED, "after", "named"))
+    frame = EventFrame(named=request.flag("named", default=True))
+    async with listening(state, request, frame, kind, name) as client:
         state.event_clients += 1
         try:
-            headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+            headers = (*_VARIED, (b"x-accel-buffering", b"no"))
             await start(send, 200, b"text/event-stream", headers)
             await _write(send, b"retry: 1000\n\n")
             await _pump(client, send)
@@ -102,6 +115,8 @@ async def _pump(client: Listening, send: Send) -> None:
             await _write(send, b"".join(messages))  # returns when the client has taken most of it
             if clock() - began > _SLOW_SECONDS:
                 client.subscription.stall()
+            if client.subscription.has_more:
+                await asyncio.sleep(0)
             continue
         try:
             await asyncio.wait_for(awake.wait(), _ALIVE_SECONDS)
@@ -130,6 +145,7 @@ class PollFrame:
     def __init__(self, *, skips_start: bool = False) -> None:
         self._skips_start = skips_start
         self.gap: bytes | None = None
+        self.error: bytes | None = None  # why there are no rows
         self.rows: bytes | None = None
         self.position = ""  # of the rows
         self.watermark = b"null"  # then
@@ -140,9 +156,11 @@ class PollFrame:
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
         if kind == "gap":
             self.gap = b'{"position":"%b",%b}' % (position.encode(), fields)
+        elif kind == "error":
+            self.error = b"{%b}" % fields
         elif kind == "snapshot" and not (self._skips_start and self.gap is None):
-            self.rows = fields[fields.index(b',"rows":') + 1 :]
-            self.watermark = fields[len(b'"watermark":') : fields.index(b",")]
+            watermark, _, self.rows = fields.split(b",", 2)  # the second one is the name
+            self.watermark = watermark.removeprefix(b'"watermark":')
             self.position = position
         return b""
 
@@ -156,20 +174,30 @@ async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
         changes = await _collect(client, frame, wait)
         position = str(client.subscription.position)
         watermark = client.subscription.live.watermark_json
-    headers = ((b"cache-control", b"no-store"),)
+    if frame.error is not None:
+        raise QueryError(msgspec.json.decode(frame.error)["detail"])
+    headers = (*_VARIED, (b"link", _EVENTS_LINK % request.raw_path.encode("latin-1")))
+    hint = _hint(request)
     if frame.rows is not None:
         # What changed since these rows comes with the next poll, from their position on.
         gap = b"" if frame.gap is None else b'"gap":%b,' % frame.gap
-        body = b'{%b"position":"%b","watermark":%b,%b}' % (
+        body = b'{%b"position":"%b","watermark":%b,%b%b}' % (
             *(gap, frame.position.encode(), frame.watermark),
-            frame.rows,
+            *(frame.rows, hint),
         )
         return Answer(body, headers=headers)
-    body = b'{"position":"%b","watermark":%b,"changes":[%b]}' % (
+    body = b'{"position":"%b","watermark":%b,"changes":[%b]%b}' % (
         *(position.encode(), watermark),
-        b",".join(changes),
+        *(b",".join(changes), hint),
     )
     return Answer(body, headers=headers)
+
+
+def _hint(request: Request) -> bytes:
+    """A member for people who try it out: they say neither what they accept nor where they are."""
+    if b"json" in request.headers.get(b"accept", b"") or resume_from(request) is not None:
+        return b""
+    return b',"hint":%b' % encode(_HINT)
 
 
 async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[bytes]:
@@ -183,7 +211,12 @@ async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[byt
             messages += subscription.take(_PAGE_BYTES)
         changes += [message for message in messages if message]
         left = deadline - clock()
-        if frame.rows is not None or client.ended or sum(map(len, changes)) >= _PAGE_BYTES:
+        if (
+            frame.rows is not None
+            or frame.error is not None
+            or client.ended
+            or sum(map(len, changes)) >= _PAGE_BYTES
+        ):
             return changes
         if not subscription.is_busy and (changes or left <= 0):
             return changes

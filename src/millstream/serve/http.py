@@ -6,13 +6,14 @@ import logging
 
 from millstream.errors import MillstreamError
 from millstream.names import suggest
-from millstream.serve import assets, changes, metrics, openapi, query, views
+from millstream.serve import assets, asyncapi, changes, metrics, openapi, query, views
 from millstream.serve.answer import Answer, Problem, Receive, Request, Scope, Send, problem
 from millstream.serve.shape import encode
 from millstream.serve.state import State
+from millstream.web.problem import RETRY
 
 logger = logging.getLogger(__name__)
-_PLACES = ("views", "streams", "query", "system", "connect", "openapi.json")
+_PLACES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
 
 
 class Http:
@@ -38,7 +39,7 @@ class Http:
         except MillstreamError as error:
             answer = problem(error)
         except TimeoutError:
-            answer = problem(Problem(503, "Kafka does not answer", retry_after=b"1"))
+            answer = problem(Problem(503, "Kafka does not answer", headers=[RETRY]))
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             answer = problem(Problem(500, "this is a mistake of ours; the server's log has it"))
@@ -68,6 +69,8 @@ class Http:
                 return Answer(encode(state.system.describe()), headers=_FRESH)
             case ("GET", "v1", "openapi.json"):
                 return Answer(encode(openapi.describe(state)))
+            case ("GET", "v1", "asyncapi.json"):
+                return Answer(encode(asyncapi.describe(state)))
             case ("GET", "health", "live"):
                 return Answer(b'{"live":true}')
             case ("GET", "health", "ready"):
@@ -94,11 +97,14 @@ def _unknown(request: Request) -> Problem:
     path = request.raw_path[:200]
     if request.path == ("v1", "connect"):
         return Problem(
-            426, "this is a WebSocket", remedy="connect with ws://", upgrade=b"websocket"
+            426,
+            "this is a WebSocket",
+            remedy="connect with ws://",
+            headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _PLACES
-    if (known or request.path[0] not in ("v1",)) and request.method not in allowed.decode():
-        return Problem(405, f"{path} does not take {request.method}", allow=allowed)
+    if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
+        return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])
     name = request.path[1] if len(request.path) > 1 else ""
     return Problem(404, f"there is nothing at {path}", remedy=suggest(name, _PLACES))

@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 from millstream.audit import Column, ViewDescription
 from millstream.errors import LogError
 from millstream.expression.condition import Predicate
 from millstream.log.record import Record
 from millstream.position import Position
-from millstream.serve.filter import Pick, compile_select, compile_where, order_rows
+from millstream.serve.filter import Deadline, Pick, compile_select, compile_where, order_rows
 from millstream.serve.settings import ServeSettings
-from millstream.serve.shape import Shape, encode_moment, with_lineage, without_lineage
+from millstream.serve.shape import (
+    Shape,
+    Snapshots,
+    encode,
+    encode_moment,
+    with_lineage,
+    without_lineage,
+)
 from millstream.serve.tally import Tally
 from millstream.store.ring import Change
 from millstream.store.table import Table
 from millstream.store.types import is_exact
 
 logger = logging.getLogger(__name__)
-BIG = 2_000  # rows; from here on they are chosen and encoded beside the event loop
+_BIG = 2_000  # rows; from here on they are chosen and encoded beside the event loop
+_FILTERED = 50  # the same, where a client's expressions are evaluated for each
+_RUN = 10_000  # rows that are sorted at a time: until Python's sort has ended, no thread goes on
 Keyed = tuple[str | None, Mapping[str, Any]]
+
+
+class Chosen(NamedTuple):
+    """Rows that were asked for."""
+
+    rows: list[Keyed]
+    total: int  # how many there are without the limit
 
 
 class Live:
@@ -49,9 +67,11 @@ class Live:
         self.columns = columns
         self.description: ViewDescription | None = None
         self.epoch = ""
+        self.warning = ""  # why its rows may not be up to date; empty: nothing is known
         self.watermark = 0  # windows that ended by then are final; milliseconds, 0: unknown
         self.beginnings = 0  # how often the reading began; numbers in the ring are of one only
         self.tally = Tally()
+        self.snapshots = Snapshots()
         self.watchers: set[Callable[[], None]] = set()
         self.listeners: list[Callable[[Live, list[Change]], None]] = []
         self._settings = settings
@@ -81,6 +101,11 @@ class Live:
         """`"2026-01-31T12:00:00.000Z"`, or null while it is unknown."""
         return encode_moment(self.watermark)
 
+    @property
+    def warning_json(self) -> bytes:
+        """`"warning":"…",`, or nothing."""
+        return b'"warning":%b,' % encode(self.warning) if self.warning else b""
+
     def begin(self, epoch: str, starts: Mapping[int, int]) -> None:
         """Start over with the topic of that id, of which nothing before `starts` is held."""
         self.tally.start_over()
@@ -95,6 +120,7 @@ class Live:
     def _begin(self, epoch: str, table: Table) -> None:
         self.epoch, self.table = epoch, table
         self.beginnings += 1
+        self.snapshots.forget()
         for shape in self._shapes.values():
             shape.forget()
         for listener in self.listeners:
@@ -165,18 +191,23 @@ class Live:
 
     def choice(
         self, shape: Shape, order: str | None = None, limit: int | None = None
-    ) -> Callable[[], list[Keyed]]:
+    ) -> Callable[[], Chosen]:
         """What chooses from the rows as they are now; it may be called in any thread, once.
 
         A table's rows come by key unless an order is asked for, a stream's are the newest.
+        QueryError when called, if the filter or the order takes too long.
         """
-        keyed, columns = self.table.keyed, self.columns
+        keyed, columns, seconds = self.table.keyed, self.columns, self._settings.query_seconds
         rows: list[Keyed]
         if keyed:
             rows = list(self.table.rows.items())
         else:
             rows = [(None, row) for row in self.table.newest]
-        return lambda: _choose(rows, shape, columns, order, limit, keyed=keyed)
+        return lambda: _choose(rows, shape, columns, order, limit, Deadline(seconds), keyed=keyed)
+
+    def is_slow(self, shape: Shape, order: str | None = None) -> bool:
+        """Whether choosing and encoding the rows would hold up the event loop."""
+        return len(self.table) > (_BIG if shape.where is None and not order else _FILTERED)
 
     def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> Table:
         """An empty table for the view as described, of which nothing before `starts` is held."""
@@ -204,16 +235,36 @@ def _choose(
     columns: tuple[Column, ...],
     order: str | None,
     limit: int | None,
+    deadline: Deadline,
     *,
     keyed: bool,
-) -> list[Keyed]:
+) -> Chosen:
     if shape.where is not None:
-        rows = [keyed_row for keyed_row in rows if shape.matches(keyed_row[1])]
+        rows = list(_matching(rows, shape, deadline))
+    total = len(rows)
     if order:
-        rows = order_rows(rows, order, columns)
+        rows = order_rows(rows, order, columns, deadline)
     elif keyed:
         # Every server must give the same answer, whatever order it read the rows in.
-        rows.sort(key=lambda keyed_row: keyed_row[0] or "")
+        return Chosen(_sort(rows, limit), total)
     elif limit is not None:
-        return rows[-limit:] if limit else []
-    return rows if limit is None else rows[:limit]
+        return Chosen(rows[-limit:] if limit else [], total)
+    return Chosen(rows if limit is None else rows[:limit], total)
+
+
+def _sort(rows: list[Keyed], limit: int | None) -> list[Keyed]:
+    """The first `limit` rows by key."""
+    runs = [sorted(rows[at : at + _RUN], key=_key_of) for at in range(0, len(rows), _RUN)]
+    most = len(rows) if limit is None else min(limit, len(rows))
+    return list(islice(merge(*runs, key=_key_of), most))
+
+
+def _key_of(keyed_row: Keyed) -> str:
+    return keyed_row[0] or ""
+
+
+def _matching(rows: Iterable[Keyed], shape: Shape, deadline: Deadline) -> Iterator[Keyed]:
+    for keyed_row in rows:
+        deadline.check()
+        if shape.matches(keyed_row[1]):
+            yield keyed_row

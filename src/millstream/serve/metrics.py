@@ -17,6 +17,11 @@ def write(state: State) -> str:
         f"millstream_serve_ready {int(state.ready)}",
         "# TYPE millstream_serve_clients gauge",
         f"millstream_serve_clients {state.clients}",
+        "# TYPE millstream_serve_turned_away_total counter",
+        *(
+            f'millstream_serve_turned_away_total{{reason="{reason}"}} {count}'
+            for reason, count in sorted(state.refused.items())
+        ),
     ]
     gauges: dict[str, Callable[[Live], int]] = {
         "rows gauge": lambda live: len(live.table),

@@ -11,19 +11,20 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
 import msgspec
-import uvicorn
 import uvloop
 
 from millstream.app import App
 from millstream.audit import Column, Report, ViewCounts, ViewDescription
 from millstream.errors import LogError
+from millstream.failing import Failure, read_failures
 from millstream.home import Home
 from millstream.listen import bind
+from millstream.log.connection import await_broker
 from millstream.log.producer import Producer
 from millstream.log.record import Record
 from millstream.log.topics import (
@@ -46,6 +47,7 @@ from millstream.serve.system import System
 from millstream.serve.websocket import protocol
 from millstream.settings import Settings
 from millstream.store.sql import Sql
+from millstream.web.server import HttpServer
 
 logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 15.0
@@ -53,13 +55,14 @@ _REFRESH_SECONDS = 15.0
 
 def run(app: App, settings: Settings, home: Home) -> None:
     """Serve until SIGTERM or SIGINT."""
+    settings.serve.check_exposure()
 
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        async with Server(app, settings) as server:
+        async with Server(app, settings, home) as server:
             if await server.wait_ready(stop):
                 # What is held by now stays: the collector of garbage need not look at it again.
                 gc.collect()
@@ -75,10 +78,14 @@ def run(app: App, settings: Settings, home: Home) -> None:
 
 
 class Server:
-    """One server process: enter it to listen, leave it to end."""
+    """One server process: enter it to listen, leave it to end.
 
-    def __init__(self, app: App, settings: Settings) -> None:
+    Which processes keep dying is known if it shares its home with their `run`.
+    """
+
+    def __init__(self, app: App, settings: Settings, home: Home | None = None) -> None:
         self._app = app
+        self._home = home
         self._settings = settings
         self._instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._started_at = _now()
@@ -94,22 +101,18 @@ class Server:
     async def __aenter__(self) -> Server:
         self._socket = bind(self._settings.serve.host, self._settings.serve.port, tier="serve")
         self._socket.listen(2048)
-        host, port = self._socket.getsockname()[:2]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        config = uvicorn.Config(
+        self.http = HttpServer(
             Http(self.state),
-            loop="none",
-            http="httptools",
-            ws=protocol(self.state),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
+            self._settings.serve,
+            tier="serve",
+            stop_seconds=1,
+            websocket=protocol(self.state),
         )
-        self._server = _Uvicorn(config)
-        self._tasks.append(asyncio.create_task(self._server.serve([self._socket])))
+        self.state.refused = self.http.refused
+        self.url = self.http.url(self._socket)
+        self._tasks.append(asyncio.create_task(self.http.serve([self._socket])))
         try:
+            await asyncio.to_thread(await_broker, self._settings.log)
             await asyncio.to_thread(ensure_topics, self._app, self._settings.log)
             await self._descriptions.start()
             await self._audit.start()
@@ -122,6 +125,7 @@ class Server:
             self.state.sql.run(),
             self._report(),
             self._refresh(),
+            self.http.watch(),
         )
         self._tasks += [asyncio.create_task(work) for work in works]
         return self
@@ -131,7 +135,7 @@ class Server:
         self.state.close()
         for connection in list(self.state.connections):
             connection.close(1001, "the server is going away; connect again")
-        self._server.should_exit = True
+        self.http.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -160,6 +164,9 @@ class Server:
             if task.done():
                 task.result()
 
+    def _failures(self) -> tuple[Failure, ...]:
+        return () if self._home is None else read_failures(self._home)
+
     def _build(self) -> State:
         app, settings = self._app, self._settings.serve
         views = {
@@ -187,6 +194,7 @@ class Server:
             memory=settings.query_memory,
             seconds=settings.query_seconds,
             newest=settings.newest_rows,
+            most_bytes=settings.query_bytes,
         )
         for live in views.values():
             sql.add(live)
@@ -199,7 +207,7 @@ class Server:
             streams=Streams(log, streams),
             ledgers=Streams(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams),
+            system=System(app, views, streams, self._failures),
             sql=sql,
         )
 
@@ -258,14 +266,6 @@ class Server:
             await asyncio.sleep(_REFRESH_SECONDS)
             for connection in list(self.state.connections):
                 connection.refresh()
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: the process has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _counts(app: App, live: Live) -> ViewCounts:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from millstream.web.exposure import check_exposure
+from millstream.web.settings import HttpSettings
 
 
-class ServeSettings(BaseModel):
+class ServeSettings(HttpSettings):
     """Where clients get answers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    host: str = Field("127.0.0.1", description="The address to listen on.")
     port: int = Field(8500, ge=0, le=65535, description="The port to listen on; 0: any free one.")
     recent_changes: int = Field(
         10_000,
@@ -36,10 +36,21 @@ class ServeSettings(BaseModel):
     ping_seconds: float = Field(
         30.0, gt=0, description="Idle seconds before a client is asked whether it is still there."
     )
-    query_seconds: float = Field(5.0, gt=0, description="The longest that a SQL query may run.")
+    query_seconds: float = Field(
+        5.0,
+        gt=0,
+        description="The longest that a SQL query may run, or a filter over the rows of a view.",
+    )
     query_rows: int = Field(10_000, ge=1, description="The most rows that a SQL query returns.")
+    query_bytes: int = Field(
+        16 * 1024 * 1024, ge=1024, description="The largest answer to a SQL query, in bytes."
+    )
     query_memory: str = Field("512MB", description="Memory for SQL queries and what they read.")
     origins: list[str] = Field(
         default_factory=list,
         description="Other origins whose pages may open a WebSocket, as in https://example.org.",
     )
+
+    def check_exposure(self) -> None:
+        """SettingsError if anybody on the network could read, unless that is meant."""
+        check_exposure(self, tier="serve", has_login=False, has_tls=False)

@@ -14,6 +14,7 @@ from millstream.store.ring import Change
 from millstream.store.table import LINEAGE
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
+_SHARED, _SHARED_BYTES = 100, 32 << 20  # snapshots that are kept; a larger one is kept alone
 _CACHED = 512  # changes; who is further behind than that pays for its own encoding
 
 
@@ -24,7 +25,6 @@ class Shape:
         self.where = where
         self.pick = pick
         self._bodies: dict[int, bytes | None] = {}
-        self._snapshot: tuple[object, bytes] = (None, b"")
 
     def body(self, change: Change, number: int | None = None) -> bytes | None:
         """A change's JSON from `"op"` up to the position, which is the client's own; None: skip it.
@@ -42,16 +42,9 @@ class Shape:
             del self._bodies[next(iter(self._bodies))]
         return body
 
-    def snapshot(self, state: object, rows: Callable[[], bytes]) -> bytes:
-        """The encoded rows at `state`, kept so that clients who come at once share them."""
-        if self._snapshot[0] != state:
-            self._snapshot = (state, rows())
-        return self._snapshot[1]
-
     def forget(self) -> None:
         """Numbers begin anew: drop what was encoded under the old ones."""
         self._bodies.clear()
-        self._snapshot = (None, b"")
 
     def matches(self, row: Mapping[str, Any]) -> bool:
         return self.where is None or self.where(row)
@@ -75,6 +68,31 @@ class Shape:
             return None
         # What was there is gone, or satisfies the filter no longer (or may have: it is not known).
         return b'"op":"delete","key":%b,"row":null,"position":"' % key
+
+
+class Snapshots:
+    """A view's encoded rows at one position, kept so that clients who come at once share them."""
+
+    def __init__(self) -> None:
+        self._position = ""
+        self._held: dict[tuple[Shape, int | None], bytes] = {}
+
+    def get(
+        self, position: str, asked: tuple[Shape, int | None], make: Callable[[], bytes]
+    ) -> bytes:
+        """What `make` gives; it may be called in any thread."""
+        held = self._held if self._position == position else {}
+        if (found := held.get(asked)) is not None:
+            return found
+        made = make()
+        size = sum(map(len, tuple(held.values()))) + len(made)
+        if size > _SHARED_BYTES or len(held) >= _SHARED:
+            held = {}
+        self._position, self._held = position, {**held, asked: made}
+        return made
+
+    def forget(self) -> None:
+        self._position, self._held = "", {}
 
 
 def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,10 +144,18 @@ class SocketFrame:
 
 
 class EventFrame:
-    """Server-sent events. JSON has no line ends outside of text, where they are escaped."""
+    """Server-sent events. JSON has no line ends outside of text, where they are escaped.
+
+    An event is named after its message's type. Without a name it is a `message`, the only kind that
+    `EventSource.onmessage` gets.
+    """
+
+    def __init__(self, *, named: bool = True) -> None:
+        self._named = named
 
     def change(self, body: bytes, position: bytes) -> bytes:
-        return b'event: change\nid: %b\ndata: {"type":"change",%b%b"}\n\n' % (
+        return b'%bid: %b\ndata: {"type":"change",%b%b"}\n\n' % (
+            self._name(b"change"),
             position,
             body,
             position,
@@ -139,10 +165,13 @@ class EventFrame:
         name, place = kind.encode(), position.encode()
         # Who loses the connection between a gap and its snapshot must be told of the gap again.
         identity = b"" if kind == "gap" else b"id: %b\n" % place
-        return b'event: %b\n%bdata: {"type":"%b","position":"%b",%b}\n\n' % (
-            name,
+        return b'%b%bdata: {"type":"%b","position":"%b",%b}\n\n' % (
+            self._name(name),
             identity,
             name,
             place,
             fields,
         )
+
+    def _name(self, name: bytes) -> bytes:
+        return b"event: %b\n" % name if self._named else b""

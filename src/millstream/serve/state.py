@@ -18,6 +18,7 @@ from millstream.serve.settings import ServeSettings
 from millstream.serve.streams import Streams
 from millstream.serve.system import System
 from millstream.store.sql import Sql
+from millstream.web.problem import RETRY
 
 if TYPE_CHECKING:
     from millstream.serve.websocket import Connection
@@ -37,6 +38,7 @@ class State:
     sql: Sql
     ready: bool = False  # every view has caught up with the log once
     event_clients: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)  # connections cut off, by reason
     connections: set[Connection] = field(default_factory=set)
     closing: bool = False
     waiting: set[asyncio.Event] = field(default_factory=set)  # what wakes each HTTP client's answer
@@ -93,5 +95,5 @@ class State:
         # A half-read view would show numbers that clients have seen greater.
         if not self.ready:
             raise Problem(
-                503, "the server is still reading the log", remedy="try again", retry_after=b"1"
+                503, "the server is still reading the log", remedy="try again", headers=[RETRY]
             )

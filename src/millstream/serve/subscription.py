@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from millstream.errors import LogError, MillstreamError
+from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.position import Position
-from millstream.serve.live import BIG, Live
+from millstream.serve.live import Chosen, Live
 from millstream.serve.replay import Gone, Replay
 from millstream.serve.shape import Frame, Shape, encode
 from millstream.store.ring import Change, Offsets, covers
 
 logger = logging.getLogger(__name__)
+_TURN_SECONDS = 0.05  # then others have theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ class Asked:
 
 
 class Subscription:
-    """Messages for one client about one view; `wake` is called when there may be some to take."""
+    """Messages for one client about one view; `wake` is called when there may be some to take.
+
+    Who has several of them gives each the same `turn`: only one at a time holds a large snapshot.
+    """
 
     def __init__(
         self,
@@ -50,8 +55,10 @@ class Subscription:
         replay: Replay,
         *,
         after: Position | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
         self.live = live
+        self._turn = turn or asyncio.Lock()
         self.shape = asked.shape(live)
         self._asked = asked
         self._frame = frame
@@ -69,6 +76,8 @@ class Subscription:
         self._told: Offsets = ()  # the newest position that the client was sent
         self._ahead = False  # the client has seen changes that our next ones do not cover
         self._stalled = False
+        self._failed = False
+        self._more = False  # changes wait that a turn had not the time for
         live.watchers.add(wake)
         self._begin(after)
 
@@ -92,9 +101,14 @@ class Subscription:
         return bool(self._ready)
 
     @property
+    def has_more(self) -> bool:
+        """Whether `take` ended early and will wake the client again: others have their turn."""
+        return self._more
+
+    @property
     def is_busy(self) -> bool:
-        """Whether messages are on their way that take a while: a large snapshot, a replay."""
-        return self._task is not None or bool(self._ready)
+        """Whether messages are on their way that take a while: a snapshot, a replay, a filter."""
+        return self._task is not None or bool(self._ready) or self._more
 
     def refresh(self) -> bytes | None:
         """How far the client has come, if it cannot know: its filter let nothing through."""
@@ -107,11 +121,20 @@ class Subscription:
         self._stalled = True
 
     def take(self, size: int = 65_536) -> list[bytes]:
-        """The next messages, about `size` bytes of them; none if there is nothing now."""
+        """The next messages, about `size` bytes of them; none if there is nothing now.
+
+        It does not go on for long: a filter may have to look at many changes that are not for this
+        client. It then asks to be called again.
+        """
+        if self._more:  # its next turn comes, whoever asks for one before
+            return []
+        if self._failed:
+            messages, self._ready = list(self._ready), deque()
+            return messages
         if self._beginning != self.live.beginnings:
-            anew = self._epoch != self.live.epoch
-            self._restart("it was made anew" if anew else "the server had to read it again")
-        messages: list[bytes] = []
+            is_other = self._epoch != self.live.epoch
+            self._restart(_replaced(self.live) if is_other else "the server had to read it again")
+        messages = []
         while size > 0 and self._ready:
             messages.append(self._ready.popleft())
             size -= len(messages[-1])
@@ -124,9 +147,14 @@ class Subscription:
             self._stalled = False
             if self._cursor < ring.end:
                 messages.append(self._lag())
+        end = time.monotonic() + _TURN_SECONDS
         while size > 0 and self._cursor < ring.end:
             if self._cursor < ring.start:
                 self._catch_up()
+                break
+            if time.monotonic() > end:
+                self._more = True
+                asyncio.get_running_loop().call_later(0, self._next_turn)
                 break
             message = self._pass(ring[self._cursor], self._cursor)
             self._cursor += 1
@@ -138,12 +166,16 @@ class Subscription:
                 self._offsets, self._ahead = self.live.table.offsets, False
         return messages
 
+    def _next_turn(self) -> None:
+        self._more = False
+        self._wake()
+
     def _begin(self, after: Position | None) -> None:
         if after is None:
             self._send_snapshot()
             return
         if after.epoch != self._epoch:
-            self._gap(after, "it was made anew since")
+            self._gap(after, _replaced(self.live))
             return
         partitions = len(self._offsets)
         if any(partition >= partitions for partition in after.offsets):
@@ -208,36 +240,53 @@ class Subscription:
         return str(self.position).encode()
 
     def _send_snapshot(self) -> None:
-        live, shape, limit = self.live, self.shape, self._limit
-        if live.adds_up and limit is None:
+        live, shape = self.live, self.shape
+        if live.adds_up and self._limit is None:
             self._start(self._send_all)
             return
+        if live.is_slow(shape):
+            self._start(self._send_beside)
+        else:
+            position, rows = self._choose()
+            self._ready.append(self._snapshot(position, rows()))
+
+    async def _send_beside(self) -> None:
+        """A large snapshot, made in its turn and beside the event loop."""
+        async with self._turn:
+            position, rows = self._choose()
+            try:
+                self._ready.append(self._snapshot(position, await asyncio.to_thread(rows)))
+            except QueryError as error:
+                self._fail(error)
+                return
+            await self._drained()
+
+    def _choose(self) -> tuple[str, Callable[[], bytes]]:
+        """The position from which the client goes on, and what gives the rows that it has then."""
+        live, shape, limit = self.live, self.shape, self._limit
         self._cursor, self._offsets, self._ahead = live.table.ring.end, live.table.offsets, False
         self._told = self._offsets
         position, choose = str(live.position), live.choice(shape, limit=limit)
+        make = partial(_encode_chosen, shape, choose)
+        return position, lambda: live.snapshots.get(position, (shape, limit), make)
 
-        def rows() -> bytes:
-            return shape.snapshot((position, limit), lambda: shape.encode_rows(choose()))
-
-        if len(live.table) <= BIG:
-            self._ready.append(self._snapshot(position, rows()))
-            return
-
-        async def encode_beside() -> None:
-            self._ready.append(self._snapshot(position, await asyncio.to_thread(rows)))
-
-        self._start(encode_beside)
+    def _fail(self, error: QueryError) -> None:
+        """End with an error: the rows cannot be chosen, so changes to them mean nothing."""
+        fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
+        self._ready.append(self._frame.message("error", str(self.live.position), fields))
+        self._failed = True
+        self.live.watchers.discard(self._wake)
 
     async def _send_all(self) -> None:
         """No rows, at the first position that the log holds; then each as a change."""
         self._offsets, self._ahead = await self._replay.first(self.live), False
         self._told = self._offsets
-        self._ready.append(self._snapshot(str(self.position), b"[]"))
+        self._ready.append(self._snapshot(str(self.position), b'"rows":[]'))
         self._resume()
 
     def _snapshot(self, position: str, rows: bytes) -> bytes:
         live = self.live
-        fields = b'"watermark":%b,"%b":%b,"rows":%b' % (
+        fields = b'"watermark":%b,"%b":%b,%b' % (
             *(live.watermark_json, live.kind.encode(), encode(live.name)),
             rows,
         )
@@ -250,8 +299,12 @@ class Subscription:
         """Give the client what the ring has no longer, from Kafka, no faster than it takes it."""
         asked, floor = self.position, self.live.table.ring.floor
         try:
+            end = time.monotonic() + _TURN_SECONDS
             async for change in self._replay.changes(self.live, self._offsets):
                 message = self._pass_old(change)
+                if time.monotonic() > end:
+                    await asyncio.sleep(0)
+                    end = time.monotonic() + _TURN_SECONDS
                 if message is not None:
                     self._ready.append(message)
                     if len(self._ready) >= 200:
@@ -294,7 +347,22 @@ class Subscription:
         self._task = asyncio.get_running_loop().create_task(run())
 
 
+def _replaced(live: Live) -> str:
+    """Why a position of another epoch is of no use."""
+    if live.kind == "view":
+        return f"view {live.name} was rebuilt"
+    return f"the topic of {live.kind} {live.name} was created again"
+
+
 def _greatest(one: Sequence[int], other: Sequence[int]) -> Offsets:
     width = max(len(one), len(other))
     padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
     return tuple(map(max, *padded))
+
+
+def _encode_chosen(shape: Shape, choose: Callable[[], Chosen]) -> bytes:
+    """Rows with their keys, how many there are, and whether these are all."""
+    chosen = choose()
+    truncated = encode(len(chosen.rows) < chosen.total)
+    rows = shape.encode_rows(chosen.rows)
+    return b'"total":%d,"truncated":%b,"rows":%b' % (chosen.total, truncated, rows)

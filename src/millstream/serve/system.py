@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,8 @@ import msgspec
 
 import millstream
 from millstream.app import App
-from millstream.audit import JournalState, Latency, Report, StreamCounts, ViewCounts
+from millstream.audit import JournalDamage, JournalState, Latency, Report, StreamCounts, ViewCounts
+from millstream.failing import Failure
 from millstream.log.record import Record
 from millstream.log.topics import stream_topic
 from millstream.model import Stream
@@ -21,21 +22,29 @@ from millstream.serve.shape import moment
 
 _DEAD_MS = 5_000
 _FORGOTTEN_MS = 60_000
-_SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
+_SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")
 _COUNTED = ("accepted", *_SETTLED, "pending", "recovered")
 _TIMED = ("out_of_order", "future")
 _STEPS = ("latency_ms", "journaled_ms", "sent_ms")
 
 
 class System:
-    """Collects the newest report of every process."""
+    """Collects the newest report of every process.
+
+    `failures` tells which processes keep dying; it is asked with every answer.
+    """
 
     def __init__(
-        self, app: App, views: Mapping[str, Live], streams: Mapping[str, Live] | None = None
+        self,
+        app: App,
+        views: Mapping[str, Live],
+        streams: Mapping[str, Live] | None = None,
+        failures: Callable[[], Sequence[Failure]] = tuple,
     ) -> None:
         self._app = app
         self._views = views
         self._streams = streams or {}
+        self._failures = failures
         self._reports: dict[tuple[str, str], Report] = {}
         self._decode = msgspec.json.Decoder(Report).decode
 
@@ -48,21 +57,20 @@ class System:
         self._reports[report.tier, report.instance] = report
         if report.tier == "analyze":
             for name, view in self._views.items():
-                view.watermark = report.views[name].watermark if name in report.views else 0
+                counts = report.views.get(name, ViewCounts())
+                view.watermark, view.warning = counts.watermark, warning_of(counts)
             for name, stream in self._streams.items():
                 stream.watermark = report.streams[name].watermark if name in report.streams else 0
 
     def describe(self) -> dict[str, Any]:
         """The picture now."""
         now = time.time() * 1000
-        for at, report in list(self._reports.items()):
-            if now - report.at > _FORGOTTEN_MS:
-                del self._reports[at]
+        self._forget(now)
         collect, analyze, serve = (
             [r for r in self._reports.values() if r.tier == tier and now - r.at <= _DEAD_MS]
             for tier in ("collect", "analyze", "serve")
         )
-        collected = _collect(collect)
+        collected = _collect(collect) if collect else _silent(self._last("collect"))
         return {
             "app": self._app.name,
             "version": millstream.__version__,
@@ -76,16 +84,39 @@ class System:
             ],
             "views": [describe_view(self._app, live) for live in self._views.values()],
             "tiers": {
-                "collect": collected,
+                "collect": {**collected, "reported_at": self._reported_at("collect")},
                 "log": {
                     "state": "up" if collect or analyze or serve else "down",
                     "rate": collected["rate"],
                 },
-                "analyze": self._analyze(analyze, serve),
+                "analyze": {
+                    **self._analyze(analyze, serve),
+                    "reported_at": self._reported_at("analyze"),
+                },
                 "serve": self._serve(serve),
             },
+            "failing": self._failures(),
             "end_to_end_ms": _merge(live.tally.whole.summary() for live in self._views.values()),
         }
+
+    def _forget(self, now: float) -> None:
+        """Leave out what is long silent, but not the last that came of a whole tier."""
+        kept = {id(r) for tier in ("collect", "analyze") for r in self._last(tier)}
+        self._reports = {
+            at: report
+            for at, report in self._reports.items()
+            if now - report.at <= _FORGOTTEN_MS or id(report) in kept
+        }
+
+    def _last(self, tier: str) -> list[Report]:
+        """The reports of the last seconds in which a tier reported at all."""
+        reports = [report for report in self._reports.values() if report.tier == tier]
+        newest = max((report.at for report in reports), default=0)
+        return [report for report in reports if newest - report.at <= _DEAD_MS]
+
+    def _reported_at(self, tier: str) -> str | None:
+        """When the tier was last heard of; None if never since this server started."""
+        return moment(max((report.at for report in self._last(tier)), default=0))
 
     def _stream_watermark(self, name: str) -> str | None:
         return moment(self._streams[name].watermark) if name in self._streams else None
@@ -118,6 +149,13 @@ class System:
             ),
             "views": views,
         }
+
+
+def warning_of(counts: ViewCounts) -> str:
+    """Why a view's rows may not be up to date, if its query has said so."""
+    if counts.state in ("failed", "restarting"):
+        return f"the query is {counts.state}: {counts.error}" if counts.error else ""
+    return counts.warning
 
 
 def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
@@ -157,6 +195,7 @@ def describe_view(app: App, live: Live) -> dict[str, Any]:
         "rows": len(live.table),
         "position": str(live.position),
         "watermark": moment(live.watermark),
+        "warning": live.warning or None,
     }
 
 
@@ -186,6 +225,14 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
     }
 
 
+def _silent(reports: Sequence[Report]) -> dict[str, Any]:
+    """The last figures of collectors that do not report any more; how fast they are is unknown."""
+    last = _collect(reports)
+    for counts in last["streams"].values():
+        counts.rate = 0.0
+    return {**last, "state": "down", "instances": 0, "rate": None}
+
+
 def _journal(journals: Sequence[JournalState]) -> JournalState | None:
     """Several collectors' journals as one; `broken` tells the first reason that one has."""
     if not journals:
@@ -196,7 +243,20 @@ def _journal(journals: Sequence[JournalState]) -> JournalState | None:
             for field in ("entries", "bytes", "stored_bytes", "max_bytes")
         },
         broken=next((journal.broken for journal in journals if journal.broken), ""),
+        damage=_damage([journal.damage for journal in journals if journal.damage is not None]),
     )
+
+
+def _damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
+    if not found:
+        return None
+    total = JournalDamage()
+    for damage in found:
+        for field in ("entries", "events", "bytes", "unread", "acknowledged"):
+            setattr(total, field, getattr(total, field) + getattr(damage, field))
+        for name, events in damage.streams.items():
+            total.streams[name] = total.streams.get(name, 0) + events
+    return total
 
 
 def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:

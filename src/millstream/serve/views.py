@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
+from urllib.parse import quote
 
 import msgspec
 
-from millstream.names import suggest
+from millstream.names import closest
 from millstream.serve.answer import Answer, Problem, Request
 from millstream.serve.filter import split_select
-from millstream.serve.live import BIG, Keyed, Live
+from millstream.serve.live import Chosen, Live
 from millstream.serve.shape import Shape, encode
 from millstream.serve.state import State
 from millstream.serve.subscription import Asked
 from millstream.serve.system import describe_view
 
 MAX_ROWS = 1_000_000
+# Keys among which the one that was meant is looked for; the comparison is slow.
+_MOST_KEYS, _LONGEST_KEY = 500, 40
 ASKED = ("where", "select", "lineage", "limit")
 
 
@@ -25,7 +29,7 @@ def asked(request: Request) -> Asked:
     return Asked(
         where=request.query.get("where") or None,
         select=split_select(select) if select else None,
-        lineage=request.flag("lineage") if "lineage" in request.query else False,
+        lineage=request.flag("lineage"),
         limit=request.whole("limit", MAX_ROWS),
     )
 
@@ -45,19 +49,19 @@ async def show_view(state: State, request: Request, name: str) -> Answer:
     position = str(live.position)
     tag = f'"{position}"'.encode()
     headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
-    if _has(request, tag):
+    if not live.warning and _has(request, tag):
         return Answer(status=304, headers=headers)
     limit = wanted.limit
     if limit is None and not live.table.keyed:
         limit = 100
     choose = live.choice(shape, order, limit)
-    if len(live.table) <= BIG:
-        rows = _encode(shape, choose())
+    if live.is_slow(shape, order):
+        counts, rows = await asyncio.to_thread(lambda: _encode(shape, choose()))
     else:
-        rows = await asyncio.to_thread(lambda: _encode(shape, choose()))
-    body = b'{"view":%b,"position":"%b","watermark":%b,"rows":%b}' % (
-        *(encode(name), position.encode(), live.watermark_json),
-        rows,
+        counts, rows = _encode(shape, choose())
+    body = b'{"view":%b,"position":"%b","watermark":%b,%b%b,"rows":%b}' % (
+        *(encode(name), position.encode(), live.watermark_json, live.warning_json),
+        *(counts, rows),
     )
     return Answer(body, headers=headers)
 
@@ -71,16 +75,14 @@ async def show_row(state: State, request: Request, name: str, key: str) -> Answe
     shape = asked(request).shape(live)
     held = _find(live, key)
     if held is None:
-        close = suggest(key, (k.strip('[]"') for k in list(live.table.rows)[:1000]))
-        remedy = close if close.startswith("did") else 'write ["a","b"], or a if it is one column'
-        raise Problem(404, f"view {name} has no row with key {key[:100]!r}", remedy=remedy)
+        raise _no_row(live, key)
     position = str(live.position).encode()
     headers = ((b"etag", b'"%b"' % position), (b"cache-control", b"no-cache"))
-    if _has(request, headers[0][1]):
+    if not live.warning and _has(request, headers[0][1]):
         return Answer(status=304, headers=headers)
     row = encode(shape.pick(live.table.rows[held]))
-    body = b'{"view":%b,"position":"%b","watermark":%b,"key":%b,"row":%b}' % (
-        *(encode(name), position, live.watermark_json),
+    body = b'{"view":%b,"position":"%b","watermark":%b,%b"key":%b,"row":%b}' % (
+        *(encode(name), position, live.watermark_json, live.warning_json),
         *(held.encode(), row),
     )
     return Answer(body, headers=headers)
@@ -92,13 +94,36 @@ def _find(live: Live, key: str) -> str | None:
     try:
         value = msgspec.json.decode(key)
         spellings += [encode(value).decode(), encode([value]).decode()]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     return next((spelling for spelling in spellings if spelling in rows), None)
 
 
-def _encode(shape: Shape, rows: list[Keyed]) -> bytes:
-    return b"[%b]" % b",".join([encode(shape.pick(row)) for _, row in rows])
+def _no_row(live: Live, key: str) -> Problem:
+    """What a key must look like, with one that this view has as the example."""
+    names, known = live.key or (), list(islice(live.table.rows, _MOST_KEYS))
+    message = f"view {live.name} has no row with key {key[:100]!r}"
+    likely = [held.strip('[]"') for held in known if len(held) <= _LONGEST_KEY]
+    close = closest(key, likely) if len(key) <= _LONGEST_KEY else None
+    if close:
+        return Problem(404, message, remedy=f"did you mean {close!r}?")
+    example = known[0] if known else encode([f"<{name}>" for name in names]).decode()
+    if len(names) == 1:
+        remedy = f"the key is {names[0]}: write its value, or a JSON array as in {example}"
+    else:
+        remedy = f"the key is {', '.join(names)}: write a JSON array of them, as in {example}"
+    return Problem(
+        404, message, remedy=f"{remedy}, percent-encoded as in {quote(example, safe='')}"
+    )
+
+
+def _encode(shape: Shape, chosen: Chosen) -> tuple[bytes, bytes]:
+    """How many rows there are and whether these are all, and these."""
+    truncated = len(chosen.rows) < chosen.total
+    return (
+        b'"total":%d,"truncated":%b' % (chosen.total, encode(truncated)),
+        b"[%b]" % b",".join([encode(shape.pick(row)) for _, row in chosen.rows]),
+    )
 
 
 def _has(request: Request, tag: bytes) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from picows import (
@@ -23,10 +23,12 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from millstream.errors import MillstreamError, QueryError
 from millstream.position import Position
+from millstream.serve.frames import Assembly, ProtocolError, is_extended
 from millstream.serve.live import Live
 from millstream.serve.shape import SocketFrame, encode
 from millstream.serve.state import State
 from millstream.serve.subscription import Asked, Subscription
+from millstream.web.hosts import is_same_origin
 
 logger = logging.getLogger(__name__)
 PATH = "/v1/connect"
@@ -36,6 +38,8 @@ _LINGER_SECONDS = 10.0
 
 
 class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
+    """Asks for a view, a stream or a ledger: a snapshot first, or what came after `after`."""
+
     id: str
     view: str | None = None
     stream: str | None = None
@@ -49,30 +53,43 @@ class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknow
 
 
 class Unsubscribe(msgspec.Struct, tag_field="type", tag="unsubscribe"):
+    """Ends a subscription."""
+
     id: str
 
 
 class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    pass
+    """Asks for a pong: browsers cannot send the WebSocket's own pings."""
 
 
 class Ack(msgspec.Struct, tag_field="type", tag="ack"):
-    """Taken and not needed: a client's position is its own to keep."""
+    """Accepted and ignored: a client keeps its position itself."""
 
+
+RECEIVED = (Subscribe, Unsubscribe, Ping, Ack)
+"""Messages that a client may send."""
 
 _decode = msgspec.json.Decoder(Subscribe | Unsubscribe | Ping | Ack).decode
 
 
 class Connection(WSListener):
-    """One client. Everything here runs in the event loop's thread."""
+    """One client. Everything here runs in the event loop's thread.
+
+    What waits to be sent to it is bounded: about `buffer_bytes` and one message of subscriptions,
+    one pong, and `buffer_bytes` of answers. Who asks on without reading answers is disconnected.
+    """
 
     def __init__(self, state: State) -> None:
         super().__init__()
         self._state = state
         self._subscriptions: dict[str, tuple[Subscription, Subscribe]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
-        self._fragments: list[bytes] = []
+        self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # while it is full
+        self._assembly = Assembly(state.settings.max_frame_bytes)
+        self._turn = asyncio.Lock()  # of the subscription that has a large snapshot
         self._full = False
+        self._unread = 0  # bytes of answers since it is full
+        self._pong: bytes | None = None  # the answer to the newest ping, while it is full
         self._closed = False
         self._transport: WSTransport
 
@@ -88,14 +105,23 @@ class Connection(WSListener):
     def _leave(self) -> None:
         self._closed = True
         self._state.connections.discard(self)
-        for identifier in [*self._opening, *self._subscriptions]:
+        for identifier in self._held():
             self._drop(identifier)
+
+    def _held(self) -> set[str]:
+        return {*self._opening, *self._subscriptions, *self._deferred}
 
     def pause_writing(self) -> None:
         self._full = True
 
     def resume_writing(self) -> None:
-        self._full = False
+        self._full, self._unread = False, 0
+        if self._pong is not None:
+            pong, self._pong = self._pong, None
+            self._send_pong(pong)
+        for identifier in list(self._deferred):
+            if not self._full:
+                self._open(*self._deferred.pop(identifier))
         for identifier in list(self._subscriptions):
             self._pump(identifier)
 
@@ -117,32 +143,43 @@ class Connection(WSListener):
             _LINGER_SECONDS, self._transport.underlying_transport.abort
         )
 
+    def is_user_specific_pong(self, frame: WSFrame) -> bool:
+        return frame.msg_type == WSMsgType.PONG and not is_extended(frame)
+
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if self._closed:
+            return
+        try:
+            self._take(transport, frame)
+        except ProtocolError as error:
+            self.close(error.code, error.reason)
+
+    def _take(self, transport: WSTransport, frame: WSFrame) -> None:
+        if is_extended(frame):
+            raise ProtocolError(WSCloseCode.PROTOCOL_ERROR, "no extension was agreed on")
         match frame.msg_type:
             case WSMsgType.PING:
-                transport.send_pong(frame.get_payload_as_bytes())
+                self._send_pong(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
                 self._leave()
                 code = frame.get_close_code()
                 transport.send_close(WSCloseCode.OK if code == WSCloseCode.NO_INFO else code)
                 transport.disconnect()
             case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
-                self._fragments.append(frame.get_payload_as_bytes())
-                if sum(map(len, self._fragments)) > self._state.settings.max_frame_bytes:
-                    self.close(WSCloseCode.MESSAGE_TOO_BIG, "the message is too big")
-                elif frame.fin:
-                    message = b"".join(self._fragments)
-                    self._fragments.clear()
-                    self._heed(message)
+                message = self._assembly.add(frame)
+                if message is not None:
+                    self._answer(message)
 
-    def _heed(self, message: bytes) -> None:
-        if self._closed:
-            return
+    def _answer(self, message: bytes) -> None:
         try:
             asked = _decode(message)
         except msgspec.MsgspecError as error:
             self._error(_identifier(message), "Bad Request", f"cannot read the message: {error}")
             return
+        except RecursionError:
+            raise ProtocolError(WSCloseCode.POLICY_VIOLATION, "the JSON is too deep") from None
+        except UnicodeDecodeError:  # of a binary message, which is JSON too
+            raise ProtocolError(WSCloseCode.INVALID_TEXT, "the text is not UTF-8") from None
         match asked:
             case Subscribe():
                 self._subscribe(asked)
@@ -160,6 +197,12 @@ class Connection(WSListener):
             self._error(asked.id, "Bad Request", str(error))
             return
         self._drop(asked.id)
+        if self._full:  # a snapshot for each would be held for who does not read
+            self._deferred[asked.id] = (asked, after)
+            return
+        self._open(asked, after)
+
+    def _open(self, asked: Subscribe, after: Position | None) -> None:
         if asked.view is not None:
             self._begin_view(asked, asked.view, after)
             return
@@ -175,7 +218,7 @@ class Connection(WSListener):
         if asked.limit is not None and asked.limit < 0:
             raise QueryError(f"limit {asked.limit} is negative")
         most = self._state.settings.max_subscriptions
-        held = self._opening.keys() | self._subscriptions.keys()
+        held = self._held()
         if asked.id not in held and len(held) >= most:
             raise QueryError(
                 f"this connection has {most} subscriptions already",
@@ -195,9 +238,15 @@ class Connection(WSListener):
                 self._begin(asked, live, after)
                 await asyncio.Event().wait()  # until the subscription is dropped
         except MillstreamError as error:
-            self._error(asked.id, "Bad Request", str(error))
+            self._fail(asked.id, "Bad Request", str(error))
         except TimeoutError:
-            self._error(asked.id, "Service Unavailable", "Kafka does not answer; try again")
+            self._fail(asked.id, "Service Unavailable", "Kafka does not answer; try again")
+
+    def _fail(self, identifier: str, title: str, detail: str) -> None:
+        """Report that a subscription could not begin, which is then none."""
+        if self._opening.get(identifier) is asyncio.current_task():
+            del self._opening[identifier]
+        self._error(identifier, title, detail)
 
     def _begin(self, asked: Subscribe, live: Live, after: Position | None) -> None:
         wanted = Asked(
@@ -214,11 +263,13 @@ class Connection(WSListener):
             lambda: self._pump(identifier),
             self._state.replay,
             after=after,
+            turn=self._turn,
         )
         self._subscriptions[identifier] = (subscription, asked)
         self._pump(identifier)
 
     def _drop(self, identifier: str) -> None:
+        self._deferred.pop(identifier, None)
         if (held := self._subscriptions.pop(identifier, None)) is not None:
             held[0].close()
         if (task := self._opening.pop(identifier, None)) is not None:
@@ -236,14 +287,29 @@ class Connection(WSListener):
                 return
             for message in messages:
                 self._transport.send(WSMsgType.TEXT, message)
+            if subscription.has_more:
+                return
         if subscription.behind and not self._closed:
             subscription.stall()
             if asked.when_slow == "disconnect":
                 self.close(TOO_SLOW, "the client is too slow")
 
     def _send(self, message: bytes) -> None:
-        if not self._closed:
-            self._transport.send(WSMsgType.TEXT, message)
+        """Send an answer, unless the client has left too many of them unread."""
+        if self._closed:
+            return
+        if self._full:
+            self._unread += len(message)
+            if self._unread > self._state.settings.buffer_bytes:
+                self.close(TOO_SLOW, "the client does not read its answers")
+                return
+        self._transport.send(WSMsgType.TEXT, message)
+
+    def _send_pong(self, payload: bytes) -> None:
+        if self._full:  # RFC 6455, 5.5.3: the newest ping is the one to answer
+            self._pong = payload
+        else:
+            self._transport.send_pong(payload)
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))
@@ -257,7 +323,7 @@ def _identifier(message: bytes) -> str | None:
     """The id in a message that is otherwise wrong, so that the client knows which one it was."""
     try:
         return msgspec.json.decode(message, type=_Identified).id
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 
 
@@ -268,19 +334,27 @@ def protocol(state: State) -> type[Any]:
         path = request.path.decode("latin-1").partition("?")[0]
         if path != PATH:
             return _refuse(404, f"there is no WebSocket at {path}; it is at {PATH}")
-        if not _same_origin(request, state.settings.origins):
+        if not _may_connect(request, state.settings.origins):
             return _refuse(403, "a page of another origin may not connect")
         if not state.ready:
             return _refuse(503, "the server is still reading the log")
         return Connection(state)
 
     class Upgraded(WSProtocol):  # type: ignore[misc]
+        leave: Callable[[], None]  # for who counts connections
+
         def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
             ping = state.settings.ping_seconds
             super().__init__(
                 None, None, False, accept, logger, True, 10.0, True, ping, ping,
-                WSAutoPingStrategy.PING_WHEN_IDLE, True, state.settings.max_frame_bytes, None, 2048,
+                WSAutoPingStrategy.PING_WHEN_IDLE,
+                False,  # answer no pings: we do, and count what is not read
+                state.settings.max_frame_bytes, None, 2048,
             )  # fmt: skip
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self.leave()
 
         def data_received(self, data: bytes) -> None:
             # uvicorn hands over the request that it has read already; picows reads by buffer.
@@ -300,9 +374,7 @@ def _refuse(status: int, why: str) -> WSUpgradeResponseWithListener:
     )
 
 
-def _same_origin(request: WSUpgradeRequest, others: list[str]) -> bool:
-    """Whether the page that connects is ours; what is no browser sends no origin."""
-    origin = request.headers.get("origin")
-    if origin is None or origin in others:
-        return True
-    return urlsplit(origin).netloc == request.headers.get("host")
+def _may_connect(request: WSUpgradeRequest, others: list[str]) -> bool:
+    """Whether the page that connects is ours, or one that the settings allow."""
+    origin = request.headers.get("origin", "")
+    return origin in others or is_same_origin(origin, request.headers.get("host", ""))

@@ -7,7 +7,7 @@ runs in a process of its own (see `millstream.store.sql`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -37,8 +37,17 @@ _FORBIDDEN_PREFIXES = (
 )
 
 
-def check(parsed: bytes, views: Collection[str]) -> None:
-    """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run."""
+# Tables of DuckDB's own that a plain name reaches. No CTE may have such a name, in case that DuckDB
+# sees less of a query as the CTE's scope than we do.
+_CATALOGUE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
+_Names = frozenset[str]
+
+
+def check(parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None) -> None:
+    """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
+
+    `broken`: views that cannot be queried, and why.
+    """
     tree = msgspec.json.decode(parsed)
     if tree.get("error"):
         message = str(tree.get("error_message") or "it cannot be read")
@@ -50,16 +59,16 @@ def check(parsed: bytes, views: Collection[str]) -> None:
     statements = tree.get("statements") or []
     if len(statements) != 1:
         raise QueryError(f"there are {len(statements)} statements", remedy="send one SELECT")
-    nodes = list(_nodes(statements[0]))
-    named = {name for node in nodes for name in _named(node)}
-    for node in nodes:
-        _check_node(node, views, named)
+    for node, named in _nodes(statements[0]):
+        _check_node(node, views, named, broken or {})
 
 
-def _check_node(node: dict[str, Any], views: Collection[str], named: Collection[str]) -> None:
+def _check_node(
+    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
+) -> None:
     match node.get("type"):
         case "BASE_TABLE":
-            _check_table(node, views, named)
+            _check_table(node, views, named, broken)
         case "TABLE_FUNCTION":
             function = node.get("function") or {}
             name = str(function.get("function_name", "")).lower()
@@ -77,32 +86,53 @@ def _check_node(node: dict[str, Any], views: Collection[str], named: Collection[
         raise QueryError(f"the function {name} is not available")
 
 
-def _check_table(node: dict[str, Any], views: Collection[str], named: Collection[str]) -> None:
+def _check_table(
+    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
+) -> None:
     name = str(node.get("table_name", ""))
     place = (node.get("catalog_name") or "", node.get("schema_name") or "")
     if place in (("", ""), ("", "main")) and name.lower() in {view.lower() for view in views}:
         return
     if place == ("", "") and name.lower() in named:
         return
+    if name in broken:
+        raise QueryError(f"view {name} cannot be queried: {broken[name]}")
     raise QueryError(f"there is no view {name[:100]!r}", remedy=suggest(name, views))
 
 
-def _named(node: dict[str, Any]) -> Iterator[str]:
-    """The names that WITH gives."""
-    cte_map = node.get("cte_map")
+def _nodes(tree: object) -> Iterator[tuple[dict[str, Any], _Names]]:
+    """Every node of the syntax tree, with the names that WITH gives where it stands."""
+    pending: list[tuple[object, _Names]] = [(tree, frozenset())]
+    while pending:
+        part, named = pending.pop()
+        if isinstance(part, list):
+            pending += [(item, named) for item in part]
+        elif isinstance(part, dict):
+            yield part, named
+            pending += _children(part, named)
+
+
+def _children(node: dict[str, Any], named: _Names) -> Iterator[tuple[object, _Names]]:
+    """A node's parts. A CTE is known to those after it and to the query that it belongs to.
+
+    It does not know itself, unless it is recursive, and then only in the part that is repeated:
+    elsewhere its name is that of a table.
+    """
+    rest = dict(node)
+    cte_map = rest.pop("cte_map", None)
     if isinstance(cte_map, dict):
         for entry in cte_map.get("map") or []:
-            yield str(entry.get("key", "")).lower()
-    if node.get("cte_name"):
-        yield str(node["cte_name"]).lower()
+            yield entry.get("value"), named
+            named |= {_cte_name(entry.get("key"))}
+    if rest.get("type") == "RECURSIVE_CTE_NODE":
+        yield rest.pop("left", None), named
+        named |= {_cte_name(rest.get("cte_name"))}
+    for value in rest.values():
+        yield value, named
 
 
-def _nodes(tree: object) -> Iterator[dict[str, Any]]:
-    pending = [tree]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            yield part
-            pending.extend(part.values())
-        elif isinstance(part, list):
-            pending.extend(part)
+def _cte_name(name: object) -> str:
+    text = str(name or "").lower()
+    if text.startswith(_CATALOGUE_PREFIXES):
+        raise QueryError(f"WITH cannot name a query {text[:100]!r}", remedy="choose another name")
+    return text

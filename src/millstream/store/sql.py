@@ -1,8 +1,10 @@
 """SQL over all views, in a process of its own: what a query does to it, it cannot do to the server.
 
 A query can ask for more memory than DuckDB's limit accounts for, or for time that an interrupt does
-not reach. The process has a hard limit of memory, is killed when it does not answer, and is filled
-anew from the views, which are the truth.
+not reach. The process has a hard limit of memory, is killed when it does not answer, and another
+one is filled from the views, which are the truth. Memory that an ended query took does not all come
+back, so a process in which a query had too little memory or time is used no longer: the next query
+must not fail for it.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -22,13 +23,14 @@ from millstream.audit import Column
 from millstream.errors import LogError, QueryError
 from millstream.store.ring import Change, Row
 from millstream.store.table import Table
+from millstream.store.worker import Overrun, Worker
 
 logger = logging.getLogger(__name__)
 _FOLD_SECONDS = 0.1
 _ASKED_SECONDS = 30.0
-_GRACE_SECONDS = 2.0
+_FILL_SECONDS = 120.0  # for one message, and the start of the process on a busy machine
 _WAITING = 32  # queries
-_CHUNK = 5_000  # rows in one message
+_CHUNK, _CHUNK_BYTES = 5_000, 4 << 20  # rows in one message, and how large it gets, about
 
 
 class Mirrored(Protocol):
@@ -39,19 +41,34 @@ class Mirrored(Protocol):
     table: Table
 
 
-class Failure(msgspec.Struct):
-    message: str
-    remedy: str = ""
-
-
 @dataclass(slots=True)
 class _Pending:
-    """What the mirror lacks of a view."""
+    """What the process's table lacks of a view. The rows themselves are read from the view."""
 
     view: Mirrored
-    defined: bool = False
-    rows: dict[str, Row | None] = field(default_factory=dict)
-    appended: list[Row] = field(default_factory=list)
+    defined: bool = False  # the process has a table, which lacks only what is noted here
+    broken: bool = False  # the process could not make a table of this view
+    keys: set[str] = field(default_factory=set)
+    appended: int = 0
+
+    def note(self, changes: list[Change]) -> None:
+        self.keys.update(change.key for change in changes if change.key is not None)
+        self.appended += sum(change.key is None for change in changes)
+
+    def take(self) -> list[tuple[str, Row | None]]:
+        """The rows to be folded now, of all at one moment; after that nothing is lacking."""
+        table = self.view.table
+        rows: list[tuple[str, Row | None]]
+        if not table.keyed:
+            count = self.appended if self.defined else len(table.newest)
+            rows = [("", row) for row in islice(reversed(table.newest), count)]
+            rows.reverse()
+        elif self.defined:
+            rows = [(key, table.rows.get(key)) for key in self.keys]
+        else:
+            rows = [*table.rows.items()]
+        self.defined, self.keys, self.appended = True, set(), 0
+        return rows
 
 
 class Busy(LogError):
@@ -61,19 +78,21 @@ class Busy(LogError):
 class Sql:
     """Answers queries. Belongs to the event loop; nothing here blocks it."""
 
-    def __init__(self, *, memory: str, seconds: float, newest: int) -> None:
+    def __init__(
+        self, *, memory: str, seconds: float, newest: int, most_bytes: int = 16 << 20
+    ) -> None:
         self._memory = memory
         self._seconds = seconds
         self._newest = newest
+        self._most_bytes = most_bytes  # of an answer
         self._views: dict[str, _Pending] = {}
-        self._process: asyncio.subprocess.Process | None = None
-        self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._next = 0
-        self._lock = asyncio.Lock()
-        self._asking = asyncio.Semaphore(2)
+        self._worker: Worker | None = None
+        self._workers: set[Worker] = set()  # with those that are ending
+        self._folding = asyncio.Lock()
+        self._slots = asyncio.Semaphore(2)
+        self._turn = asyncio.Lock()  # of the one that waits for both slots
         self._waiting = 0
         self._asked_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, view: Mirrored) -> None:
         """Mirror this view from now on."""
@@ -83,15 +102,9 @@ class Sql:
         """Note what the next folding must do; an empty list says that the view starts over."""
         pending = self._views[view.name]
         if not changes:
-            pending.defined = False
-        if not pending.defined:  # it will be filled from the view itself
-            return
-        for change in changes:
-            if change.key is not None:
-                pending.rows[change.key] = change.row
-            elif change.row is not None:
-                pending.appended.append(change.row)
-        del pending.appended[: -self._newest]
+            pending.defined = pending.broken = False
+        if pending.defined:  # else it will be filled from the view itself
+            pending.note(changes)
 
     async def run(self) -> None:
         """Fold changes in every tenth of a second, once someone has asked; until cancelled."""
@@ -100,7 +113,7 @@ class Sql:
                 await asyncio.sleep(_FOLD_SECONDS)
                 # Who asked lately will ask again; for nobody the folding is not worth the work.
                 asked = asyncio.get_running_loop().time() - self._asked_at < _ASKED_SECONDS
-                if self._process is not None and asked:
+                if self._worker is not None and asked:
                     with contextlib.suppress(LogError):
                         await self._fold()
         finally:
@@ -113,131 +126,135 @@ class Sql:
         self._waiting += 1
         self._asked_at = asyncio.get_running_loop().time()
         try:
-            async with self._asking:
-                await self._fold()
-                answer = await self._ask(
-                    {"op": "query", "sql": sql, "limit": limit, "seconds": self._seconds},
-                    self._seconds + _GRACE_SECONDS,
-                )
+            with contextlib.suppress(Overrun):
+                async with self._slots:
+                    return await self._answer(sql, limit)
+            # Another query may have taken the memory or ended the process. Alone, this one fails
+            # only for what it needs itself.
+            async with self._all_slots():
+                return await self._answer(sql, limit, final=True)
         finally:
             self._waiting -= 1
-        if "failure" in answer:
-            raise QueryError(answer["failure"]["message"], remedy=answer["failure"]["remedy"])
-        return bytes(answer["result"])
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return None if self._worker is None else self._worker.pid
 
     async def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        self._worker = None
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        self._workers.clear()
 
-    async def _fold(self) -> None:
-        async with self._lock:
-            if self._process is None or self._process.returncode is not None:
-                await self._start()
-            for pending in self._views.values():
-                for message in self._messages(pending):
-                    answer = await self._ask(message, 30.0)
-                    if "failure" in answer:
-                        logger.error("cannot fold %s: %s", pending.view.name, answer["failure"])
+    @contextlib.asynccontextmanager
+    async def _all_slots(self) -> AsyncIterator[None]:
+        async with self._turn, self._slots, self._slots:
+            yield
+
+    async def _answer(self, sql: str, limit: int, *, final: bool = False) -> bytes:
+        """The answer; Overrun, unless `final`, if it failed for what may not be its own fault."""
+        worker = await self._fold()
+        with worker.running() as run:
+            try:
+                answer = await worker.query(sql, limit, self._seconds, self._most_bytes)
+            except TimeoutError:
+                answer = _failure("time", f"the query took longer than {self._seconds:g} s")
+            except Overrun:  # or the process had ended before, and we had not noticed
+                answer, run.alone = _failure("memory", "the query needs too much memory"), False
+            failure = answer.get("failure")
+            if failure is not None and failure["reason"] in ("time", "memory"):
+                self._retire(worker)
+                if failure["reason"] == "memory" and not run.alone and not final:
+                    raise Overrun(failure["message"])
+        if failure is not None:
+            raise QueryError(failure["message"], remedy=failure["remedy"])
+        return bytes(answer["result"])
+
+    async def _fold(self) -> Worker:
+        """The process, with all in it that the views hold now."""
+        async with self._folding:
+            worker = self._worker
+            if worker is None or worker.ended:
+                worker = await self._start()
+            try:
+                for pending in self._views.values():
+                    await self._fold_view(worker, pending)
+            except TimeoutError:
+                self._retire(worker)
+                raise Overrun(
+                    f"the SQL process did not take in the views within {_FILL_SECONDS:g} s",
+                    remedy="try again when the machine is less busy",
+                ) from None
+            except Overrun:
+                self._retire(worker)
+                raise Overrun(
+                    f"the views do not fit into the SQL process, which has {self._memory}",
+                    remedy="raise serve.query_memory, or try again",
+                ) from None
+            return worker
+
+    async def _fold_view(self, worker: Worker, pending: _Pending) -> None:
+        try:
+            for message in self._messages(pending):
+                failure = (await worker.ask(message, _FILL_SECONDS)).get("failure")
+                if failure is not None and failure["reason"] == "memory":
+                    raise Overrun(failure["message"])
+                if failure is not None:
+                    logger.error("%s", failure["message"])
+                    pending.broken = True
+                    return
+        except BaseException:
+            pending.defined = False  # who knows how much of it arrived
+            raise
 
     def _messages(self, pending: _Pending) -> Iterator[dict[str, Any]]:
         view = pending.view
-        if not view.columns:
+        if not view.columns or pending.broken:
             return
-        if not pending.defined:
-            pending.defined = True
-            columns = [{"name": c.name, "type": c.type} for c in view.columns]
-            yield {
-                "op": "define",
-                "name": view.name,
-                "columns": columns,
-                "keyed": view.table.keyed,
-            }
-            pending.rows = dict(view.table.rows)
-            pending.appended = list(view.table.newest)
-        rows, pending.rows = list(pending.rows.items()), {}
-        appended, pending.appended = pending.appended, []
-        rows += [("", row) for row in appended]
-        for at in range(0, len(rows), _CHUNK):
-            chunk = rows[at : at + _CHUNK]
-            yield {
-                "op": "fold",
-                "name": view.name,
-                "keys": [key for key, _ in chunk],
-                "rows": [None if row is None else _encode(row).decode() for _, row in chunk],
-                "newest": self._newest,
-            }
+        name, fresh = view.name, not pending.defined
+        columns = [{"name": c.name, "type": c.type} for c in view.columns]
+        keyed, rows = view.table.keyed, pending.take()
+        if fresh:
+            yield {"op": "define", "name": name, "columns": columns, "keyed": keyed}
+        elif not rows:
+            return
+        for keys, texts, last in _chunks(rows):
+            fold = {"op": "fold", "name": name, "keys": keys, "rows": texts}
+            yield {**fold, "newest": self._newest, "last": last}
 
-    async def _start(self) -> None:
+    async def _start(self) -> Worker:
+        worker = self._worker = await Worker.start(self._memory)
+        self._workers = {worker, *(held for held in self._workers if not held.ended)}
         for pending in self._views.values():
-            pending.defined = False
-        environment = {
-            "PATH": os.defpath,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "HOME": "/nonexistent",
-        }
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "millstream.store.sql_process",
-            self._memory,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for the server, which ends this one in its time
-        )
-        self._process = process
-        task = asyncio.get_running_loop().create_task(self._listen(process))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            pending.defined = pending.broken = False
+        return worker
 
-    async def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        process = self._process
-        if process is None or process.stdin is None:
-            raise LogError("the SQL process ended", remedy="try again")
-        self._next += 1
-        number, answer = self._next, asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        data = msgspec.msgpack.encode({"number": number, **message})
-        try:
-            process.stdin.write(len(data).to_bytes(4, "big") + data)
-            await process.stdin.drain()
-            found: dict[str, Any] = await asyncio.wait_for(answer, seconds)
-            return found
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            raise QueryError(f"the query took longer than {self._seconds:g} s") from None
-        except (ConnectionError, BrokenPipeError):
-            raise QueryError("the query needs too much memory", remedy="ask for less") from None
-        finally:
-            self._answers.pop(number, None)
+    def _retire(self, worker: Worker) -> None:
+        if self._worker is worker:
+            self._worker = None
+            logger.warning("the SQL process is ended; another one starts with the next query")
+        worker.retire()
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        try:
-            while True:
-                size = int.from_bytes(await process.stdout.readexactly(4), "big")
-                answer = msgspec.msgpack.decode(await process.stdout.readexactly(size))
-                waiting = self._answers.get(answer["number"])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
-        except asyncio.IncompleteReadError:
-            await process.wait()
-        if self._process is process:
-            self._process = None
-            logger.warning(
-                "the SQL process ended (%s); it starts again when asked", process.returncode
-            )
-        for waiting in self._answers.values():
-            if not waiting.done():
-                waiting.set_exception(ConnectionError())
+
+def _chunks(
+    rows: list[tuple[str, Row | None]],
+) -> Iterator[tuple[list[str], list[str | None], bool]]:
+    """Keys and rows as JSON, some at a time, and whether they are the last."""
+    keys: list[str] = []
+    texts: list[str | None] = []
+    size = 0
+    for number, (key, row) in enumerate(rows, 1):
+        text = None if row is None else _encode(row).decode()
+        keys.append(key)
+        texts.append(text)
+        size += len(text or "")
+        if number < len(rows) and (len(keys) >= _CHUNK or size >= _CHUNK_BYTES):
+            yield keys, texts, False
+            keys, texts, size = [], [], 0
+    yield keys, texts, True
+
+
+def _failure(reason: str, message: str) -> dict[str, Any]:
+    return {"failure": {"reason": reason, "message": message, "remedy": "ask for less"}}
 
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -19,7 +19,7 @@ import msgspec
 
 from millstream.audit import Column
 from millstream.errors import QueryError
-from millstream.store.mirror import Mirror, encode_result
+from millstream.store.mirror import Mirror, TooSlow, is_memory
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _OWN_BYTES = 512 * 2**20  # what the interpreter and the libraries need beside the tables
@@ -54,15 +54,33 @@ def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
                 columns = [Column(c["name"], c["type"]) for c in request["columns"]]
                 mirror.define(request["name"], columns, request["keyed"])
             case "fold":
-                mirror.fold(request["name"], request["keys"], request["rows"], request["newest"])
+                mirror.fold(
+                    request["name"],
+                    request["keys"],
+                    request["rows"],
+                    request["newest"],
+                    request["last"],
+                )
             case "query":
-                found = mirror.query(request["sql"], request["limit"], request["seconds"])
-                return {"result": encode_result(found)}
+                asked = ("sql", "limit", "seconds", "most_bytes")
+                return {"result": mirror.query(*(request[name] for name in asked))}
     except QueryError as error:
-        return {"failure": {"message": error.message, "remedy": error.remedy}}
+        return _failure(_reason(error), error.message, error.remedy)
     except Exception as error:
-        return {"failure": {"message": f"{type(error).__name__}: {error}", "remedy": ""}}
+        if is_memory(error):
+            return _failure("memory", "the query needs too much memory", "ask for less")
+        return _failure("error", f"{type(error).__name__}: {error}")
     return {}
+
+
+def _reason(error: QueryError) -> str:
+    if isinstance(error, TooSlow):
+        return "time"
+    return "memory" if is_memory(error) else "error"
+
+
+def _failure(reason: str, message: str, remedy: str = "") -> dict[str, Any]:
+    return {"failure": {"reason": reason, "message": message, "remedy": remedy}}
 
 
 def _read(requests: BinaryIO) -> dict[str, Any] | None:
