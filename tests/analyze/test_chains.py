@@ -52,6 +52,24 @@ def parts(clicks: DataFrame) -> DataFrame:
     assert rows == [0, 1, 2 << 20], "the third is the first of the third array"
 
 
+def test_a_union_of_unions_of_one_stream_gives_every_row(live: Any, pipeline: Any) -> None:
+    numbered = [f"SELECT {number} AS number, page FROM clicks" for number in range(4)]
+    left = f"({numbered[0]} UNION ALL {numbered[1]})"
+    right = f"({numbered[2]} UNION ALL {numbered[3]})"
+    app = pipeline(f"""{STREAM}
+app.view("in_a_row", sql="{" UNION ALL ".join(numbered)}")
+app.view("in_pairs", sql="{left} UNION ALL {right}")
+app.view("at_the_end", sql="{numbered[0]} UNION ALL ({numbered[1]} UNION ALL {right})")
+""")
+    live.start(app)
+    live.send("clicks", *clicks(0, 2))
+    expected = [(number, page) for number in range(4) for page in ("p0", "p1")]
+    for view in app.views:
+        live.gives(
+            lambda v=view: sorted((row["number"], row["page"]) for row in live.stream(v)), expected
+        )
+
+
 def test_a_join_of_streams_and_a_look_up_give_each_row_once(live: Any, pipeline: Any) -> None:
     app = pipeline(f"""{STREAM}
 app.stream("orders", schema="page STRING, amount INT")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.collect.small_disks import small_disk
 
-from millstream.analyze import planner, queries
+from millstream.analyze import planner, query_start
 from millstream.log.broker import Broker
 
 VIEWS = """
@@ -43,7 +43,7 @@ def test_kafka_that_does_not_answer_for_longer_than_clients_wait_only_delays(
     live: Any, pipeline: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = planner.kafka_options
-    for module in (planner, queries):
+    for module in (planner, query_start):
         monkeypatch.setattr(module, "kafka_options", lambda log: {**options(log), **IMPATIENT})
     live.start(pipeline(VIEWS))
     sent = Counter[str]()

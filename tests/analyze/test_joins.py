@@ -194,7 +194,7 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
     assert sum(map(dropped_by_watermark, running)) == 0
     check_late(live, events, eventually)
     for query in (each for each in live.planned if each.view.key):
-        verdict = verify(query, live.settings.log, patience=1)
+        verdict = verify(query, live.settings.log, patience=5)
         assert verdict.differences == []
         assert verdict.same == len(truth(events)[query.view.name])
         # The last click is in two windows, of which no later event says that they are over.
@@ -254,12 +254,13 @@ def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventu
             late = late_entries(of, dict.fromkeys(VIEWS[stream]), LATENESS[stream])
             assert 10 < len(late) < EVENTS / 2, "the test must have some of both"
             eventually(partial(has_read, keeper, stream))
-            found = in_late_topic(log, live.app.name, stream)
             if stream == "clicks":
-                broken = {"reason": "broken", "views": {view: [] for view in VIEWS[stream]}}
-                assert found.pop("timeless") == broken
-            assert found == late
-            assert keeper.counts()[stream].late == len(late)
+                late["timeless"] = {"reason": "broken", "views": {v: [] for v in VIEWS[stream]}}
+            # Kafka may show what a transaction wrote a moment after its commit.
+            live.gives(partial(in_late_topic, log, live.app.name, stream), late)
+            assert keeper.counts()[stream].late == sum(
+                each["reason"] == "late" for each in late.values()
+            )
     finally:
         keeper.close()
 

@@ -42,6 +42,44 @@ def test_how_old_what_waits_is_goes_by_when_it_came_not_by_when_the_view_last_go
     assert arrivals.current_until(20_000, end=950, read=200, read_at=20_000) == 10_000
 
 
+def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
+    log_settings: LogSettings, app_name: str, eventually: Eventually
+) -> None:
+    app = declare(app_name)
+    ensure_topics(app, log_settings)
+    (live,) = plans(app)
+    batches = replace(live, name="batches", mode="micro_batch")
+    topic, producer = live.reads[0], Producer(client_config(log_settings))
+    now = time.time_ns() // 1_000_000
+
+    def send(at: int) -> None:
+        producer.produce(topic, json.dumps({"id": 1}), timestamp=at)
+        assert producer.flush(10) == 0
+
+    for second in range(4):
+        send(now - 60_000 + second)
+    lags = Lags(app.name, log_settings, [batches, live], commits_every=60.0)
+
+    def trends(read: int, read_at: int) -> tuple[str, str]:
+        """Of the real-time view and of the other, with one more event that shows in no row."""
+        send(time.time_ns() // 1_000_000)
+        known = ViewCounts(state="running", read={topic: {"0": read}}, read_at=read_at)
+        told = {plan.name: msgspec.structs.replace(known) for plan in (live, batches)}
+        counts = lags.tell(told)
+        assert (counts[live.name].behind or 0) > 0 or read == 4
+        return counts[live.name].trend, counts[batches.name].trend
+
+    try:
+        # It had read all when it committed, 40 s ago: whether it has read the rest shows later.
+        eventually(lambda: trends(4, now - 40_000) == ("", "growing"))
+        # It had not: events of before its commit still wait.
+        eventually(lambda: trends(2, now - 40_000) == ("growing", "growing"))
+        # Its commit is overdue.
+        eventually(lambda: trends(4, now - 200_000) == ("growing", "growing"))
+    finally:
+        lags.close()
+
+
 def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
     log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from millstream.testing import Logged, run
+
 STREAMS = """
 app.stream("a", schema="city STRING, n LONG, at TIMESTAMP, tags ARRAY<STRING>, m MAP<STRING, INT>, "
            "nested ARRAY<ARRAY<STRING>>, parts ARRAY<STRUCT<x: INT, y: INT>>",
@@ -30,6 +32,7 @@ POSITION = {
     ".select(F.explode('one').alias('two'))",
     "LATERAL VIEW": "a.sparkSession.sql("
     "'SELECT city, tag FROM {a} LATERAL VIEW explode(tags) AS tag', a=a)",
+    "a pipe": "a.sparkSession.sql('FROM {a} |> WHERE n > 1 |> SELECT city', a=a)",
     "dropDuplicates": "a.dropDuplicates(['city'])",
     "dropDuplicates by all": "a.select('city', 'n').dropDuplicates()",
     "distinct": "a.select('city').distinct()",
@@ -49,6 +52,11 @@ NONE = {
     "a join with reference data that may repeat": (
         "a.join(F.broadcast(static), 'city')",
         "several rows may fit one event",
+    ),
+    "LATERAL": (
+        "a.sparkSession.sql("
+        "'SELECT city, tag FROM {a}, LATERAL (SELECT explode(tags) AS tag)', a=a)",
+        "LATERAL",
     ),
     "inline": ("a.select('city', F.inline('parts'))", r"inline\(\)"),
     "stack": ("a.select('city', F.expr('stack(2, n, n + 1)'))", r"stack\(\)"),
@@ -117,3 +125,18 @@ def test_groups_get_a_revision(planned: Any, key: str, query: str) -> None:
     assert found.plan.lineage == "revision"
     assert found.rows.columns[-3:] == ["_revision", "_received_at", "_event_time"]
     assert found.rows.schema["_revision"].dataType.simpleString() == "bigint"
+
+
+@pytest.mark.parametrize(
+    "rows", ["FROM a |> WHERE n > 0", "SELECT * FROM a, LATERAL (SELECT explode(array(1)) AS one)"]
+)
+def test_late_events_are_left_out_behind_a_pipe_and_a_lateral_subquery(
+    pipeline: Any, planned: Any, rows: str
+) -> None:
+    sql = f"SELECT window(at, '1 minute') AS minute, count(*) AS n FROM ({rows}) GROUP BY 1"
+    body = f'{STREAMS}\napp.view("v", key=["minute"], sql="{sql}")'
+    at = "2026-11-16T10:00:30Z"
+    late = Logged({"n": 2, "at": at}, watermark="2026-11-16T10:30:00Z")
+    found = run(pipeline(body), {"a": [{"n": 1, "at": at}, late]})
+    assert [row["n"] for row in found["v"]] == [1]
+    assert planned(body)["v"].plan.window_spec.words == "tumbling, 1 minute, by event time of a"

@@ -230,6 +230,21 @@ MISTAKES = {
         "names a column '_revision', which is one of ours",
         "@app.view",
     ),
+    "a name of ours in other letters": (
+        function("a.withColumn('_Position', F.lit(1))"),
+        "names a column '_Position', which is one of ours",
+        "@app.view",
+    ),
+    "an exit": (
+        function("exit(3)"),
+        "view 'v' ends the process; leave the exit out",
+        "exit(3)",
+    ),
+    "rows that are not there yet": (
+        function("a.filter(F.lit(a.count() > 1))"),
+        "asks for rows while it is built, when there are none; leave show(), count()",
+        "a.count()",
+    ),
     "real-time mode that cannot be": (
         function("a.join(b.select('city'), 'city')", "mode='real_time'"),
         "cannot run in real-time mode: it joins two streams",
@@ -237,7 +252,7 @@ MISTAKES = {
     ),
     "what no stream can": (
         function("a.orderBy('n')"),
-        "cannot run as a continuous query: Sorting is not supported",
+        "cannot run as a continuous query: it sorts; leave orderBy out",
         "@app.view",
     ),
     "sessions of no one": (
@@ -280,6 +295,14 @@ app.view("alarms", sql="SELECT city, n FROM counted WHERE n > 10", reads={{"coun
     plan = views["alarms"].plan
     assert plan.reads == (f"{app_name}.view.counted",)
     assert (plan.lineage, plan.mode) == ("position", "real_time")
+
+
+def test_a_column_of_a_table_whose_changes_are_read_may_be_called_key(planned: Any) -> None:
+    views = planned(f"""{STREAMS}
+app.view("counted", key=["Key"], sql="SELECT city AS Key, count(*) AS _key FROM a GROUP BY city")
+app.view("alarms", sql="SELECT Key, _key FROM counted", reads={{"counted": "changes"}})
+""")
+    assert [column.name for column in views["alarms"].plan.columns] == ["Key", "_key"]
 
 
 def test_a_table_that_is_looked_up_is_seen_fresh_by_micro_batches(planned: Any) -> None:

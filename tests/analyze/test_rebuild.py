@@ -18,7 +18,7 @@ from millstream.analyze.planner import Planner
 from millstream.analyze.queries import Queries
 from millstream.analyze.rebuild import Rebuilds
 from millstream.analyze.requests import Request, open_requests, put_request
-from millstream.audit import Rebuild, Report
+from millstream.audit import Rebuild, Report, ViewCounts
 from millstream.cli.outcome import invoke
 from millstream.home import Home
 from millstream.ledger import sums
@@ -64,12 +64,15 @@ class Analyze(Threaded):
             producer.produce(stream_topic(self.app.name, "orders"), value)
         assert producer.flush(10) == 0
 
-    def told(self, view: str) -> Rebuild | None:
-        """What the newest report says of the view's rebuild."""
+    def counts(self, view: str) -> ViewCounts:
+        """What the newest report says of the view."""
         reports = (value for _, value in read_topic(self.settings.log, audit_topic(self.app.name)))
         *_, newest = (each for each in reports if each is not None)
-        counts = msgspec.convert(newest, Report).views.get(view)
-        return counts.rebuild if counts is not None else None
+        return msgspec.convert(newest, Report).views.get(view, ViewCounts())
+
+    def told(self, view: str) -> Rebuild | None:
+        """What the newest report says of the view's rebuild."""
+        return self.counts(view).rebuild
 
     def table(self, view: str) -> dict[str, Any]:
         """The served rows by city."""

@@ -29,7 +29,7 @@ from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, late_topic, stream_topic
+from millstream.log.topics import delete_topics, ensure_topics, late_topic, stream_topic
 
 # A moment of today: Kafka would delete what its retention has passed.
 NOW = time.time_ns() // 1_000_000 // MINUTE * MINUTE
@@ -275,6 +275,22 @@ def test_a_new_timekeeper_ends_what_an_old_one_does(stage: Stage, eventually: Ev
     old.close()
     new.close()
     eventually(lambda: len(stage.late()) == 1)
+
+
+def test_a_late_topic_that_is_gone_is_told_until_it_is_there_again(
+    stage: Stage, keeping: Timekeeper, eventually: Eventually
+) -> None:
+    stage.event(1, NOW)
+    stage.flush()
+    eventually(lambda: counts(keeping) == (1, 0, 0, 0))
+    delete_topics(stage.log, [late_topic(stage.app.name, "clicks")])
+    stage.event(2, NOW - 5 * MINUTE, watermark=NOW)
+    stage.flush()
+    why = f"there is no topic {late_topic(stage.app.name, 'clicks')} for late events any more"
+    eventually(lambda: keeping.counts()["clicks"].error.startswith(why), seconds=120)
+    ensure_topics(stage.app, stage.log)
+    eventually(lambda: counts(keeping) == (1, 1, 0, 0), seconds=60)
+    eventually(lambda: keeping.counts()["clicks"].error == "")
 
 
 def test_a_pipeline_without_event_times_has_no_timekeeper(

@@ -72,3 +72,18 @@ def test_a_plan_says_which_windows_when_rows_come_and_when_state_goes(planned: A
     assert plans["tumbling"].trigger.startswith("every change")
     assert plans["rows"].trigger.startswith("every event")
     assert plans["rows"].eviction == "nothing is kept"
+
+
+def test_a_plan_says_that_a_condition_on_groups_takes_no_row_out(planned: Any) -> None:
+    counted = "SELECT city, count(*) AS n FROM a GROUP BY city"
+    windows = "SELECT session_window(at, '1 minute') AS w, city, count(*) AS n FROM a GROUP BY 1, 2"
+    plans = planned(f"""
+app.stream("a", schema="city STRING, at TIMESTAMP", event_time="at")
+app.view("few", key=["city"], sql="{counted} HAVING n < 3")
+app.view("some", key=["city"], sql="SELECT city, n FROM ({counted}) WHERE n < 3")
+app.view("bern", key=["city"], sql="{counted} HAVING city = 'Bern'")
+app.view("all", key=["city"], sql="{counted}")
+app.view("final", key=["w", "city"], sql="{windows} HAVING n < 3")
+""")
+    said = {name for name, query in plans.items() if "stays as it was" in query.plan.trigger}
+    assert said == {"few", "some"}

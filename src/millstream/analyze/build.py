@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.analyze.catalyst import Catalyst, items
 from millstream.analyze.lineage import Traced, trace
 from millstream.analyze.reader import HIDDEN, MARK, REVISION
-from millstream.analyze.realtime import Refused, condense
+from millstream.analyze.realtime import Refused, condense, in_plain_words
+from millstream.analyze.remedies import SUBQUERY, remedy_for
 from millstream.analyze.shedding.weigh import Unweighable
 from millstream.errors import PipelineError
 from millstream.model import View
@@ -22,6 +23,8 @@ from millstream.sql import in_spark
 
 # What is written beside a row's own columns.
 _OURS = (REVISION, "_state", "_kind", "_late", "_returned", "_error")
+# What Spark says of an action on a stream, with the advice to start it, which is ours to do.
+_ASKS = "must be executed with writeStream"
 _UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
 
 
@@ -77,7 +80,7 @@ def _check_columns(view: View, frame: DataFrame) -> None:
     seen = set[str]()
     for attribute in items(Catalyst.of(frame).analysed(frame).output()):
         name = str(attribute.name())
-        if name in (*HIDDEN, *_OURS) and not attribute.metadata().contains(MARK):
+        if name.lower() in (*HIDDEN, *_OURS) and not attribute.metadata().contains(MARK):
             raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
         if name.lower() in seen:
             remedy = "give one of them another name by alias or AS"
@@ -139,7 +142,7 @@ def _blaming(view: View) -> Iterator[None]:
     """Turn whatever a user's query raises into an error that names their file and line."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
@@ -151,6 +154,9 @@ def _blaming(view: View) -> Iterator[None]:
                 raise
             problem = f"cannot be built: {error.message}"
             raise mistake(view, problem, error.remedy, line) from error
+        if isinstance(error, SystemExit):
+            problem, remedy = "ends the process", "leave the exit out: a view gives a DataFrame"
+            raise mistake(view, problem, remedy, line) from error
         if not isinstance(error, PySparkException):
             problem = f"cannot be built: {type(error).__name__}: {error}"
             raise mistake(view, problem, line=line) from error
@@ -162,4 +168,11 @@ def _blaming(view: View) -> Iterator[None]:
             ]
             problem = f"has no column {unknown[1]!r} to use"
             raise mistake(view, problem, suggest(unknown[1], columns), line) from error
+        if in_plain_words(str(error)) == SUBQUERY:
+            problem = f"cannot run as a continuous query: {SUBQUERY}"
+            raise mistake(view, problem, remedy_for(view, SUBQUERY), line) from error
+        if _ASKS in why:
+            problem = "asks for rows while it is built, when there are none"
+            remedy = "leave show(), count(), collect(), cache() and the like out: return the query"
+            raise mistake(view, problem, remedy, line) from error
         raise mistake(view, f"cannot be built: {why}", line=line) from error

@@ -36,6 +36,8 @@ class Carried:
     fanned: bool = False  # it is in several windows, or grouping sets, each in a row of its own
     unweighed: str = ""  # why there is no weight
     errors: Mapping[int, Attribute] = field(default_factory=dict)  # of an aggregate's columns
+    chooses: bool = False  # some groups' rows are left out, by what is counted or summed in them
+    branches: int = 1  # how many inputs of unions it puts together, unions of unions included
 
     def hidden(self) -> dict[str, Attribute]:
         named = {

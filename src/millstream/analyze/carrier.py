@@ -17,6 +17,7 @@ from millstream.analyze.catalyst import (
     items,
     leaves,
     name_of,
+    references,
 )
 from millstream.analyze.confluence import join, joins_streams, unite
 from millstream.analyze.count_window import Event, columns, count_windows, counted_window
@@ -53,6 +54,7 @@ _TRANSPARENT = {
         "Sort",
     ),
     *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
+    "PipeOperator",
 }
 # Of these, the ones that give other rows for a sample than a sample of their rows.
 _UNWEIGHABLE = {
@@ -101,10 +103,14 @@ class Carrier:
                 alone = joins_streams(plan) or self._judges_alone
                 sides = [self._beneath(side, alone) for side in (plan.left(), plan.right())]
                 return join(self._catalyst, plan, *sides)
+            case "LateralJoin":
+                return self._lateral(plan)
             case name if name in _TRANSPARENT:
                 child = self._deduplicated(plan) if name in _ONCE else self.carry(plan.child())
                 if name in _UNWEIGHABLE:
                     child = child.without_weight(f"of a sample, {_UNWEIGHABLE[name]} gives others")
+                if name == "Filter" and child.aggregate is not None:
+                    child = replace(child, chooses=child.chooses or _may_change(plan, child))
                 return replace(child, plan=self._over(plan, child.plan))
             case _ if not plan.isStreaming():
                 return Carried(plan)
@@ -193,6 +199,13 @@ class Carrier:
         return self._number(
             replace(child, plan=made), F.coalesce(catalyst.column(ordinal), F.lit(0))
         )
+
+    def _lateral(self, plan: LogicalPlan) -> Carried:
+        """Rows that a subquery makes of each row: as many as it likes."""
+        child = self.carry(plan.child()).without_weight("of LATERAL, a row's rows are not counted")
+        made = replace(child, plan=self._over(plan, child.plan))
+        why = "the rows that LATERAL makes of one event cannot be numbered"
+        return made.without_position(why)
 
     def _spread(self, child: Carried, made_of: Column) -> Carried:
         """Note how many rows are made of each row: all of them are kept, or none is."""
@@ -310,6 +323,13 @@ class Carrier:
         deduplicate = self._catalyst.java(f"{LOGICAL}.Deduplicate")
         keys = plan.child().output()
         return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
+
+
+def _may_change(plan: LogicalPlan, groups: Carried) -> bool:
+    """Whether a Filter asks for more of a group than what it is grouped by, which stays."""
+    assert groups.aggregate is not None
+    staying = [references(each) for each in items(groups.aggregate.groupingExpressions())]
+    return not references(plan.condition()) <= set[int]().union(*staying)
 
 
 def _tells_event_time(attribute: Attribute) -> bool:

@@ -45,13 +45,13 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
     lost = next((branch.lost for branch in branches if branch.position is None), "")
     is_weighed = all(branch.weight is not None for branch in branches)
     names_late = any(branch.id is not None for branch in branches)
-    fresh, seen = [], set[str]()
-    for number, (child, branch) in enumerate(
-        zip(items(plan.children()), branches, strict=True), start=1
-    ):
-        # Rows of the same event from two branches are two results, and told apart by the label.
+    fresh, seen, number = [], set[str](), 1
+    for child, branch in zip(items(plan.children()), branches, strict=True):
+        # Rows of the same event from two branches are two results, and told apart by the label:
+        # by a number that no branch of a union beneath has.
         label = f"#{number}" if branch.sources & seen else ""
         seen |= branch.sources
+        number += branch.branches
         kept = [catalyst.column(attribute) for attribute in items(child.output())]
         hidden = _union_columns(catalyst, branch, label)
         if names_late:
@@ -75,6 +75,7 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
         closed,
         **dict(zip(names, more, strict=False)),
         unweighed=next((b.unweighed for b in branches if b.weight is None), ""),
+        branches=number - 1,
     )
     return united.without_position(lost) if lost else united
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from millstream.analyze.bind_address import bound_jar
 from millstream.log.class_archive import ClassArchive
 from millstream.log.java import find_java
 
@@ -45,13 +46,31 @@ logger.clients.level = error
 """
 
 
-def class_archive() -> ClassArchive:
-    """The archive for the driver's JVM."""
+def spark_jars() -> Path:
+    """The folder with Spark's own jars."""
     spark = os.environ.get("SPARK_HOME")
     if not spark:
         package = importlib.util.find_spec("pyspark")
         spark = str(Path(package.origin).parent) if package and package.origin else ""
-    return ClassArchive("spark", find_java(), sorted(Path(spark, "jars").glob("*.jar")))
+    return Path(spark, "jars")
+
+
+def class_archive(*, make: bool = True) -> ClassArchive:
+    """The archive for the driver's JVM.
+
+    It is for a class path that begins with a jar of ours. Without `make` that jar is not made, and
+    OSError says that it is not there.
+    """
+    folder = spark_jars()
+    first = bound_jar(folder, make=make)
+    files = [*([first] if first else []), *sorted(folder.glob("*.jar"))]
+    return ClassArchive("spark", find_java(), files)
+
+
+def class_path(theirs: str) -> str:
+    """What stands before Spark's own jars in the driver's class path: ours, then the user's."""
+    ours = bound_jar(spark_jars())
+    return os.pathsep.join([*([str(ours)] if ours else []), *([theirs] if theirs else [])])
 
 
 def java_options(sharing: Sequence[str], second_compiler: bool | None = None) -> str:

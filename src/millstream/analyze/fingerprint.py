@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -17,8 +17,16 @@ _VERSION = 1
 _FROM_SOURCE = re.compile(r"LogicalRDD|LocalRelation|InPandas|InArrow|PySpark|BatchEvalPython")
 
 
-def generation(frame: DataFrame, source: Path | str, more: Iterable[object]) -> str:
-    """The fingerprint of a query that gives `frame`; `source` is the file that has it."""
+def generation(
+    frame: DataFrame,
+    source: Path | str,
+    more: Iterable[object],
+    modules: Mapping[str, Path] | None = None,
+) -> str:
+    """The fingerprint of a query that gives `frame`; `source` is the file that has it.
+
+    `modules` are those of the user's that the file imports.
+    """
     catalyst = Catalyst.of(frame)
     plan = catalyst.analysed(frame)
     text = str(plan.toString())
@@ -27,6 +35,7 @@ def generation(frame: DataFrame, source: Path | str, more: Iterable[object]) -> 
     if plan.containsPattern(patterns.PYTHON_UDF()) or _FROM_SOURCE.search(text):
         # A plan shows a Python function's name and an inline table's columns, not what is in them.
         parts.append(_content(source))
+        parts += [f"{name} {_content(file)}" for name, file in (modules or {}).items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

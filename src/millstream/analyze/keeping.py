@@ -94,8 +94,9 @@ class Keeping:
         for name, each in counts.items():
             self._committed[name] = each.read_at
             each.watermark = self._watermarks[name] = self._watermark(name, each, now)
-            if not each.error and name in self._keepers:
-                each.error = self._keepers[name].error
+            if name in self._keepers and (error := self._keepers[name].error):
+                each.error = each.error or error
+                each.warning = each.warning or f"its rows are shown later: {error}"
 
     def tick(self, held: Container[str] = ()) -> None:
         """Write the states and ends of rows that are due; see that panes and ledgers are kept.

@@ -25,6 +25,9 @@ _EVERY = 2.0
 _SECONDS = 5.0
 _SPAN = 30.0  # seconds that a trend is taken from
 _STEADY = 0.1  # a change by less than this share of it is none
+_GRACE = 30.0  # seconds by which a commit may come later than it is due
+_MOMENT = 2_000  # milliseconds before a commit, in which events may have come that are not in it
+_RECENT = 10.0  # seconds for which rows of newer events tell that the query works at older ones
 _REMEMBERED = 1800  # measurements: an hour
 
 
@@ -33,7 +36,7 @@ class Lag(NamedTuple):
 
     behind: int
     seconds: float
-    trend: Trend
+    trend: Trend  # empty: nobody knows, because the events may have been read
     catch_up: float | None  # seconds until it is 0 at this rate; None if it does not shrink
     read: int = 0  # where the view is: its inputs' offsets, added up
     end: int = 0  # the ends of its inputs, likewise
@@ -80,6 +83,20 @@ class Arrivals:
         return at if was <= read else min(at, read_at)
 
 
+class Moving:
+    """When a number last changed."""
+
+    def __init__(self) -> None:
+        self._value, self._at = -1, 0.0
+
+    def seconds(self, value: int, now: float) -> float:
+        """For how long it has been that value."""
+        if value != self._value:
+            self._at = float("-inf") if self._value < 0 else now
+            self._value = value
+        return now - self._at
+
+
 class Lags(threading.Thread):
     """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
 
@@ -87,15 +104,24 @@ class Lags(threading.Thread):
     interval old, so that what the newest rows at the servers came from, and when the newest event
     in them was received, count too. Not in micro-batches: many events are received at one moment,
     and a batch may end amid them.
+
+    Events that a real-time view filters out show in no row. Until the next commit nobody knows
+    whether they were read: their number is told, as what is behind at most, but no trend.
     """
 
-    def __init__(self, app: str, log: LogSettings, plans: Iterable[ViewPlan]) -> None:
+    def __init__(
+        self, app: str, log: LogSettings, plans: Iterable[ViewPlan], commits_every: float = 300.0
+    ) -> None:
+        """`commits_every`: seconds between two commits of a real-time query."""
         super().__init__(name="lags", daemon=True)
+        self._commits_every = commits_every
         self._log = log
         self._streams = f"{app}.stream."
         self._plans = {plan.name: plan for plan in plans}
         self._courses = {name: Course() for name in self._plans}
         self._arrivals = {name: Arrivals(plan.reads) for name, plan in self._plans.items()}
+        self._rows = {name: Moving() for name in self._plans}
+        self._first_seen: dict[str, int] = {}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}
         self._lags: dict[str, Lag] = {}
@@ -171,10 +197,35 @@ class Lags(threading.Thread):
             newest = max(served.newest_received_at, until)
             seconds = (wall - newest) / 1000 if behind and newest else 0.0
             trend, catch_up = self._courses[name].add(now, behind)
+            is_idle = self._rows[name].seconds(served.newest_received_at, now) > _RECENT
+            if is_idle and self._may_be_read(consumer, plan, counts, held, wall):
+                trend, catch_up = "", None
             self._lags[name] = Lag(
                 *(behind, round(max(0.0, seconds), 1), trend, catch_up),
                 *(read, read + behind, overdue, now),
             )
+
+    def _may_be_read(
+        self,
+        consumer: Consumer,
+        plan: ViewPlan,
+        counts: ViewCounts,
+        held: Mapping[str, Mapping[int, tuple[int, int]]],
+        wall: int,
+    ) -> bool:
+        """Whether a real-time query may have read what came since a commit that was up to date."""
+        known_at = counts.read_at or self._first_seen.setdefault(plan.name, wall)
+        patience = (self._commits_every + _GRACE) * 1000
+        if plan.mode != "real_time" or counts.state != "running" or wall - known_at > patience:
+            return False
+        if not counts.read_at:
+            return True
+        for topic in plan.reads:
+            due = self._by_time(consumer, topic, held[topic], counts.read_at - _MOMENT)
+            read = counts.read.get(topic, {})
+            if any(read.get(partition, 0) < offset for partition, offset in due.items()):
+                return False
+        return True
 
     def _due(
         self,

@@ -54,6 +54,7 @@ class Traced:
     by_own_time: frozenset[str]  # of these, the ones whose events are late by that alone
     natures: Mapping[str, Nature]  # of a grouped result's columns: which of them add up
     weighed: tuple[str, ...]  # the columns that are estimates where events were shed
+    chooses: bool  # whether groups' rows are left out, by what is counted or summed in them
 
     @property
     def is_timed(self) -> bool:
@@ -114,6 +115,7 @@ def trace(
         frozenset(carrier.by_own_time),
         {} if aggregate is None else natures(catalyst, plan, output, aggregate),
         tuple(errors),
+        carried.chooses,
     )
 
 

@@ -21,6 +21,7 @@ class Notes(msgspec.Struct, frozen=True):
     lost: tuple[Lost, ...] = ()
     begun: bool = False  # the query has committed a batch
     shed: tuple[Range, ...] = ()
+    warning: str = ""  # why its rows may be wrong, for as long as this checkpoint is used
     shed_before: int = 0  # events left out of ranges that retention has taken since
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType, TimestampType
 
 from millstream.analyze import tables
 from millstream.analyze.build import build, follow, mistake
@@ -17,14 +16,22 @@ from millstream.analyze.fingerprint import generation
 from millstream.analyze.lineage import Traced
 from millstream.analyze.panes.check import plan_panes
 from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
+from millstream.analyze.python_workers import modules_of, ship_modules
 from millstream.analyze.reader import FROM_HEADERS, POSITION, Time, events, records
-from millstream.analyze.realtime import Refused, Stages, check_real_time, check_streaming
+from millstream.analyze.realtime import (
+    Refused,
+    Stages,
+    check_event_times,
+    check_real_time,
+    check_streaming,
+)
+from millstream.analyze.remedies import remedy_for
+from millstream.analyze.result_columns import columns_of, spelled, window_of
 from millstream.analyze.session import start_session
 from millstream.analyze.window_spec import by_own_time, eviction, late_by, trigger, window_spec
 from millstream.app import App
-from millstream.audit import Column
 from millstream.duration import parse_duration
-from millstream.errors import PipelineError
+from millstream.errors import PipelineError, PipelineErrors
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic, view_topic
@@ -114,6 +121,7 @@ class Planner:
         """`topics` holds the rows of views whose topic does not bear their name; `options` are
         further ones of Spark's Kafka reader. `replays`: for batches over what the log has, after
         which a query goes on that was planned without."""
+        ship_modules(spark, app)
         self._spark = spark
         self._app = app
         self._settings = settings
@@ -131,11 +139,23 @@ class Planner:
         return Plan(self._app.name, tuple(query.plan for query in self.queries()))
 
     def queries(self) -> list[Query]:
-        """Every view's query, inputs before those that read them."""
+        """Every view's query, inputs before those that read them; PipelineErrors tells all that is
+        wrong in them."""
+        errors: list[PipelineError] = []
         for view in self._app.views_in_order():
-            if view.name not in self._queries:
+            if view.name in self._queries or not self._knows_inputs(view):
+                continue
+            try:
                 self._queries[view.name] = self._query(view)
+            except PipelineError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0] if len(errors) == 1 else PipelineErrors(errors)
         return list(self._queries.values())
+
+    def _knows_inputs(self, view: View) -> bool:
+        """Whether no view that it reads has a mistake, without which nothing can be said of it."""
+        return all(each in self._queries for each in view.inputs if each in self._app.views)
 
     def query(self, name: str) -> Query:
         """One view's query; of the others, only those that it reads are built."""
@@ -170,10 +190,10 @@ class Planner:
         rows = traced.frame
         if lineage in ("batch", "none"):
             rows = rows.select(*(named(each) for each in rows.columns if each != POSITION))
-        key = None if view.key is None else tuple(_spelled(view, rows.columns))
+        key = None if view.key is None else spelled(view.key, rows.columns)
         topics = self._topics(view)
         spec = window_spec(traced, self._app)
-        columns, window = _columns(rows, traced.columns), _window(rows, traced.columns)
+        columns, window = columns_of(rows, traced.columns), window_of(rows, traced.columns)
         panes = plan_panes(view, traced, columns, window)
         upstream = [
             self._queries[each].plan.generation for each in view.inputs if each in self._queries
@@ -203,6 +223,7 @@ class Planner:
                         self._settings.analyze.shuffle_partitions,
                         *([] if panes is None else [panes]),
                     ],
+                    modules_of(self._app, view.place.file),
                 ),
                 description=view.description,
                 window_spec=spec,
@@ -392,13 +413,15 @@ class Planner:
         for output_mode in ("update", "append"):
             try:
                 check_streaming(frame, output_mode)
+                check_event_times(frame, output_mode)
             except Refused as refused:
                 refusals.append(str(refused))
                 continue
             if output_mode == "append" and "joins" not in reason:
                 reason += "; its rows come when they are final"
             return _Decision("micro_batch", output_mode, reason, None)
-        raise mistake(view, f"cannot run as a continuous query: {refusals[0]}")
+        why = next((each for each in refusals if remedy_for(view, each)), refusals[0])
+        raise mistake(view, f"cannot run as a continuous query: {why}", remedy_for(view, why))
 
     def _slots(self, decision: _Decision) -> int:
         if decision.stages is None:
@@ -464,26 +487,3 @@ def _may_reorder(frame: DataFrame) -> bool:
             return True
         pending.extend(items(node.children()))
     return False
-
-
-def _columns(rows: DataFrame, names: tuple[str, ...]) -> tuple[Column, ...]:
-    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    return tuple(Column(name, types[name]) for name in names)
-
-
-def _window(rows: DataFrame, names: tuple[str, ...]) -> str | None:
-    for field in rows.schema.fields:
-        if (
-            field.name in names
-            and isinstance(field.dataType, StructType)
-            and field.dataType.names == ["start", "end"]
-            and all(isinstance(each.dataType, TimestampType) for each in field.dataType.fields)
-        ):
-            return field.name
-    return None
-
-
-def _spelled(view: View, columns: list[str]) -> Iterator[str]:
-    """The key's columns as the result spells them: Spark ignores case."""
-    for name in view.key or ():
-        yield next(each for each in columns if each.lower() == name.lower())

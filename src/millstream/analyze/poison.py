@@ -23,6 +23,7 @@ from millstream.analyze.catalyst import (
     replace_leaves,
 )
 from millstream.analyze.history import Past, over_past
+from millstream.analyze.python_workers import blame_environment
 from millstream.analyze.realtime import condense
 from millstream.audit import Broken
 
@@ -49,7 +50,7 @@ Try = Callable[[Pending], str]
 
 def is_of_data(text: str) -> bool:
     """Whether a query failed for what it read rather than for what it ran on."""
-    return bool(_OF_DATA.search(text))
+    return bool(_OF_DATA.search(text)) and not blame_environment(text)
 
 
 def without(frame: DataFrame, broken: Iterable[Broken]) -> DataFrame:

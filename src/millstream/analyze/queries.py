@@ -7,42 +7,39 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from py4j.protocol import Py4JNetworkError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.aside import Aside
-from millstream.analyze.catalyst import named
-from millstream.analyze.checkpoint import checkpoint_of, clear, clear_unless_begun, prepare
-from millstream.analyze.damage import Damaged, blame_state, check_checkpoint
-from millstream.analyze.loss import add_lost, find_lost, is_of_loss, skip_lost
-from millstream.analyze.notes import Notes, as_noted, read_notes, write_notes
-from millstream.analyze.planner import Query, kafka_options
+from millstream.analyze.checkpoint import (
+    checkpoint_of,
+    topic_changed,
+)
+from millstream.analyze.damage import Damaged, blame_state
+from millstream.analyze.loss import is_of_loss
+from millstream.analyze.notes import Notes, read_notes, write_notes
+from millstream.analyze.planner import Query
 from millstream.analyze.poison import is_of_data, reason_of
 from millstream.analyze.progress import (
     NOTHING,
     dropped_by_watermark,
-    first_offsets,
     read_so_far,
 )
-from millstream.analyze.reader import POSITION
+from millstream.analyze.python_workers import blame_environment
+from millstream.analyze.query_start import QueryStart
 from millstream.analyze.realtime import condense
 from millstream.analyze.search import Search
-from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, since, still_ahead
+from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, since
 from millstream.analyze.shedding.turning import Turn
-from millstream.analyze.writer import encode
+from millstream.analyze.topic_watch import TopicWatch
 from millstream.app import App
-from millstream.audit import Lost, ViewCounts
-from millstream.duration import parse_duration
-from millstream.errors import ViewFailed
-from millstream.log.consumer import bounds
+from millstream.audit import ViewCounts
+from millstream.errors import TopicChanged
 from millstream.log.topics import stream_topic
 from millstream.settings import Settings
 
@@ -53,7 +50,9 @@ _AFTERMATH = 3.0  # seconds in which the tasks of a stopped query still tell tha
 _ASK_EVERY = 5.0
 _LOSSES = 10  # that are reported
 _COUNTED = 100_000  # events that were shed, counted at a time
-_SHORTEST = 5.0  # seconds between two commits of a real-time query
+_NO_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
+_WAIT_FOR_SLOTS = 0.5  # seconds
+_WAITS = 60  # for task slots, after which it is a failure
 _FAILURES = 5  # in a row, after which a view is called failed; it is tried on nevertheless
 
 State = Literal["starting", "running", "restarting", "failed", "stopped", "replayed"]
@@ -76,6 +75,7 @@ class Queries:
         self._checkpoints = checkpoints
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
+        self._topics = TopicWatch(settings.log)
 
     def keep(self, queries: list[Query]) -> None:
         """The queries to keep up from now on; `tick` starts them."""
@@ -92,13 +92,13 @@ class Queries:
     def drop(self, view: str) -> None:
         """End a view's query; it takes a moment, for which this does not wait."""
         if (kept := self._kept.pop(view, None)) is not None:
-            threading.Thread(target=self._stop_quietly, args=(kept,), daemon=True).start()
+            threading.Thread(target=self._stop_quietly, args=(kept.stop,), daemon=True).start()
 
-    def _stop_quietly(self, kept: _Kept) -> None:
+    def _stop_quietly(self, stop: Callable[[], None]) -> None:
         # Every task that is ended tells so at length; nothing of it is news.
         context = self._spark.sparkContext
         context.setLogLevel("OFF")
-        kept.stop()
+        stop()
         time.sleep(_AFTERMATH)
         context.setLogLevel("WARN")
 
@@ -143,6 +143,7 @@ class Queries:
 
     def tick(self) -> None:
         """Start what is due, and see how the rest is doing."""
+        self._topics.follow({topic for kept in self._kept.values() for topic in kept.topics})
         for kept in self._kept.values():
             if kept.state == "replayed":
                 continue
@@ -154,13 +155,17 @@ class Queries:
                 self._see_turn(kept, kept.turn)
             elif kept.running is None:
                 if self._clock() >= kept.due:
-                    kept.starting = _Start(kept.query, self._app, self._settings, self._checkpoints)
+                    kept.starting = QueryStart(
+                        kept.query, self._app, self._settings, self._checkpoints
+                    )
+            elif changed := self._topics.changed(kept.topics, kept.topics_since):
+                self._topic_changed(kept, kept.running, changed)
             elif not kept.running.isActive and kept.query.replays and not kept.running.exception():
                 kept.state, kept.running = "replayed", None
             elif not kept.running.isActive:
                 self._ended(kept, _text(kept.running))
             elif kept.state != "running" and _processes(self._spark, kept.running):
-                kept.state, kept.error = "running", ""
+                kept.state, kept.error, kept.waits = "running", "", 0
                 kept.since = self._clock()
             elif kept.state == "running":
                 self._mind_begun(kept)
@@ -189,6 +194,7 @@ class Queries:
                 lost=sum(map(len, kept.notes.lost)),
                 losses=list(kept.notes.lost[-_LOSSES:]),
                 dropped=kept.dropped,
+                warning=kept.notes.warning,
                 shed=kept.notes.shed_before + sum(each.left_out for each in kept.notes.shed),
                 share=share_of(kept.notes.shed) / WHOLE,
             )
@@ -203,6 +209,7 @@ class Queries:
 
     def stop(self, patience: float) -> None:
         """End all queries; what takes longer than `patience` seconds is left to the JVM's end."""
+        self._topics.close()
         deadline = time.monotonic() + patience
         threads = []
         for kept in self._kept.values():
@@ -212,18 +219,30 @@ class Queries:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _see_start(self, kept: _Kept, start: _Start) -> None:
+    def _see_start(self, kept: _Kept, start: QueryStart) -> None:
         if start.is_alive():
             return
         kept.starting, kept.running, kept.checkpoint = None, start.running, start.checkpoint
+        kept.topics, kept.topics_since = start.topics, time.monotonic()
         kept.notes = start.notes
         match start.error:
             case None:
                 pass
             case Py4JNetworkError() | ConnectionError():  # the JVM is gone, and with it all queries
                 raise start.error
+            case TopicChanged():
+                self._failed(kept, str(start.error), "failed")
             case _:
                 self._failed(kept, condense(str(start.error) or type(start.error).__name__))
+
+    def _topic_changed(
+        self, kept: _Kept, running: StreamingQuery, changed: Mapping[str, bool]
+    ) -> None:
+        """End a query whose topic was deleted; its next start looks at it, as every start does."""
+        threading.Thread(target=self._stop_quietly, args=(running.stop,), daemon=True).start()
+        topic, exists = next(iter(changed.items()))
+        kept.topics = {}
+        self._failed(kept, str(topic_changed(kept.query.plan, topic, exists=exists)), "failed")
 
     def _ended(self, kept: _Kept, text: str) -> None:
         """A query ended by itself: start it again, after a look at what it failed on."""
@@ -233,7 +252,13 @@ class Queries:
             kept.running, kept.state, kept.due, kept.lost = None, "restarting", 0.0, lost
             kept.restarts += 1
             return
-        self._failed(kept, blame_state(kept.name, text) or _why(text))
+        if _NO_SLOTS in text and kept.waits < _WAITS:
+            # Other jobs, such as those that read reference data, have them for a moment.
+            kept.running, kept.state, kept.due = None, "starting", self._clock() + _WAIT_FOR_SLOTS
+            kept.waits += 1
+            return
+        why = blame_state(kept.name, text) or blame_environment(text) or _why(text)
+        self._failed(kept, why)
         if kept.checkpoint is not None and is_of_data(text):
             kept.search = Search(kept.query, self._app, self._settings.log, kept.checkpoint)
 
@@ -266,13 +291,13 @@ class Queries:
             case error:
                 _LOGGER.error("view %s cannot shed: %s", kept.name, condense(str(error)))
 
-    def _failed(self, kept: _Kept, why: str) -> None:
+    def _failed(self, kept: _Kept, why: str, state: State | None = None) -> None:
         kept.running = None
         kept.failures += 1
         kept.restarts += 1
         is_news = why != kept.error
         kept.error = why
-        kept.state = "failed" if kept.failures >= _FAILURES else "restarting"
+        kept.state = state or ("failed" if kept.failures >= _FAILURES else "restarting")
         delay = min(_LONGEST_WAIT, 0.5 * 2 ** (kept.failures - 1))
         kept.due = self._clock() + delay
         level = logging.ERROR if is_news else logging.DEBUG
@@ -305,15 +330,18 @@ class _Kept:
     def __init__(self, query: Query) -> None:
         self.query = query
         self.name = query.view.name
-        self.starting: _Start | None = None
+        self.starting: QueryStart | None = None
         self.search: Search | None = None  # for what it failed on
         self.turn: Turn | None = None  # to another share of its input
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None  # the folder that it was started from
+        self.topics: dict[str, str] = {}  # that it uses: name → id
+        self.topics_since = 0.0  # when they were so; by the monotonic clock
         self.notes = Notes()
         self.lost = -1  # events that were known to be lost when it last ended over such
         self.state: State = "starting"
         self.failures = 0  # in a row
+        self.waits = 0  # in a row, for task slots
         self.restarts = 0
         self.error = ""
         self.due = 0.0  # when to start it
@@ -334,124 +362,6 @@ class _Kept:
             self.running.stop()
 
 
-class _Start(threading.Thread):
-    """The start of one query, beside the others': it waits for Kafka, which may be away."""
-
-    def __init__(self, query: Query, app: App, settings: Settings, checkpoints: Path) -> None:
-        super().__init__(name=f"start {query.view.name}", daemon=True)
-        self._query, self._app, self._settings = query, app, settings
-        self._checkpoints = checkpoints
-        self.running: StreamingQuery | None = None
-        self.checkpoint: Path | None = None
-        self.notes = Notes()
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        plan, log = self._query.plan, self._settings.log
-        try:
-            folder = checkpoint_of(self._checkpoints, plan)
-            check_checkpoint(folder, read_notes(folder).begun)
-            self.checkpoint = prepare(self._app, log, plan, self._checkpoints)
-            self.notes = read_notes(self.checkpoint)
-            self._mind_losses(self.checkpoint)
-            clear_unless_begun(self.checkpoint)
-            aside = Aside(self._app, log, plan.name, plan.generation)
-            aside.put(self.notes.broken)  # what a crash may have kept from it
-            rest = replace(self._query, rows=as_noted(self._query.rows, self._ahead()))
-            self.running = _start(rest, self.checkpoint, self._settings)
-        except Damaged as damaged:
-            self.error = damaged.of(plan.name)
-        except Exception as error:  # whatever it is, the neighbours go on
-            self.error = error
-
-    def _ahead(self) -> Notes:
-        """The notes but what is behind the query: a plan is to hold no more than it needs."""
-        assert self.checkpoint is not None
-        shed = still_ahead(self.notes.shed, read_so_far(self.checkpoint).offsets)
-        return msgspec.structs.replace(self.notes, shed=shed)
-
-    def _mind_losses(self, checkpoint: Path) -> None:
-        """Note what retention took since the query left off; ViewFailed if it shall stop then."""
-        read, known = read_so_far(checkpoint), self.notes.lost
-        if not (has_committed := bool(read.at)):
-            read = first_offsets(checkpoint)
-        held = {topic: bounds(self._settings.log, topic) for topic in read.offsets}
-        found = list(find_lost(read, held, time.time_ns() // 1_000_000))
-        lost = add_lost(known, found)
-        new = [each for each in lost if each not in known]
-        chosen = self._query.view.on_data_loss or self._settings.analyze.on_data_loss
-        if new and chosen == "stop":
-            raise _lost(self._query.view.name, new)
-        for each in new:
-            _LOGGER.error(
-                "view %s goes on without %s: gone from the log", self._query.view.name, each
-            )
-        if new:
-            self.notes = msgspec.structs.replace(self.notes, lost=lost)
-            write_notes(checkpoint, self.notes)
-        if found and has_committed:
-            skip_lost(checkpoint, found)
-        elif found:
-            clear(checkpoint)
-
-
-def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
-    plan, options = query.plan, _sink_options(query, settings)
-    rows = query.rows if plan.lineage == "batch" else encode(query.rows, plan.key)
-    writer = (
-        rows.writeStream.queryName(folder.parent.name)  # two of one view may run at once
-        .outputMode(plan.output_mode)
-        .option("checkpointLocation", str(folder))
-    )
-    if query.replays:
-        writer = writer.trigger(availableNow=True)
-    elif plan.mode == "real_time":
-        interval = parse_duration(settings.analyze.checkpoint_interval).total_seconds()
-        if plan.sheds_after_ms is not None:
-            # A query that is ended to take another share goes back to where it last committed.
-            interval = min(interval, max(_SHORTEST, plan.sheds_after_ms / 2000))
-        # pyspark's stub lacks the trigger that pyspark has.
-        writer = writer.trigger(realTime=f"{round(interval * 1000)} milliseconds")  # type: ignore[call-overload]
-    if plan.lineage == "batch":
-        return writer.foreachBatch(_write_batch(query, options)).start()
-    return writer.format("kafka").options(**options).start()
-
-
-def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
-    return {
-        **kafka_options(settings.log),
-        "topic": query.plan.written,
-        "kafka.acks": "all",
-        "kafka.enable.idempotence": "true",
-        "kafka.linger.ms": "0",
-        # Never give a record up: the ones behind it might still get through, and whoever reads them
-        # would then take the lost one, once it is written again, for a repeat.
-        "kafka.delivery.timeout.ms": str(2**31 - 1),
-    }
-
-
-def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    """Writes a batch with its number in the place of a position, so that a repeat is recognised."""
-    name, key = query.plan.name, query.plan.key
-
-    def write(rows: DataFrame, batch: int) -> None:
-        # A repeated batch has the same rows, though not in the same order: so we put them in one.
-        ordered = rows.coalesce(1).sortWithinPartitions(
-            F.to_json(F.struct(*map(named, rows.columns)))
-        )
-        position = F.struct(
-            F.lit(name).alias("source"),
-            F.lit(0).alias("partition"),
-            F.lit(batch).cast("bigint").alias("offset"),
-            F.monotonically_increasing_id().alias("row"),
-        )
-        numbered = ordered.withColumn(POSITION, position)
-        encode(numbered, key).write.format("kafka").options(**options).save()
-
-    return write
-
-
 def _processes(spark: SparkSession, query: StreamingQuery) -> bool:
     """Whether the query has got to work: tasks wait for events, or a batch is done."""
     if query.lastProgress is not None or query.status["message"] == "Waiting for data to arrive":
@@ -460,7 +370,8 @@ def _processes(spark: SparkSession, query: StreamingQuery) -> bool:
     stages = [
         tracker.getStageInfo(stage)
         for job in tracker.getJobIdsForGroup(str(query.runId))
-        if (info := tracker.getJobInfo(job)) is not None
+        # Reference data is read by jobs of their own, which end before the query gets to work.
+        if (info := tracker.getJobInfo(job)) is not None and info.status == "RUNNING"
         for stage in info.stageIds
     ]
     return bool(stages) and all(stage and stage.numActiveTasks for stage in stages)
@@ -484,11 +395,3 @@ def _why(text: str) -> str:
     if "Python Proxy" in text:  # what a batch's writing in Python raised, below its stack
         text = [text, *re.findall(r"^[\w.]+(?:Error|Exception): (.*)", text, re.MULTILINE)][-1]
     return reason_of(text)
-
-
-def _lost(view: str, losses: list[Lost]) -> ViewFailed:
-    return ViewFailed(
-        f"view {view} stopped, because retention took {'; '.join(map(str, losses))}",
-        remedy='let it go on without them by on_data_loss="continue", or compute it from what '
-        f"there is: `millstream rebuild {view}`",
-    )

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from millstream.analyze import remedies
 from millstream.analyze.catalyst import (
     Catalyst,
     LogicalPlan,
@@ -53,6 +54,19 @@ def check_streaming(frame: DataFrame, output_mode: str) -> None:
     checker = catalyst.module("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     with _refusing():
         checker.checkForStreaming(catalyst.analysed(frame), _mode(catalyst, output_mode))
+
+
+def check_event_times(frame: DataFrame, output_mode: str) -> None:
+    """Refused if rows that are joined have two event times, which Spark says only when it runs."""
+    catalyst = Catalyst.of(frame)
+    patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
+    if not catalyst.analysed(frame).containsPattern(patterns.JOIN()):
+        return
+    try:
+        _physical(catalyst, catalyst.analysed(frame), _mode(catalyst, output_mode))
+    except PySparkException as error:
+        if (why := in_plain_words(str(error))) == remedies.TWO_TIMES:
+            raise Refused(why) from error
 
 
 def check_real_time(frame: DataFrame) -> Stages:
@@ -164,10 +178,19 @@ _OPERATORS = {
     "SortExec": "it sorts",
 }
 _PHRASES = {
-    "session window": "it uses session windows",
+    "More than one event time columns": remedies.TWO_TIMES,
+    "Sorting is not supported": remedies.SORTS,
+    "Non-time-based windows": remedies.WINDOW_FUNCTION,
+    "NON_TIME_WINDOW": remedies.WINDOW_FUNCTION,
+    "Distinct aggregations": remedies.DISTINCT,
+    "Limits are not supported": remedies.LIMITS,
+    "Streaming query is not allowed in subquery": remedies.SUBQUERY,
+    "LeftAnti joins": remedies.ANTI,
+    "not supported without a watermark": remedies.OUTER,
+    "session window": remedies.SESSIONS,
     "STATEFUL_OPERATORS_BEFORE_UNION": "it puts grouped or deduplicated results together",
-    "global watermark": "it groups results that are grouped already",
-    "Multiple streaming aggregations": "it groups results that are grouped already",
+    "global watermark": remedies.GROUPED_TWICE,
+    "Multiple streaming aggregations": remedies.GROUPED_TWICE,
     "between two streaming": "it joins two streams",
 }
 

@@ -48,6 +48,7 @@ from millstream.log.topics import (
     edition_of,
     edition_topic,
     editions,
+    ensure_topics,
     known_topics,
     panes_topic,
     rebuilds_topic,
@@ -162,6 +163,7 @@ class Rebuilds:
         wanted = self._with_readers(set(names))
         for name in wanted:
             check_rebuildable(self._app, self._app.views[name])
+        ensure_topics(self._app, self._settings.log)  # a stream's may have been deleted
         topics = {name: plan.topic for name, plan in self._active.items()}
         topics |= {name: self._next_topic(name) for name in wanted}
         start = {} if since is None else {"startingTimestamp": str(since), **_OR_LATEST}
@@ -404,7 +406,8 @@ class Rebuilds:
         _LOGGER.info("view %s is served from %s now", shadow.name, shadow.topic)
 
     def _retire(self) -> None:
-        due = [each for each in self._retired if each[0] <= self._clock()]
+        read = {topic for plan in self.kept for topic in plan.reads}
+        due = [each for each in self._retired if each[0] <= self._clock() and each[2] not in read]
         for each in due:
             _, name, topic = each
             known, edition = known_topics(self._settings.log), edition_of(topic)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -19,9 +20,10 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from millstream.analyze.checkpoint import checkpoint_of
 from millstream.analyze.drift.sampler import Drifts
 from millstream.analyze.dropping import drop_noted
-from millstream.analyze.editions import compare, describe_views, topic_of
+from millstream.analyze.editions import Deployment, compare, describe_views, topic_of
 from millstream.analyze.keeping import Keeping
 from millstream.analyze.lag import Lags
 from millstream.analyze.planner import Planner, Query, enough_slots
@@ -31,6 +33,7 @@ from millstream.analyze.session import java_process, start_session, task_slots
 from millstream.analyze.shedding.governor import Shedding
 from millstream.app import App
 from millstream.audit import Report, ViewCounts, ViewDescription
+from millstream.duration import parse_duration
 from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.home import Home
 from millstream.log.connection import admin, await_broker, client_config
@@ -39,7 +42,6 @@ from millstream.settings import Settings
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _TICK = 0.25
-_KAFKA_PATIENCE = 60.0
 _TELLING = 10.0
 
 
@@ -47,7 +49,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
     """Keep the app's views up to date until SIGTERM or SIGINT."""
     stopping = threading.Event()
     with _signals(stopping), home.hold("analyze"):
-        await_broker(settings.log, _KAFKA_PATIENCE)
+        await_broker(settings.log)
         ensure_topics(app, settings.log)
         partitions = _partitions(settings)
         # Each view may be computed anew beside itself.
@@ -89,7 +91,8 @@ class _Analyze:
             partitions=partitions,
         )
         self._rebuilds.serve(query.plan for query in queries)
-        self._lags = Lags(self._app.name, self._settings.log, self._rebuilds.plans)
+        every = parse_duration(self._settings.analyze.checkpoint_interval).total_seconds()
+        self._lags = Lags(self._app.name, self._settings.log, self._rebuilds.plans, every)
         self._deploy(keeper, queries, described)
         self._rebuilds.clean_up()
         try:
@@ -110,7 +113,7 @@ class _Analyze:
         anew = []
         for query in queries:
             before = described.get(query.view.name)
-            found = compare(query.plan, before)
+            found = self._compare(query, before)
             _LOGGER.info("view %s: %s, %s", found.view, found.kind, found.words)
             # Servers read rows by the pipeline's key: under another, they can't show the old ones.
             same_key = before is not None and query.plan.describe().key == before.key
@@ -127,6 +130,16 @@ class _Analyze:
         for name in drop_noted(self._home, log, app.name, app.views):
             words = f"its state is kept: `millstream drop {name}` removes it"
             print(f"view {name} is not in the pipeline any more; {words}", flush=True)
+
+    def _compare(self, query: Query, before: ViewDescription | None) -> Deployment:
+        """A view against what ran before, and whether it can go on from there."""
+        found = compare(query.plan, before)
+        folder = checkpoint_of(self._home.checkpoints, query.plan)
+        if found.kind not in ("unchanged", "compatible") or folder.parent.is_dir():
+            return found
+        words = f"but its checkpoint {folder.parent} is missing: computed again from the log"
+        print(f"view {found.view} is unchanged, {words}", flush=True)
+        return replace(found, words=words)
 
     def _tell(self, topic: str, key: str, value: bytes | None) -> None:
         self._producer.produce(topic, value, key)
@@ -165,6 +178,7 @@ class _Analyze:
                         "analyze",
                         spark_pid=java_process(self._spark),
                         pipeline=str(Path(self._app.place.file).resolve()),
+                        views=sorted(self._app.views),
                     )
                     views = len(self._app.views)
                     print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,22 @@ from typing import Any
 from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
-from millstream.analyze.driver import class_archive, executor_options, java_options
+from millstream.analyze.callbacks import demand_token
+from millstream.analyze.driver import (
+    class_archive,
+    class_path,
+    executor_options,
+    java_options,
+)
+from millstream.analyze.python_workers import python_of
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.state_memory import share_state_memory
 from millstream.errors import MachineError
 from millstream.log.jars import jars
 from millstream.log.parent import die_with_parent
 
+_CLASS_PATH = "spark.driver.extraClassPath"
+_READING_TASKS = "2"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -33,23 +43,36 @@ def start_session(
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(name)
+    chosen = configuration(settings, slots)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)  # a JVM that was killed left its files there
-        scratch.mkdir(parents=True)
-        builder = builder.config("spark.local.dir", str(scratch.absolute()))
-    for key, value in configuration(settings, slots).items():
+        scratch.mkdir(mode=0o700, parents=True)
+        chosen |= _kept_in(scratch.absolute(), chosen)
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _child_of_ours():
+        with _child_of_ours(python_of(settings)):
             spark = builder.getOrCreate()
     except Exception as error:
         raise MachineError(
             f"Spark did not start: {str(error).splitlines()[0]}",
             remedy="`millstream doctor` checks Java and memory; the lines above tell more",
         ) from error
+    spark.sparkContext.pythonExec = python_of(settings)
+    demand_token(spark)
     if str(spark.sparkContext.master).startswith("local"):
         share_state_memory(spark)
     return spark
+
+
+def _kept_in(scratch: Path, chosen: dict[str, str]) -> dict[str, str]:
+    """What lets a session keep all its temporary files in a folder.
+
+    Each JVM unpacks native libraries (15 MB). In the machine's own folder for temporary files,
+    those of a killed one would stay for ever.
+    """
+    options = f'{chosen["spark.driver.extraJavaOptions"]} "-Djava.io.tmpdir={scratch}"'
+    return {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": options}
 
 
 def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
@@ -67,6 +90,9 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        # Spark's default is all task slots: reading a small table would take them from the queries
+        # that are about to start. Large files are split further.
+        "spark.default.parallelism": _READING_TASKS,
         # Streaming queries run without it; the planner must see the plans that they will run.
         "spark.sql.adaptive.enabled": "false",
         # The default, 32 ms, is most of the latency of a grouped query.
@@ -83,13 +109,18 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         # Real-time queries can't sort, and a grouped one in micro-batches need not.
         "spark.sql.execution.sortBeforeRepartition": "false",
+        # Where a query reads the same grouping twice, as in a join with its own maximum, Spark
+        # would shuffle once. Its watermark does not reach what reuses a shuffle: no row came.
+        "spark.sql.exchange.reuse": "false",
         # A plan is fingerprinted by its text: none of it may be left out.
         "spark.sql.debug.maxToStringFields": "100000",
         "spark.sql.maxPlanStringLength": str(2**31 - 16),
     }
+    theirs = dict(settings.spark)
     if not settings.spark_master:
         ours |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return {**ours, **settings.spark}
+        theirs[_CLASS_PATH] = class_path(theirs.get(_CLASS_PATH, ""))
+    return {**ours, **theirs}
 
 
 def java_process(spark: SparkSession) -> int:
@@ -104,8 +135,10 @@ def task_slots(spark: SparkSession) -> int:
 
 
 @contextlib.contextmanager
-def _child_of_ours() -> Iterator[None]:
+def _child_of_ours(python: str) -> Iterator[None]:
     """Let the kernel kill the JVM when this process dies, however it dies.
+
+    The JVM starts `python` where it needs an interpreter.
 
     By itself it ends when its standard input does, but takes seconds over that, in which its
     queries would write on beside those of the process that has taken our place. pyspark leaves no
@@ -122,7 +155,8 @@ def _child_of_ours() -> Iterator[None]:
                 theirs()
             ours()
 
-        return popen(command, preexec_fn=before, **options)
+        environment = {**(options.pop("env", None) or os.environ), "PYSPARK_PYTHON": python}
+        return popen(command, preexec_fn=before, env=environment, **options)
 
     gateway.Popen = start
     try:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def changes(records: DataFrame, of: Query) -> DataFrame:
     """Each row that a grouped view ever had, once: without a crash's repeats and rows' ends."""
     columns = [column.name for column in of.plan.columns]
-    rows = _rows(records, of).dropDuplicates(["key", REVISION])
+    key = _unlike("key", columns)
+    rows = _rows(records, of, key).dropDuplicates([key, REVISION])
     return hide(rows, columns)
 
 
@@ -35,14 +36,23 @@ def reference(spark: SparkSession, of: Query, topic: str, options: Mapping[str, 
     return F.broadcast(rows.select(*map(named, columns)).dropDuplicates(keys or None))
 
 
-def _rows(records: DataFrame, of: Query) -> DataFrame:
+def _unlike(name: str, columns: list[str]) -> str:
+    """The name, or one like it that no column has."""
+    taken = {column.lower() for column in columns}
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def _rows(records: DataFrame, of: Query, key: str) -> DataFrame:
     present = records.filter("value IS NOT NULL").select(
         "key", "partition", "offset", _parsed(of).alias("row")
     )
     position = F.struct(F.lit(of.plan.name).alias("source"), "partition", "offset")
     return present.select(
         *(F.col("row").getField(column.name).alias(column.name) for column in of.plan.columns),
-        "key",
+        # Renamed only where it must be: another name is another query, which starts from scratch.
+        "key" if key == "key" else F.col("key").alias(key),
         F.col("row").getField(REVISION).alias(REVISION),
         mark(F.lit(None).cast("string"), "_id"),
         mark(position, POSITION),

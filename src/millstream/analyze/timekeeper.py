@@ -32,6 +32,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks import PartitionClock, StreamClock, least
 from millstream.app import App
 from millstream.audit import StreamCounts
+from millstream.errors import LogError
 from millstream.event import LATE_BY, LATE_REASON, LATE_VIEWS, WATERMARK
 from millstream.log.connection import client_config
 from millstream.log.consumer import PASSING
@@ -96,7 +97,9 @@ class Timekeeper:
     def counts(self) -> dict[str, StreamCounts]:
         """Per stream, its watermark and what became of its events, since the first start of all."""
         return {
-            each.name: msgspec.structs.replace(each.told, watermark=each.clock.watermark)
+            each.name: msgspec.structs.replace(
+                each.told, watermark=each.clock.watermark, error=self.failure
+            )
             for each in self._streams.values()
         }
 
@@ -122,9 +125,10 @@ class Timekeeper:
         while not self._closing.is_set():
             try:
                 with _Session(self._log, self._app.name, self._streams, self._clock) as session:
-                    self.failure = ""
                     while not self._closing.is_set():
                         session.turn()
+                        if self.failure and session.is_well():
+                            self.failure = ""
             except KafkaException as error:
                 cause = error.args[0]
                 self.failure = cause.str()
@@ -133,6 +137,10 @@ class Timekeeper:
                     return
                 _LOGGER.warning("watermarks stand still: %s; trying again", cause.str())
                 self._closing.wait(1.0)
+            except LogError as error:
+                self.failure = str(error)
+                _LOGGER.warning("watermarks stand still: %s; trying again", error)
+                self._closing.wait(5.0)
             except Exception as error:
                 self.failure = str(error) or type(error).__name__
                 _LOGGER.exception("watermarks stand still; trying again")
@@ -261,6 +269,7 @@ class _Session:
         self._late: list[tuple[Message, _Stream, _Late]] = []
         self._committed = time.monotonic()
         self._late_partitions: dict[str, int] = {}
+        self._has_committed = False
 
     def __enter__(self) -> _Session:
         try:
@@ -294,6 +303,14 @@ class _Session:
             self._committed = now
         self._advance(now)
 
+    def is_well(self) -> bool:
+        """Whether what the one before failed at has been done again, or is not to be done."""
+        return self._has_committed or all(
+            partition.is_at_end
+            for stream in self._streams.values()
+            for partition in stream.clock.partitions.values()
+        )
+
     def _resume(self) -> None:
         known = self._consumer.list_topics(timeout=_SECONDS).topics
         asked = [
@@ -304,7 +321,7 @@ class _Session:
         ]
         for topic, stream in self._streams.items():
             late = known.get(stream.late_topic)
-            self._late_partitions[topic] = len(late.partitions) if late is not None else 1
+            self._late_partitions[topic] = len(late.partitions) if late is not None else 0
         clocks: dict[str, dict[int, PartitionClock]] = {topic: {} for topic in self._streams}
         now, start = time.monotonic(), []
         for each in self._consumer.committed(asked, _SECONDS):
@@ -332,6 +349,12 @@ class _Session:
             raise KafkaException(error)
 
     def _commit(self) -> None:
+        for message, stream, _ in self._late:
+            if not self._late_partitions[message.topic() or ""]:
+                raise LogError(
+                    f"there is no topic {stream.late_topic} for late events any more",
+                    remedy="restart collect, analyze or serve: each makes it again",
+                )
         self._producer.begin_transaction()
         for message, stream, late in self._late:
             topic, partition = message.topic() or "", message.partition() or 0
@@ -356,6 +379,7 @@ class _Session:
             self._streams[topic].tell()
         self._late.clear()
         self._moved.clear()
+        self._has_committed = True
 
     def _advance(self, now: float) -> None:
         for topic, stream in self._streams.items():

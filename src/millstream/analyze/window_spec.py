@@ -78,6 +78,15 @@ _ACCUMULATION: dict[Accumulation, str] = {
 
 def trigger(view: View, traced: Traced, output_mode: str) -> str:
     """When rows are given out."""
+    text = _given_out(view, traced, output_mode)
+    if traced.chooses and output_mode == "update":
+        text += (
+            "; a row that fulfils the condition on its group no more stays as it was when it did"
+        )
+    return text
+
+
+def _given_out(view: View, traced: Traced, output_mode: str) -> str:
     if view.has_panes:
         return f"{view.trigger}, {_ACCUMULATION[view.accumulation]}"
     if traced.counted is not None:
