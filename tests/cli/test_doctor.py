@@ -25,6 +25,7 @@ def test_a_machine_that_can_run_millstream_passes(run: Run) -> None:
     assert code == 0
     assert found["pyspark"]["found"] == "4.3.0"
     assert found["class archives"]["state"] == "good"
+    assert "127.0.0.1" in found["Spark's real-time shuffle"]["found"]
 
 
 def test_each_line_has_its_sign(run: Run) -> None:
@@ -61,6 +62,7 @@ def test_jars_that_are_not_there_yet_are_no_failure(
     assert "millstream run" in found["jars: connector"]["remedy"]
     assert found["class archives"]["state"] == "optional"
     assert "millstream prepare" in found["class archives"]["remedy"]
+    assert list(tmp_path.iterdir()) == [], "it only looks"
 
 
 def test_a_damaged_jar_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from millstream.home import Home
+from millstream.log import connection
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Outcome, Run
@@ -121,8 +123,13 @@ def test_a_server_that_does_not_answer(run: Run, tmp_path: Path) -> None:
             assert_explains(run(*command, "--url", url), url)
 
 
-def test_an_address_that_is_none(run: Run) -> None:
-    assert_explains(run("query", "SELECT 1", "--url", "localhost:8500"), "http://host:port")
+@pytest.mark.parametrize(
+    "url", ["localhost:8500", "http://[::1", "http://127.0.0.1:abc", "http://127.0.0.1:99999"]
+)
+def test_an_address_that_is_none(run: Run, tmp_path: Path, url: str) -> None:
+    (tmp_path / "events.ndjson").write_text("{}\n")
+    for command in (["query", "SELECT 1"], ["tail", "v"], ["send", "s", "events.ndjson"]):
+        assert_explains(run(*command, "--url", url), "http://host:port")
 
 
 def test_an_event_file_that_does_not_exist(run: Run) -> None:
@@ -190,3 +197,79 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
     assert answer.stdout.splitlines()[-1] == "0"
     assert answer.stderr == ""
+
+
+SHOW = "from millstream.supervise.tables import console; console().print('x ● ✓' * 30_000)"
+INVOKE = f"""
+import sys, click
+from millstream.cli import commands, outcome
+@commands.millstream.command()
+@click.argument("code", type=int)
+def show(code):
+    with outcome.perhaps_unread():
+        {SHOW}
+    return code
+sys.exit(outcome.invoke(["show", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_reader_that_has_enough_does_not_change_the_verdict(tmp_path: Path, code: int) -> None:
+    (tmp_path / "show.py").write_text(INVOKE)
+    shell = f"{sys.executable} show.py {code} | head -c 1; echo ${{PIPESTATUS[0]}}"
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
+    assert answer.stdout.splitlines()[-1].endswith(str(code))
+    assert answer.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "words"),
+    [
+        (">&-", 0, ""),
+        (">/dev/null", 0, ""),
+        (">/dev/full", 1, "error: cannot write the output: No space left on device; free space"),
+    ],
+)
+def test_an_output_that_takes_less_than_we_write_is_no_bug_of_ours(
+    tmp_path: Path, redirection: str, code: int, words: str
+) -> None:
+    (tmp_path / "show.py").write_text(INVOKE)
+    shell = f"PYTHONIOENCODING=ascii {sys.executable} show.py 0 {redirection}"
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
+    assert (answer.returncode, answer.stderr.strip()) == (code, words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["run", "pipeline.py"], ["collect", "pipeline.py"], ["analyze", "pipeline.py"]),
+        *(
+            ["serve", "pipeline.py"],
+            ["audit"],
+            ["rebuild", "by_city", "--yes"],
+            ["drop", "by_city"],
+        ),
+        *(["late", "list", "orders"], ["rejected", "list", "orders"], ["ledger", "by_city"]),
+        *(["verify", "by_city", "pipeline.py"], ["rejected", "replay", "orders", "--all"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_wrong_address_of_kafka_is_named_with_its_setting(
+    run: Run, pipeline: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_SECONDS", 0.5)
+    ports = {"run": ("collect", "serve"), "collect": ("collect",), "serve": ("serve",)}
+    flags = [word for tier in ports.get(command[0], ()) for word in (f"--{tier}-port", "0")]
+    outcome = run(*command, *flags, "--set", "log.bootstrap=nowhere.invalid:9092")
+    assert_explains(
+        outcome,
+        "Kafka at nowhere.invalid:9092 did not answer in 0.5 s",
+        "Failed to resolve 'nowhere.invalid:9092'",
+        "see that it runs and that log.bootstrap",
+    )
+
+
+def test_a_wrong_address_of_kafka_is_told_within_some_ten_seconds(run: Run) -> None:
+    started = time.monotonic()
+    assert_explains(run("audit", "--set", "log.bootstrap=127.0.0.1:1"), "Connection refused")
+    assert time.monotonic() - started < 25  # it gives up after 10; the machine may be busy

@@ -37,6 +37,7 @@ def test_a_failed_event_is_sent_again_once_and_the_counts_follow(
         assert [len(answer[word]) for word in ("receipts", "failed")] == [1, 1]
         receipt, answered_at = answer["failed"][0]["receipt"], time.time() * 1000
 
+        assert "1 accepted events could not be logged" in run("status").out
         again = run("failed", "retry", "--all")
         assert again.code == 1
         assert "0 sent, 1 failed again, 0 were in the log already" in again.out

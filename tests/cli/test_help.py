@@ -33,6 +33,7 @@ def test_every_command_has_help_with_an_example(run: Run, name: str) -> None:
 def test_the_overview_lists_every_command(run: Run) -> None:
     out = run("--help").out
     assert all(f"\n  {name} " in out for name in millstream.commands)
+    assert "..." not in out.partition("\n\n")[2]  # each says all that it does
 
 
 def test_python_dash_m_is_the_same_command() -> None:

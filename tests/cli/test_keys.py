@@ -27,6 +27,7 @@ def test_the_key_alone_is_on_stdout_and_never_again(run: Run) -> None:
     assert found is not None
     assert found.write == ["orders", "clicks_*"]
     assert stat.S_IMODE(FILE.stat().st_mode) == 0o600
+    assert stat.S_IMODE(FILE.parent.stat().st_mode) == 0o700
     listed = run("keys", "list").out + run("keys", "list", "--json").out
     assert "shop  writes to orders, clicks_* · until revoked" in listed
     assert not any(secret in listed for secret in (made.out.strip(), found.sha256))
@@ -78,13 +79,27 @@ def test_mistakes_are_explained_and_change_nothing(run: Run, words: list[str], s
     assert not FILE.exists() or len(KeyRing(FILE)) == 0
 
 
-@pytest.mark.parametrize("command", ["collect", "run"])
+@pytest.mark.parametrize(
+    ("command", "tier"),
+    [("collect", "collect"), ("run", "collect"), ("serve", "serve"), ("run", "serve")],
+)
 def test_a_public_address_without_logins_does_not_start(
-    run: Run, pipeline: Path, command: str
+    run: Run, pipeline: Path, command: str, tier: str
 ) -> None:
-    given = ["--set", "collect.host=0.0.0.0", "--set", "log.bootstrap=127.0.0.1:1"]
+    given = ["--set", f"{tier}.host=0.0.0.0", "--set", "log.bootstrap=127.0.0.1:1"]
     outcome = run(command, str(pipeline), *given)
     assert outcome.code == 1
-    assert "will not collect on 0.0.0.0" in outcome.err
+    assert f"will not {tier} on 0.0.0.0" in outcome.err
     assert "--insecure" in outcome.err
     assert "--insecure" in run(command, "--help").out
+
+
+def test_the_remedy_for_a_damaged_file_works(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / ".millstream" / "keys.json"
+    file.parent.mkdir()
+    file.write_bytes(b'{"keys": "\xff"')
+    outcome = run("keys", "create", "shop", "--write", "orders")
+    assert outcome.code == 1
+    assert "or remove it and make the keys again" in outcome.err
+    file.unlink()
+    assert run("keys", "create", "shop", "--write", "orders").code == 0

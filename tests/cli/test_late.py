@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from tests.analyze.keeping_time import MINUTE, declare, keeper
 from tests.analyze.test_timekeeper import NOW, Stage, moment
 from tests.cli.collecting import collector
@@ -181,3 +182,15 @@ def test_the_audit_adds_up_and_tells_when_it_does_not(
     first, second = analyzed.audit()["problems"]
     assert first == "clicks: +1 events were read and counted as nothing"
     assert "view v has read 7 records of" in second
+
+
+def test_a_late_topic_that_is_gone_does_not_add_up(
+    analyzed: Analyzed, eventually: Eventually
+) -> None:
+    assert analyzed.audit()["problems"] == []
+    topic = late_topic(analyzed.stage.app.name, "clicks")
+    admin = AdminClient(client_config(analyzed.stage.log))
+    admin.delete_topics([topic])[topic].result(timeout=30)
+    eventually(lambda: topic not in admin.list_topics(timeout=10).topics)
+    (problem,) = analyzed.audit()["problems"]
+    assert problem == f"clicks: 2 events were set aside, but there is no topic {topic} any more"

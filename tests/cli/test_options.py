@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from millstream.cli.options import Flags, open_home, settings_of, url_of, with_bootstrap
-from millstream.errors import LogError, MillstreamError, SettingsError
+from millstream.errors import LogError, MachineError, MillstreamError, SettingsError
 from millstream.home import Home
 from millstream.log.settings import LogSettings
 from millstream.settings import Settings
@@ -38,6 +39,11 @@ def test_json_that_cannot_be_read_is_told_without_what_it_holds() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_table_that_is_given_as_a_whole_has_no_entries_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"another --set gives analyze\.spark as a whole"):
+        Flags(("analyze.spark=5", "analyze.spark.spark.ui.enabled=true")).sections()
+
+
 def test_a_value_may_contain_an_equals_sign() -> None:
     flags = Flags(("analyze.spark.spark.driver.extraJavaOptions=-Da=b",))
     assert settings_of(None, flags).analyze.spark == {"spark.driver.extraJavaOptions": "-Da=b"}
@@ -63,6 +69,23 @@ def test_assignments_are_handed_on_as_they_were_written() -> None:
 def test_what_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"section\.field=value"):
         Flags((text,)).sections()
+
+
+def test_a_home_of_another_user_is_an_error_that_says_whose_it_is() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        home = Path(folder) / "home"
+        Home(home).make()
+        Path(folder).chmod(0o755)
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(65534)  # nobody
+            try:
+                open_home(home)
+            except MachineError as error:
+                os._exit(0 if "only its owner root may; run the command as" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    open_home(Path("/no/such/home"))
 
 
 def test_a_named_cluster_wins_over_the_homes_broker(tmp_path: Path) -> None:

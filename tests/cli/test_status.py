@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.collect.protection.authority import Authority
+from tests.failures import KAFKA_DIES
 
 from millstream.audit import Broken, Lost, Rebuild, ViewCounts
 from millstream.cli.status import problems_of
 from millstream.collect.settings import CollectSettings
+from millstream.failing import publish_failures
 from millstream.home import Home
 from millstream.log.settings import LogSettings
 from millstream.supervise.tables import console, gone, lag_text, rebuilds_table
@@ -38,6 +40,12 @@ def test_a_system_that_is_all_up_has_no_problems() -> None:
 
 def test_a_query_that_does_not_run_is_a_problem_with_its_error() -> None:
     assert problems_of(UP, system("restarting")) == ["view by_city is restarting: out of luck"]
+
+
+def test_rows_that_may_be_wrong_are_a_problem_though_the_query_runs() -> None:
+    now = system()
+    now["tiers"]["analyze"]["views"]["by_city"] |= {"warning": "12 events are not in it"}
+    assert problems_of(UP, now) == ["view by_city: 12 events are not in it"]
 
 
 def test_what_a_view_sheds_is_shown_and_no_problem() -> None:
@@ -108,7 +116,12 @@ def test_what_a_view_goes_on_without_is_shown() -> None:
 def test_a_tier_that_is_missing_or_silent_is_a_problem() -> None:
     missing = {name: entry for name, entry in UP.items() if name != "collect"}
     assert problems_of(missing, system()) == ["collect is down"]
-    assert "collect runs, but has not reported" in problems_of(UP, system(collect="down"))[0]
+    assert "collect has not reported" in problems_of(UP, system(collect="down"))[0]
+    hung = system(collect="down")
+    hung["now"] = "2026-11-18T00:01:00.000Z"
+    hung["tiers"]["collect"]["reported_at"] = "2026-11-18T00:00:20.500Z"
+    (problem,) = problems_of(UP, hung)
+    assert problem.startswith("collect has not reported since 2026-11-18T00:00:20Z (39.5 s ago): ")
     assert problems_of(UP, system(log="down")) == ["kafka is down"]
 
 
@@ -118,13 +131,14 @@ def test_what_keeps_events_out_and_counts_that_are_off_are_problems() -> None:
         "journal": {"broken": "disk full", "max_bytes": 10},
         "sources": [
             {"stream": "orders", "state": "retrying", "error": "refused"},
-            {"stream": "clicks", "state": "connected"},
+            {"stream": "clicks", "state": "connected", "warning": "the broker has forgotten"},
         ],
         "unaccounted": 3,
     }
     assert problems_of(UP, now) == [
         "the journal takes nothing: disk full",
         "the source of orders is retrying: refused",
+        "the source of clicks: the broker has forgotten",
         "3 accepted events are accounted for nowhere: see `millstream audit`",
     ]
     now["tiers"]["collect"] = {"state": "up", "journal": {"stored_bytes": 10, "max_bytes": 10}}
@@ -146,6 +160,12 @@ def test_events_that_nobody_looked_at_in_time_are_a_problem() -> None:
     assert problem == "2 events of clicks were past retention before they were looked at"
 
 
+def test_a_watermark_that_may_stand_still_is_a_problem_with_the_reason() -> None:
+    now = system()
+    now["tiers"]["analyze"]["streams"] = {"clicks": {"error": "there is no topic"}}
+    assert problems_of(UP, now) == ["the watermark of clicks may stand still: there is no topic"]
+
+
 def test_a_server_that_does_not_answer_is_a_problem() -> None:
     assert problems_of(UP, None) == ["no figures: serve does not answer"]
 
@@ -155,12 +175,31 @@ def test_a_cluster_elsewhere_is_no_problem() -> None:
     assert problems_of(without, system()) == []
 
 
+def test_processes_that_keep_dying_are_named_even_if_no_other_runs(
+    run: Run, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / ".millstream")
+    home.announce_run()
+    publish_failures(home, [KAFKA_DIES])
+    outcome = run("status", "--json")
+    assert outcome.code == 1
+    answer = json.loads(outcome.out)
+    words = "kafka keeps dying: 7 times, last at 2026-11-18T00:00:00Z by exit code 1"
+    assert answer["problems"][0] == words
+    assert answer["failing"][0]["lines"] == ["error: no room"]
+    outcome = run("status")
+    assert outcome.code == 1
+    assert f"✗ {words}" in outcome.out
+    assert "| error: no room" in outcome.out
+
+
 def test_half_a_system_is_shown_with_exit_code_1(run: Run, tmp_path: Path) -> None:
     Home(tmp_path / ".millstream").announce("kafka", bootstrap="127.0.0.1:1")
     outcome = run("status", "--json")
     assert outcome.code == 1
     answer = json.loads(outcome.out)
-    assert answer["running"]["kafka"] == {"pid": os.getpid(), "bootstrap": "127.0.0.1:1"}
+    entry = answer["running"]["kafka"]
+    assert (entry["pid"], entry["bootstrap"]) == (os.getpid(), "127.0.0.1:1")
     assert answer["problems"] == ["collect is down", "analyze is down", "serve is down"]
     outcome = run("status")
     assert outcome.code == 1

@@ -1,4 +1,4 @@
-"""Views on a real standalone cluster, of which the worker that they run on is killed."""
+"""Views with a Python function on a real standalone cluster, whose worker is killed."""
 
 from __future__ import annotations
 
@@ -41,18 +41,43 @@ pipeline, bootstrap, home, master = sys.argv[1:]
 spark = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
-    "spark.executor.cores": "2",
+    "spark.executor.cores": "3",
+    "spark.pyspark.python": sys.executable,
 }
 analyze = {"checkpoint_interval": "5 seconds", "spark_master": master, "driver_memory": "512m"}
 settings = Settings(log={"bootstrap": bootstrap}, analyze={**analyze, "spark": spark})
 run(load(Path(pipeline)), settings, Home(Path(home)))
 """
 PIPELINE = """
+from places import name_of
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from millstream import App
+
 app = App("{name}")
 app.stream("events", schema="n LONG, city STRING")
-app.view("by_city", key=["city"], mode="real_time",
-         sql="SELECT city, count(*) AS n, sum(n) AS total FROM events GROUP BY city")
+
+@F.udf("string")
+def full_name(city):
+    return name_of(city)
+
+def counts(groups):
+    return groups.agg(F.count(F.lit(1)).alias("n"), F.sum("n").alias("total"))
+
+@app.view(key=["city"], mode="real_time")
+def by_city(events: DataFrame) -> DataFrame:
+    return counts(events.groupBy("city"))
+
+@app.view(key=["city"])
+def by_name(events: DataFrame) -> DataFrame:
+    return counts(events.groupBy(full_name("city").alias("city")))
+"""
+VIEWS = {"by_city": "", "by_name": "city "}  # what stands before a city's name
+# It lies beside the pipeline, where no worker looks for modules: it must be shipped to them.
+PLACES = """
+def name_of(city):
+    return f"city {city}"
 """
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # three of these JVMs start at once
 CLASS = "org.apache.spark.deploy."
@@ -71,7 +96,7 @@ class Worker:
 
 
 class Cluster:
-    """One master and workers of two slots each; all end with the test."""
+    """One master and workers of three slots each; all end with the test."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,7 +107,7 @@ class Cluster:
 
     def worker(self) -> Worker:
         name = f"worker{len(self._processes)}"
-        words = ("--host", "127.0.0.1", "--cores", "2", "--memory", "600m")
+        words = ("--host", "127.0.0.1", "--cores", "3", "--memory", "600m")
         work = ("--work-dir", str(self._folder / name), self.master)
         return Worker(self._start(name, "worker.Worker", *words, *work), self._folder / name)
 
@@ -122,9 +147,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     running.end()
 
 
-def newest(log: LogSettings, name: str) -> dict[str, tuple[int, int]]:
+def newest(log: LogSettings, name: str, view: str) -> dict[str, tuple[int, int]]:
     """Each city's count and total, as a server would have them."""
-    topic = view_topic(name, "by_city")
+    topic = view_topic(name, view)
     rows: dict[str, Any] = {}
     _, end = bounds(log, topic)[0]
     for record in read_range(log, topic, 0, 0, end):
@@ -145,6 +170,7 @@ def test_a_view_outlives_the_worker_that_it_runs_on(
     workers = [cluster.worker(), cluster.worker()]
     pipeline = tmp_path / "pipeline.py"
     pipeline.write_text(PIPELINE.format(name=app_name))
+    (tmp_path / "places.py").write_text(PLACES)
     ensure_topics(load(pipeline), log_settings)
     arguments = [str(pipeline), log_settings.bootstrap, str(tmp_path / "home"), cluster.master]
     producer = Producer(client_config(log_settings, linger_ms=0))
@@ -160,7 +186,11 @@ def test_a_view_outlives_the_worker_that_it_runs_on(
         assert producer.flush(10) == 0
 
     def is_exact() -> bool:
-        return newest(log_settings, app_name) == expected
+        return all(
+            newest(log_settings, app_name, view)
+            == {prefix + city: counts for city, counts in expected.items()}
+            for view, prefix in VIEWS.items()
+        )
 
     with analyze(arguments) as wait_ready:
         wait_ready()

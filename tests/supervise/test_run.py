@@ -10,9 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.collect.small_disks import small_disk
+from tests.conftest import Eventually
+from tests.failures import KAFKA_DIES
 
-from millstream.home import is_alive
+from millstream.failing import publish_failures, read_failures
+from millstream.home import Home, is_alive
 
 # Three parts that tell their pid; `stubborn` ignores SIGTERM.
 RUN = """
@@ -25,7 +30,7 @@ from millstream.supervise.part import Part, Policy
 from millstream.supervise.run import keep_up
 from millstream.supervise.steps import PlainShow
 
-home, last = Path(sys.argv[1]), sys.argv[2]
+home, last, give_up = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["give up"]
 code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + code
 parts = [
@@ -35,7 +40,7 @@ parts = [
 ]
 try:
     ended_by = keep_up(parts, Home(home), PlainShow(), ready_lines=["all ready"], policy=Policy(
-        backoff=0.01, deaths=3))
+        backoff=0.01, deaths=3, longest_backoff=0.05, give_up=give_up))
 except MillstreamError as error:
     complain(str(error))
     sys.exit(1)
@@ -44,12 +49,12 @@ print("ended by", ended_by, flush=True)
 
 
 class Run:
-    def __init__(self, folder: Path, last: str = "code") -> None:
+    def __init__(self, folder: Path, last: str = "code", *more: str) -> None:
         self.logs = folder / "logs"
         self.output = folder / "out"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(folder), last],
+                [sys.executable, "-c", RUN, str(folder), last, *more],
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
@@ -151,8 +156,75 @@ def test_a_part_that_was_killed_comes_back_and_the_user_is_told(system: Run) -> 
     assert len(set(before) & set(system.pids())) == 2
 
 
+NO_LUCK = "\"print('no luck', flush=True); raise SystemExit(9)\""
+
+
+def test_one_that_keeps_dying_is_reported_in_the_home_and_the_others_go_on(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    run = Run(tmp_path, NO_LUCK)
+    try:
+        run.until_said("KEEPS DYING: 12 times, last by exit code 9")
+        out = run.output.read_text()
+        assert "serve      | no luck" in out
+        assert "the others go on" in out
+        # It is said, and then written into the home.
+        eventually(lambda: sum(each.deaths for each in read_failures(Home(tmp_path))) >= 12, 10)
+        (failure,) = read_failures(Home(tmp_path))
+        assert (failure.process, failure.reason) == ("serve", "exit code 9")
+        assert failure.lines[-1] == "no luck"
+        for tier in ("kafka", "collect"):
+            assert is_alive(int((tmp_path / "logs" / f"{tier}.log").read_text()))
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(15) == 0
+    finally:
+        run.process.kill()
+        run.process.wait()
+    assert read_failures(Home(tmp_path)) == ()
+
+
+def test_a_report_can_be_rewritten_when_the_disk_is_full(tmp_path: Path) -> None:
+    lines = tuple("x" * 300 for _ in range(10))
+    failure = msgspec.structs.replace(KAFKA_DIES, lines=lines)
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        home = Home(disk.folder / "home")
+        home.announce_run()
+        publish_failures(home, [])
+        disk.fill()
+        publish_failures(home, [failure] * 5)
+        assert read_failures(home) == (failure,) * 5
+        home.announce("serve", url="http://127.0.0.1:1")
+        assert home.running()["serve"]["url"] == "http://127.0.0.1:1"
+
+
+def test_output_on_a_full_disk_does_not_end_the_run(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        run = Run(disk.folder)
+        try:
+            run.until_said("all ready")
+            pids = run.pids()
+            disk.fill()
+            os.kill(pids[0], signal.SIGKILL)
+            home = Home(disk.folder)
+            deadline = time.monotonic() + 20
+            while not (failures := read_failures(home)):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            assert "is full" in failures[0].reason
+            assert run.process.poll() is None
+            disk.make_room()
+            while not all(is_alive(pid) for pid in run.pids()):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            run.process.send_signal(signal.SIGINT)
+            assert run.process.wait(15) == 0
+        finally:
+            run.process.kill()
+            run.process.wait()
+
+
 def test_giving_up_ends_the_others_and_shows_the_log(tmp_path: Path) -> None:
-    run = Run(tmp_path, "\"print('no luck', flush=True); raise SystemExit(9)\"")
+    run = Run(tmp_path, NO_LUCK, "give up")
     assert run.process.wait(30) == 1
     out = run.output.read_text()
     assert "error: serve does not stay up: it died 3 times, last by exit code 9" in out

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from tests.failures import KAFKA_DIES
 
 from millstream.supervise.part import Part
-from millstream.supervise.screen import TerminalShow
+from millstream.supervise.screen import TerminalShow, parts_table
 from millstream.supervise.steps import PlainShow, sentence
 from millstream.supervise.supervisor import Happening, Supervisor
 from millstream.supervise.tables import (
     behind,
+    collect_parts,
+    failing_parts,
     journal_line,
     milliseconds,
     one_line,
@@ -151,6 +154,35 @@ def test_one_line_tells_the_most_important() -> None:
         "end to end 9.1 / 31 ms · clients 4 · restarts 1"
     )
     assert "serve does not answer" in one_line(None, restarts=0)
+
+
+def test_one_line_names_a_view_that_failed_and_why() -> None:
+    failed = {"by_city": {"state": "failed", "error": "topic t was deleted"}}
+    broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "analyze": {"views": failed}}}
+    assert one_line(broken, 0).endswith(" · ✗ view by_city failed: topic t was deleted")
+
+
+def test_a_collector_that_does_not_answer_shows_old_figures_as_old() -> None:
+    collect = {**SYSTEM["tiers"]["collect"], "state": "down", "rate": None}
+    collect["reported_at"] = "2026-11-17T11:59:20.000Z"
+    hung = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
+    hung["now"] = "2026-11-17T12:00:00.000Z"
+    words = "collect has not reported since 2026-11-17T11:59:20Z (40.0 s ago)"
+    assert one_line(hung, 0).startswith(f"{words}, by then accepted 5,000 · queries running")
+    shown = "".join(drawn(part) for part in collect_parts(hung))
+    assert f"✗ {words}: these figures are of then" in shown
+    assert drawn(streams_table(hung)).splitlines()[1].split()[1] == "–"
+    supervisor = Supervisor([Part("collect", ("true",))], Path("logs"), lambda _: None)
+    supervisor.running["collect"].state = "ready"
+    assert "✗ silent" in drawn(parts_table(supervisor.running, hung))
+    assert "● ready" in drawn(parts_table(supervisor.running, SYSTEM))
+
+
+def test_a_process_that_keeps_dying_is_the_first_thing_on_the_line_and_on_the_screen() -> None:
+    assert one_line(None, 7, [KAFKA_DIES]).startswith("KAFKA KEEPS DYING: 7 TIMES · no figures")
+    shown = "".join(drawn(part) for part in failing_parts([KAFKA_DIES]))
+    assert "kafka keeps dying: 7 times, last at 2026-11-18T00:00:00Z by exit code 1" in shown
+    assert "| error: no room" in shown
 
 
 def test_happenings_are_sentences() -> None:

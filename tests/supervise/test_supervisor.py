@@ -15,7 +15,8 @@ from millstream.home import is_alive
 from millstream.supervise.part import Part, Policy
 from millstream.supervise.supervisor import GaveUp, Happening, StartFailed, Supervisor
 
-QUICK = Policy(backoff=0.01, longest_backoff=0.05, deaths=5, within=60)
+QUICK = Policy(backoff=0.01, longest_backoff=0.05)
+GIVING_UP = Policy(backoff=0.01, longest_backoff=0.05, give_up=True)
 SLEEPER = "import time; time.sleep(600)"
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -113,7 +114,7 @@ def test_the_neighbours_of_a_part_that_died_keep_running(world: World) -> None:
 
 
 def test_each_quick_death_doubles_the_pause_before_the_next_start(world: World) -> None:
-    policy = Policy(backoff=1, longest_backoff=4, deaths=6)
+    policy = Policy(backoff=1, longest_backoff=4)
     now = 1000.0
     part = Part("tier", python("raise SystemExit(3)"))
     supervisor = world.start(part, policy=policy, clock=lambda: now)
@@ -122,38 +123,163 @@ def test_each_quick_death_doubles_the_pause_before_the_next_start(world: World) 
         world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
         now += pause - 0.1
         supervisor.tick()
-        assert world.kinds("tier").count("starting") == death
+        assert str(tier.state) == "restarting"
         now += 0.2
         supervisor.tick()
-        assert world.kinds("tier").count("starting") == death + 1
+        assert str(tier.state) == "starting"
 
 
-def test_a_part_that_does_not_stay_up_is_given_up_with_the_end_of_its_log(world: World) -> None:
-    world.start(Part("tier", python("print('the disk is full'); raise SystemExit(3)")))
+def test_a_part_that_keeps_dying_is_retried_without_end_and_the_others_go_on(world: World) -> None:
+    supervisor = world.start(
+        Part("tier", python("print('the disk is full'); raise SystemExit(3)")),
+        Part("neighbour", python(SLEEPER)),
+    )
+    world.until(lambda: supervisor.running["neighbour"].state == "ready")
+    neighbour = world.pid("neighbour")
+    world.until(lambda: supervisor.running["tier"].restarts >= 12)
+    assert world.pid("neighbour") == neighbour
+    assert is_alive(neighbour)
+    (failure,) = supervisor.failures()
+    assert failure.process == "tier"
+    assert failure.deaths >= 12
+    assert failure.reason == "exit code 3"
+    assert failure.lines[-1] == "the disk is full"
+    assert failure.log == str(world.logs / "tier.log")
+
+
+def test_the_pause_before_a_restart_never_exceeds_half_a_minute(world: World) -> None:
+    now = 1000.0
+    supervisor = world.start(
+        Part("tier", python("raise SystemExit(3)")), policy=Policy(), clock=lambda: now
+    )
+    tier, pauses = supervisor.running["tier"], []
+    for death in range(1, 11):
+        world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
+        pauses.append(tier.due - now)
+        now = tier.due
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30]
+
+
+def test_one_that_keeps_dying_is_told_once_and_then_ever_more_rarely(world: World) -> None:
+    supervisor = world.start(Part("tier", python("print('no luck'); raise SystemExit(3)")))
+    world.until(lambda: supervisor.running["tier"].restarts >= 26)
+    told = [h for h in world.told if h.kind in ("died", "failing")]
+    assert [h.kind for h in told] == ["died", "died", "failing", "failing", "failing", "failing"]
+    assert [h.text.split(" times")[0] for h in told[2:]] == ["3", "6", "12", "24"]
+    assert all(h.lines[-1] == "no luck" for h in told[2:])
+    assert world.kinds("tier").count("starting") <= 7
+
+
+def test_a_minute_of_health_resets_the_count(world: World) -> None:
+    now = 1000.0
+    supervisor = world.start(Part("tier", python(SLEEPER)), clock=lambda: now)
+    tier = supervisor.running["tier"]
+    for death in range(1, 5):
+        world.until(lambda: supervisor.all_ready)
+        os.kill(world.pid("tier"), signal.SIGKILL)
+        world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
+        now = tier.due
+    world.until(lambda: supervisor.all_ready)
+    assert [failure.deaths for failure in supervisor.failures()] == [4]
+    now += 59
+    supervisor.tick()
+    assert supervisor.failures()
+    now += 2
+    supervisor.tick()
+    assert supervisor.failures() == []
+    assert world.kinds("tier")[-1] == "recovered"
+    os.kill(world.pid("tier"), signal.SIGKILL)
+    world.until(lambda: tier.restarts == 5)
+    assert tier.due - now == pytest.approx(QUICK.backoff)
+    assert world.kinds("tier")[-1] == "died"
+
+
+def test_those_that_died_for_want_of_another_start_as_soon_as_it_is_back(
+    world: World, tmp_path: Path
+) -> None:
+    flag = tmp_path / "ready"
+    needed = Part("log", python(SLEEPER), ready=lambda pid: "up" if flag.exists() else None)
+    supervisor = world.start(
+        needed, Part("tier", python(SLEEPER), needs=("log",)), policy=Policy(backoff=600)
+    )
+    flag.touch()
+    world.until(lambda: supervisor.all_ready)
+    flag.unlink()
+    os.kill(world.pid("log"), signal.SIGKILL)
+    os.kill(world.pid("tier"), signal.SIGKILL)
+    world.until(lambda: {one.state for one in supervisor.running.values()} == {"restarting"})
+    supervisor.running["log"].due = 0
+    flag.touch()
+    world.until(lambda: supervisor.all_ready)
+
+
+def test_a_first_start_that_fails_while_what_it_needs_is_away_is_retried(
+    world: World, tmp_path: Path
+) -> None:
+    stop, fail = tmp_path / "stop", tmp_path / "fail"
+    wait = "import pathlib, sys, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(.01)\n"
+    log = Part("log", python(wait.format(str(stop)) + "sys.exit(3)"))
+    tier = Part(
+        *("tier", python(wait.format(str(fail)) + "sys.exit(1)"), ("log",)),
+        ready=lambda pid: None,
+    )
+    supervisor = world.start(log, tier, policy=Policy(backoff=600))
+    world.until(lambda: supervisor.running["tier"].state == "starting")
+    stop.touch()
+    world.until(lambda: supervisor.running["log"].state == "restarting")
+    fail.touch()
+    world.until(lambda: supervisor.running["tier"].state == "restarting")
+
+
+def test_a_process_that_cannot_even_be_started_is_retried(world: World) -> None:
+    world.logs.mkdir()
+    (world.logs / "tier.log").mkdir()  # its log cannot be opened
+    supervisor = world.start(Part("tier", python(SLEEPER)))
+    world.until(lambda: supervisor.running["tier"].restarts >= 2)
+    assert "Is a directory" in supervisor.failures()[0].reason
+    (world.logs / "tier.log").rmdir()
+    world.until(lambda: supervisor.all_ready)
+
+
+def test_with_give_up_a_part_that_does_not_stay_up_ends_all_with_the_end_of_its_log(
+    world: World,
+) -> None:
+    code = "print('the disk is full'); raise SystemExit(3)"
+    world.start(Part("tier", python(code)), policy=GIVING_UP)
     with pytest.raises(
         GaveUp, match=r"tier does not stay up: it died 5 times.*exit code 3"
     ) as error:
         world.run_on()
     assert "the disk is full" in str(error.value)
-    assert world.kinds("tier").count("starting") == 5
 
 
-def test_a_part_that_never_becomes_ready_is_killed_and_given_up(world: World) -> None:
+def test_with_give_up_a_part_that_never_becomes_ready_is_killed_and_given_up(
+    world: World,
+) -> None:
     never = Part("tier", python(SLEEPER), ready=lambda pid: None, patience=0.05)
-    policy = Policy(backoff=0.01, deaths=2, within=0.0)
-    world.start(never, policy=policy)
+    world.start(never, policy=Policy(backoff=0.01, deaths=2, give_up=True))
     with pytest.raises(GaveUp, match="not ready after 0 s"):
         world.run_on()
 
 
-def test_deaths_long_ago_do_not_count(world: World) -> None:
-    policy = Policy(backoff=0.001, deaths=2, within=0.0)
+def test_with_give_up_deaths_after_a_healthy_time_do_not_count(world: World) -> None:
+    policy = Policy(backoff=0.001, deaths=2, healthy=0.0, give_up=True)
     supervisor = world.start(Part("tier", python(SLEEPER)), policy=policy)
     for death in range(4):
         world.until(lambda: supervisor.all_ready)
         os.kill(world.pid("tier"), signal.SIGKILL)
         world.until(lambda seen=death: supervisor.running["tier"].restarts > seen)  # type: ignore[misc]
     world.until(lambda: supervisor.all_ready)
+
+
+def test_a_first_start_that_fails_without_a_word_tells_its_exit_code_and_the_full_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Supervisor, "_full_disk", lambda _: " (the disk of / is full)")
+    world.start(Part("kafka", python("raise SystemExit(1)"), ready=lambda pid: None))
+    with pytest.raises(StartFailed) as error:
+        world.run_on()
+    assert str(error.value) == "cannot start kafka: exit code 1 (the disk of / is full)"
 
 
 def test_a_users_error_at_the_first_start_is_shown_and_not_retried(world: World) -> None:

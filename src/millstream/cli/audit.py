@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.options import home_option, json_option, log_of, set_option
-from millstream.cli.outcome import FAILED
+from millstream.cli.outcome import FAILED, perhaps_unread
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,9 +38,10 @@ def audit(
 ) -> int:
     """Check that every accepted event is accounted for, and that the log has what it should.
 
-    Per stream: accepted = logged + rejected + failed + shed + duplicates + pending, over all
-    collectors and all their starts that the audit topic still tells of (a day); and what was
-    counted as logged and rejected against what was ever written to the topics.
+    Per stream: accepted = logged + rejected + failed + shed + duplicates + damaged + pending, over
+    all collectors and all their starts that the audit topic still has (a day); and what was counted
+    as logged and rejected against what was ever written to the topics. What was lost with a damaged
+    entry of a journal is a problem until `millstream failed drop` acknowledges it.
 
     Per view: logged = read + waiting, in the topics that it reads; of the read, some were late or
     shed, and all others are in its rows. Per stream with an event time:
@@ -68,12 +69,13 @@ def audit(
         auditor.find_doubles(balance)
     if watch:
         return follow(auditor, balance, as_json)
-    if as_json:
-        click.echo(json.dumps(balance.content(), indent=2))
-    else:
-        from millstream.supervise.tables import console
+    with perhaps_unread():
+        if as_json:
+            click.echo(json.dumps(balance.content(), indent=2))
+        else:
+            from millstream.supervise.tables import console
 
-        console().print(picture(balance))
+            console().print(picture(balance))
     return FAILED if balance.problems else 0
 
 
@@ -102,13 +104,17 @@ def picture(balance: Balance) -> RenderableType:
     from millstream.supervise.tables import grid
 
     columns = (">accepted", ">= logged", ">+ rejected", ">+ failed", ">+ shed", ">+ duplicates")
-    table = grid("stream", *columns, ">+ pending", ">+ unseen", ">off", ">in the log", ">held")
+    table = grid(
+        "stream", *columns, ">+ damaged", ">+ pending", ">+ unseen", ">off", ">in the log", ">held"
+    )
     for name, row in balance.rows.items():
         counts = (row.accepted, row.logged, row.rejected, row.failed, row.shed, row.duplicates)
         written = balance.written.get(name)
         table.add_row(
             Text(name, "bold"),
-            *(f"{count:,}" for count in (*counts, row.pending, row.unseen)),
+            *(f"{count:,}" for count in counts),
+            Text(f"{row.damaged:,}", "bold red" if row.damaged else ""),
+            *(f"{count:,}" for count in (row.pending, row.unseen)),
             Text(f"{row.off:,}", "bold red" if row.off else "green"),
             "–" if written is None else f"{written.at_most:,}",
             "–" if written is None else f"{written.held:,}",
@@ -117,7 +123,9 @@ def picture(balance: Balance) -> RenderableType:
     parts += [part for each in completeness(balance) for part in (each, "")]
     lines = [Text(f"✗ {problem}", "red") for problem in balance.problems]
     notes = [Text(note, "dim") for note in balance.notes]
-    verdict = [] if balance.problems else [Text("✓ it adds up", "green")]
+    damaged = sum(row.damaged for row in balance.rows.values())
+    but = f", with {damaged:,} events that were lost to damage and acknowledged" if damaged else ""
+    verdict = [] if balance.problems else [Text(f"✓ it adds up{but}", "green")]
     return Group(*parts, *lines, *verdict, *notes)
 
 

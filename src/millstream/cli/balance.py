@@ -243,6 +243,13 @@ class Auditor:
                 f"{self._topic} has deleted its oldest reports: starts that ended before "
                 "are not counted, so the topics may hold more than the table"
             )
+        for collector, starts in self._ledger.collectors().items():
+            journal = starts[-1].journal
+            if journal is not None and journal.damage is not None and journal.damage.acknowledged:
+                balance.notes.append(
+                    f"collector {collector}: {journal.damage.acknowledged:,} damaged entries of "
+                    "its journal are lost, and that was acknowledged"
+                )
         if not balance.rows:
             balance.notes.append("no collector has reported yet")
         for name, counts in self._ledger.views().items():

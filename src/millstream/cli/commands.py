@@ -59,7 +59,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         for title, commands in COMMANDS:
             with formatter.section(title):
-                formatter.write_dl([(c.name or "", c.get_short_help_str(70)) for c in commands])
+                formatter.write_dl([(c.name or "", c.get_short_help_str(200)) for c in commands])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

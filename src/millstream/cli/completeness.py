@@ -164,7 +164,13 @@ class Watch:
             held = bounds(self._log, topic, _SECONDS)
             ends = {str(partition): end for partition, (_, end) in held.items()}
             row.waiting = sum(max(0, end - counts.read.get(p, 0)) for p, end in ends.items())
-        if name in self._late:
+        if (late := late_topic(self._app, name)) not in topics:
+            if row.set_aside:
+                found.problems.append(
+                    f"{name}: {row.set_aside:,} events were set aside, but there is no topic "
+                    f"{late} any more"
+                )
+        elif name in self._late:
             self._compare(found, name, row, is_there)
         if row.lost:
             found.problems.append(

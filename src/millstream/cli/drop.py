@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from millstream.cli.options import home_option, load_app, log_of, open_home, set_option
+from millstream.cli.options import home_option, log_of, open_home, set_option
 from millstream.errors import MillstreamError
 
 
@@ -19,7 +19,7 @@ from millstream.errors import MillstreamError
 def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: bool) -> None:
     """Remove the rows and the state of a view that is not in the pipeline any more.
 
-    The streams that it read stay, so it can be computed anew from what they hold. Its ledger stays.
+    The streams that it read stay, so it can be computed again from them. Its ledger stays.
 
     \b
     millstream drop by_city
@@ -36,10 +36,11 @@ def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: boo
     known = {*describe_views(app, log), *left_behind(place.checkpoints, ())}
     if view not in known:
         raise MillstreamError(f"there is no view {view!r}", remedy=suggest(view, sorted(known)))
-    running = place.running().get("analyze", {}).get("pipeline")
-    if running and view in load_app(Path(running)).views:
+    running = place.running().get("analyze", {})
+    if view in running.get("views", ()):  # the file may have changed since
         raise MillstreamError(
-            f"view {view} is in the pipeline that runs", remedy=f"take it out of {running} first"
+            f"view {view} is in the pipeline that runs",
+            remedy=f"take it out of {running['pipeline']} and restart `analyze` first",
         )
     if not yes:
         click.confirm(f"Remove all rows and the state of {view}?", abort=True, err=True)

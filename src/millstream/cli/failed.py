@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millstream.cli.damaged import (
+    PREFIX,
+    acknowledge,
+    chosen_damage,
+    damage_of,
+    list_damage,
+    show_damage,
+)
 from millstream.cli.kept import (
     check_choice,
     choice_options,
@@ -27,9 +35,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def failed() -> None:
-    """List, show, retry and drop events that Kafka refused for good.
+    """List, show, retry and drop accepted events that Kafka refused for good, or that were lost.
 
-    They were accepted, and are on the disk of the collector: commands work on its home.
+    They are on the disk of the collector: commands work on its home. An event was lost if its entry
+    in the journal is damaged; such entries have ids that begin with `damaged-`. They cannot be sent
+    again, but shown, with the bytes that are left, and dropped: that acknowledges the loss.
 
     \b
     millstream failed list
@@ -50,7 +60,8 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
     millstream failed list --since "1 hour" --reason "too large"
     millstream failed list --limit 100 --json
     """
-    store = store_of(home)
+    store, place = store_of(home), open_home(home)
+    lost = chosen_damage(place, since_when(since) if since else 0, reason)
     damaged: list[str] = []
     count = 0
     for count, one in enumerate(chosen(store, since, reason, damaged), 1):
@@ -60,8 +71,12 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
             print_line(one.id, at, one.reason, one.value, as_line, **facts)
     for name in damaged:
         complain(f"{name}: its file is damaged; look at it, and `millstream failed drop {name}`")
+    list_damage(lost[: max(0, limit - count)], as_json)
     if not as_json:
         click.echo(f"{min(count, limit):,} of {count:,} failed events in {store.folder}", err=True)
+    if lost and not as_json:
+        count_lost = f"{len(lost):,} damaged pieces of the journal in {place.journal}"
+        click.echo(f"{count_lost}: what they held was accepted, and is lost", err=True)
     return FAILED if damaged else 0
 
 
@@ -73,10 +88,16 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
 def show(name: str, home: Path, raw: bool, as_json: bool) -> None:
     """Show a failed event: why, where it was to go, its headers, its bytes.
 
+    Of a damaged entry of the journal: what it held, as far as it can be told, and what is left.
+
     \b
     millstream failed show 01JD…-17.0
     millstream failed show 01JD…-17.0 --raw > event.json
+    millstream failed show damaged-0-00000001-812 --raw | strings
     """
+    if name.startswith(PREFIX):
+        show_damage(damage_of(open_home(home), name), raw, as_json)
+        return
     one = store_of(home).get(name)
     if raw:
         print_raw(one.value)
@@ -121,6 +142,12 @@ def retry(
     from millstream.cli.retry import retry_events
 
     check_choice(ids, everything, since, reason)
+    if lost := [name for name in ids if name.startswith(PREFIX)]:
+        raise MillstreamError(
+            f"cannot send {lost[0]} again: its bytes are damaged",
+            remedy=f"`millstream failed show {lost[0]} --raw` gives what is left: hand in again "
+            "what is whole, and `millstream failed drop` the entry",
+        )
     log, store = log_of(home, assignments), store_of(home)
     damaged: list[str] = []
     events = list(picked(store, ids, since, reason, damaged))
@@ -146,21 +173,33 @@ def drop(
 ) -> None:
     """Delete failed events for good. They were accepted: this is how they get lost.
 
+    Dropping a damaged entry of the journal acknowledges that it is lost: `status` no longer names
+    it, and `audit` still counts it.
+
     \b
     millstream failed drop 01JD…-17.0
+    millstream failed drop damaged-0-00000001-812
     millstream failed drop --reason "no stream" --yes
     """
     check_choice(ids, everything, since, reason)
-    store = store_of(home)
+    store, place = store_of(home), open_home(home)
+    if ids:
+        lost = [damage_of(place, name) for name in ids if name.startswith(PREFIX)]
+    else:
+        lost = chosen_damage(place, since_when(since) if since else 0, reason)
+    others = tuple(name for name in ids if not name.startswith(PREFIX))
     damaged: list[str] = []
-    names = [one.id for one in picked(store, ids, since, reason, damaged)]
+    names: list[str] = []
+    if others or not ids:
+        names += [one.id for one in picked(store, others, since, reason, damaged)]
     # A damaged file has no reason and no time: it goes by its id, or with all.
     names += damaged if ids or everything else []
-    if names and not yes:
+    if (names or lost) and not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("this cannot be undone: confirm it with --yes")
-        click.confirm(f"delete {len(names):,} accepted events for good?", abort=True)
-    click.echo(f"{store.drop(names):,} dropped")
+        count = len(names) + len(lost)
+        click.confirm(f"delete {count:,} accepted or damaged entries for good?", abort=True)
+    click.echo(f"{store.drop(names) + acknowledge(lost):,} dropped")
 
 
 def store_of(home: Path) -> FailedStore:

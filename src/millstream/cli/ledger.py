@@ -1,7 +1,7 @@
 """The audit's arithmetic: what all collectors counted in all their starts, as one row a stream.
 
-Within one start accepted = logged + rejected + failed + shed + duplicates + pending, at every
-moment. Over restarts:
+Within one start accepted = logged + rejected + failed + shed + duplicates + pending + damaged, at
+every moment. Over restarts:
 
 - What a start leaves in its journal, the next one of that collector counts anew, as accepted and
   as `recovered`. So recovered events are taken off the accepted: each was counted once already.
@@ -10,6 +10,8 @@ moment. Over restarts:
 - One that was killed wrote its last counts up to a second earlier (longer, if Kafka was away). What
   it took in or settled after that nobody counted: it shows in the difference between what it had
   pending and what the next one found, `unseen`, and in the topics.
+- What is lost with a damaged entry of the journal is counted on that collector's disk, and its
+  newest report has all of it. It is what an earlier start left and no later one has found.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millstream.audit import JournalState, StreamCounts, Tier, ViewCounts
+from millstream.audit import JournalDamage, JournalState, StreamCounts, Tier, ViewCounts
 from millstream.cli.text import moment
 
-SETTLED = ("logged", "rejected", "failed", "shed", "duplicates")
+SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")
 
 
 class Counted(msgspec.Struct):
@@ -48,6 +50,7 @@ class Row:
     failed: int = 0
     shed: int = 0
     duplicates: int = 0
+    damaged: int = 0  # accepted, and lost with damaged entries of journals
     pending: int = 0
     unseen: int = 0  # settled by a start that was killed before it could tell as what
     recovered: int = 0  # by a later start; not in the sum
@@ -120,6 +123,7 @@ def views_of(report: Counted) -> dict[str, ViewCounts]:
 
 def _add_collector(rows: dict[str, Row], starts: list[Counted], problems: list[str]) -> None:
     left: dict[str, int] = {}  # per stream, what earlier starts left in the journal
+    unseen = {name: row.unseen for name, row in rows.items()}  # of the collectors before this one
     before: Counted | None = None
     for start in starts:
         for name, counts in start.streams.items():
@@ -144,8 +148,49 @@ def _add_collector(rows: dict[str, Row], starts: list[Counted], problems: list[s
                 row.accepted, waits = row.accepted - waits, 0
             left[name] = waits + counts.pending
         before = start
+    damage = starts[-1].journal.damage if starts[-1].journal is not None else None
+    for name in damage.streams if damage is not None else ():
+        rows.setdefault(name, Row())
+        left.setdefault(name, 0)
     for name, waits in left.items():
-        _settle_rest(name, rows[name], waits, starts[-1], problems)
+        row = rows[name]
+        pending = starts[-1].streams[name].pending if name in starts[-1].streams else 0
+        lost = damage.streams.get(name, 0) if damage is not None else 0
+        lost -= sum(s.streams[name].damaged for s in starts if name in s.streams)
+        if lost > 0:
+            waits -= _lose(row, lost, waits - pending, row.unseen - unseen.get(name, 0))
+        _settle_rest(name, row, waits, starts[-1], problems)
+    if damage is not None and damage.entries:
+        problems.append(f"collector {starts[-1].instance}: {damage_text(damage)}")
+
+
+def _lose(row: Row, lost: int, left: int, unseen: int) -> int:
+    """Count events of damaged entries; how many of them an earlier start had left in the journal.
+
+    The others were settled by nobody who could report it, or taken in after the last report.
+    """
+    row.damaged += lost
+    from_left = min(lost, max(0, left))
+    from_unseen = min(lost - from_left, unseen)
+    row.unseen -= from_unseen
+    row.accepted += lost - from_left - from_unseen
+    return from_left
+
+
+def damage_text(damage: JournalDamage) -> str:
+    """What is lost, and what to do about it."""
+    events = (
+        f"{damage.events:,} events"
+        if not damage.unread
+        else (
+            f"{damage.events:,} events, and those of {damage.unread:,} entries that cannot be read"
+        )
+    )
+    return (
+        f"{damage.entries:,} damaged entries of the journal: {events} were accepted and are lost; "
+        "`millstream failed list` shows what is left of them, `millstream failed drop` "
+        "acknowledges the loss"
+    )
 
 
 def _take_over(row: Row, waits: int, start: Counted) -> int:

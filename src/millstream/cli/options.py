@@ -63,17 +63,18 @@ def insecure_option(function: F) -> F:
     return click.option(
         "--insecure",
         is_flag=True,
-        help="Collect on a public address although nobody has to log in.",
+        help="Listen on a public address although nobody has to log in.",
     )(function)
 
 
 def accepting(
-    assignments: tuple[str, ...], accept_schema_change: bool, insecure: bool
+    assignments: tuple[str, ...], *, accept_schema_change: bool = False, insecure: bool = False
 ) -> tuple[str, ...]:
-    """The assignments and what the flags stand for, so that the collector of a `run` has it too."""
+    """The assignments and what the flags stand for, so that the tiers of a `run` have it too."""
     flags = {
         "collect.accept_schema_change=true": accept_schema_change,
         "collect.insecure=true": insecure,
+        "serve.insecure=true": insecure,
     }
     return (*assignments, *(text for text, is_given in flags.items() if is_given))
 
@@ -174,7 +175,13 @@ def _assign(sections: dict[str, dict[str, Any]], text: str) -> None:
         )
     target = sections.setdefault(section.strip(), {})
     if inner:  # a table's entry, whose name may have dots: analyze.spark.spark.ui.enabled=true
-        target.setdefault(field, {})[inner] = value
+        table = target.setdefault(field, {})
+        if not isinstance(table, dict):
+            raise SettingsError(
+                f"cannot use --set {text!r}: another --set gives {section}.{field} as a whole",
+                remedy="write the whole as JSON, or each entry by itself",
+            )
+        table[inner] = value
     else:
         target[field] = _value(name, value)
 
@@ -194,16 +201,34 @@ def _value(name: str, text: str) -> Any:
 
 
 def open_home(path: Path) -> Home:
+    """A home that may not exist yet; MachineError if it belongs to another user."""
     from millstream.home import Home
 
-    return Home(path.resolve())
+    home = Home(path.resolve())
+    try:
+        os.listdir(home.path)
+    except PermissionError:
+        raise MachineError(
+            f"cannot read {home.path}: only {_owner(home.path)} may",
+            remedy="run the command as that user, or choose another --home",
+        ) from None
+    except OSError:  # it is not there, or is no folder: whoever makes it says so
+        pass
+    return home
+
+
+def _owner(path: Path) -> str:
+    try:
+        return f"its owner {path.owner()}"
+    except (KeyError, OSError):
+        return "its owner"
 
 
 def make_home(path: Path) -> Home:
     """A home to run in; MachineError if the folder cannot be made or written."""
     home = open_home(path)
     try:
-        home.path.mkdir(parents=True, exist_ok=True)
+        home.make()
         with tempfile.TemporaryFile(dir=home.path):
             pass
     except OSError as error:
@@ -241,8 +266,12 @@ def with_bootstrap(settings: Settings, home: Home) -> Settings:
 
 
 def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
-    """Where the log is, for a command without a pipeline."""
-    return with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
+    """Where the log is, for a command without a pipeline; LogError if it does not answer."""
+    from millstream.log.connection import await_broker
+
+    log = with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
+    await_broker(log)
+    return log
 
 
 def url_of(tier: str, url: str, home: Path, option: str = "--url") -> str:

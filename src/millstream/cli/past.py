@@ -33,7 +33,11 @@ def open_past(
             )
         pipeline = Path(running)
     app = load_app(pipeline)
-    return app, with_bootstrap(settings_of(pipeline, Flags(assignments)), place)
+    from millstream.log.connection import await_broker
+
+    settings = with_bootstrap(settings_of(pipeline, Flags(assignments)), place)
+    await_broker(settings.log)
+    return app, settings
 
 
 def moment_of(option: str, text: str) -> int | None:

@@ -58,7 +58,7 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
         before = {name: generations(checkpoints, app.name, name) for name in app.views}
         topics = {name: next(iter(held)) for name, held in before.items() if held}
         found = make_plan(app, settings, topics)
-    states = {view.name: state(view, before[view.name]) for view in found.views}
+    states = {view.name: state(view.generation, before[view.name]) for view in found.views}
     if not any(before.values()):
         states = {}
     gone = left_behind(checkpoints, app.views)
@@ -68,13 +68,17 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
         show(app, found, states, gone)
 
 
-def state(view: ViewPlan, before: dict[str, str]) -> str:
-    """What becomes of a view when it starts, by the generations that have run."""
+def state(generation: str, before: dict[str, str]) -> str:
+    """What becomes of a view when it starts, by the generations that have run, by their topics."""
     if not before:
         return "new: computed from the log's beginning"
-    if view.generation in before.values():
+    served, *others = before.values()
+    if generation == served:
         return "unchanged: goes on where it left off"
-    return "changed: rebuilt from the log, while the old answer is served"
+    meanwhile = "the old answer is served meanwhile, unless the key is another one"
+    if generation in others:
+        return f"changed: the rebuild that has begun goes on; {meanwhile}"
+    return f"changed: rebuilt from the log; {meanwhile}"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.option("--jars-only", is_flag=True, help="Make no archives, which takes a minute.")
 def prepare(jars_only: bool) -> None:
-    """Fetch the jars, and make archives of classes by which Java starts sooner.
+    """Fetch the jars, and make class archives so that Java starts faster.
 
     Once for each machine and Python environment, such as while an image is built; what is there
     already is left alone. `run` fetches jars by itself, but makes no archives.

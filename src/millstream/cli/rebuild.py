@@ -46,7 +46,7 @@ def rebuild(
     limit: int,
     as_json: bool,
 ) -> int:
-    """Compute a view anew from the log while the system runs, and swap.
+    """Compute a view again from the log while the system runs, and swap.
 
     The log is replayed into a shadow of the view; the old answer is served meanwhile. Then the two
     are compared, and if you agree the new one takes the old one's place: clients see a new epoch

@@ -52,6 +52,11 @@ DYING = 15.0
 @accept_schema_change_option
 @insecure_option
 @click.option("--plain", is_flag=True, help="Lines instead of a live screen.")
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="End everything, with exit code 1, when a process dies five times in a row.",
+)
 def run(
     pipeline: Path,
     home: Path,
@@ -63,11 +68,13 @@ def run(
     accept_schema_change: bool,
     insecure: bool,
     plain: bool,
+    give_up: bool,
 ) -> int:
     """Start everything on this machine and keep it up, until Ctrl-C.
 
     Kafka is started too, unless log.bootstrap names a cluster. Each tier's output is in
-    HOME/logs/<tier>.log. What dies is started again; what does not stay up ends the run.
+    HOME/logs/<tier>.log. What dies is started again, without end, and the others go on: see
+    `millstream status`. With --give-up, a process that does not stay up ends the run.
 
     \b
     millstream run pipeline.py
@@ -75,17 +82,18 @@ def run(
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
     # The user's mistakes come before the home is touched and the first process is started.
-    given = accepting(assignments, accept_schema_change, insecure)
+    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
     flags = Flags(given, kafka_port, collect_port, serve_port)
     app, settings = load_app(pipeline), settings_of(pipeline, flags)
     check_exposed(settings)
+    check_cluster(settings)
     place = make_home(home)
     with place.hold("run"):
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
         await_leftovers(place, show)
         ask_about_removed(place, app.views)
-        ended_by = start(pipeline.resolve(), place, settings, flags, extras, show)
+        ended_by = start(pipeline.resolve(), place, settings, flags, extras, show, give_up)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 
@@ -96,8 +104,10 @@ def start(
     flags: Flags,
     extras: tuple[str, ...],
     show: Show,
+    give_up: bool,
 ) -> int:
     """Fetch what is missing and keep the parts up; the number of the signal that ended it."""
+    from millstream.supervise.part import Policy
     from millstream.supervise.run import keep_up
     from millstream.supervise.system import choose_ports, parts_of
 
@@ -112,16 +122,24 @@ def start(
             show,
             ready_lines=ready_lines(settings, ports, home),
             serve_url=f"http://{_reachable(settings.serve.host)}:{ports.serve}",
+            policy=Policy(give_up=give_up),
         )
     finally:
         home.withdraw()
 
 
 def check_exposed(settings: Settings) -> None:
-    """SettingsError if the collector would not start, so that nothing is started in vain."""
-    from millstream.collect.exposure import check_exposure
+    """SettingsError if a server would not start, so that nothing is started in vain."""
+    settings.collect.check_exposure()
+    settings.serve.check_exposure()
 
-    check_exposure(settings.collect)
+
+def check_cluster(settings: Settings) -> None:
+    """LogError if the cluster that the settings name does not answer."""
+    if settings.log.bootstrap:
+        from millstream.log.connection import await_broker
+
+        await_broker(settings.log)
 
 
 def ready_lines(settings: Settings, ports: Ports, home: Home) -> list[str]:

@@ -68,8 +68,9 @@ def add_looks(
     @place_options
     @click.option("--raw", is_flag=True, help="Only the event's bytes, as they came.")
     def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: bool) -> None:
-        shelf, log = shelf_of(), log_of(home, assignments)
+        shelf = shelf_of()
         stream, partition, offset = parse_name(name, shelf.word)
+        log = log_of(home, assignments)
         one = shelf.read_one(log, shelf.app_with(log, stream, app), stream, partition, offset)
         if raw:
             print_raw(one.value)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from millstream.cli.options import ca_option, home_option, json_option, open_home
-from millstream.cli.outcome import FAILED
+from millstream.cli.outcome import FAILED, perhaps_unread
 from millstream.errors import MillstreamError
+from millstream.home import Home
+
+if TYPE_CHECKING:
+    from millstream.failing import Failure
 
 _TOO_FAR = 10.0  # seconds that a view may be behind, and growing, before that is a problem
 TIERS = ("kafka", "collect", "analyze", "serve")
@@ -23,29 +28,46 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 def status(home: Path, ca: str, as_json: bool) -> int:
     """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
-    Ends with exit code 1 if a tier is down, a source or a query does not run, the journal takes
-    nothing, or the collectors' counts do not add up. What could not be found out is said, and is no
-    problem by itself.
+    Ends with exit code 1 if a process keeps dying, a tier is down or hangs, a source or a query
+    does not run, the journal takes nothing, the collectors' counts do not add up, accepted events
+    could not be logged (until `millstream failed retry` or `drop`), or accepted events
+    were lost with a damaged entry of the journal (until `millstream failed drop` acknowledges it).
+    What could not be found out is said, and is no problem by itself.
 
     \b
     millstream status
     millstream status --json | jq .problems
     millstream status --ca ca.pem
     """
-    running = open_home(home).running()
-    if not any(tier in running for tier in TIERS):
+    import msgspec
+
+    from millstream.failing import read_failures
+
+    place = open_home(home)
+    running, failures = place.running(), read_failures(place)
+    if not failures and not any(tier in running for tier in TIERS):
         raise MillstreamError(
             f"nothing runs in {home}",
             remedy="start it with `millstream run PIPELINE`, or name another --home",
         )
     system = read_system(running)
     refused, unknown = ask_collect(running, ca)
-    problems = [*problems_of(running, system), *refused]
-    if as_json:
-        answer = {"running": running, "system": system, "problems": problems, "unknown": unknown}
-        click.echo(json.dumps(answer, indent=2))
-    else:
-        show(running, system, problems, unknown)
+    problems = [
+        *map(str, failures),
+        *problems_of(running, system),
+        *refused,
+        *problems_of_failed(place),
+        *problems_of_damage(place, system),
+    ]
+    with perhaps_unread():
+        if as_json:
+            answer = {
+                **{"running": running, "system": system, "problems": problems, "unknown": unknown},
+                "failing": msgspec.to_builtins(failures),
+            }
+            click.echo(json.dumps(answer, indent=2))
+        else:
+            show(running, system, failures, problems[len(failures) :], unknown)
     return FAILED if problems else 0
 
 
@@ -78,13 +100,15 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
     """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
+    from millstream.supervise.tables import silence
+
     problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in running]
     if system is None:
         return [*problems, "no figures: serve does not answer"] if "serve" in running else problems
     problems += [
-        f"{tier} runs, but has not reported for seconds: it is {figures['state']}"
-        for tier, figures in system["tiers"].items()
-        if tier in running and figures["state"] == "down"
+        f"{words}: it hangs, or Kafka does not take its reports"
+        for tier in system["tiers"]
+        if tier in running and (words := silence(system, tier))
     ]
     if system["tiers"].get("log", {}).get("state") == "down":
         problems.append("kafka is down")
@@ -95,6 +119,8 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         if (state := counts.get("state") or "unknown") != "running":
             error = f": {counts['error']}" if counts.get("error") else ""
             problems.append(f"view {view['name']} is {state}{error}")
+        if warning := counts.get("warning"):
+            problems.append(f"view {view['name']}: {warning}")
         rebuild = counts.get("rebuild") or {}
         if rebuild.get("state") == "failed" and not rebuild.get("request"):
             problems.append(
@@ -116,6 +142,8 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
                 f"{counts['behind_s']:,.0f} s, and growing"
             )
     for stream, counts in system["tiers"].get("analyze", {}).get("streams", {}).items():
+        if error := counts.get("error"):
+            problems.append(f"the watermark of {stream} may stand still: {error}")
         if lost := counts.get("lost"):
             problems.append(
                 f"{lost:,} events of {stream} were past retention before they were looked at"
@@ -137,6 +165,8 @@ def problems_of_collect(collect: dict[str, Any]) -> list[str]:
         if source["state"] not in GOOD | {"connecting"}:
             error = f": {source['error']}" if source.get("error") else ""
             problems.append(f"the source of {source['stream']} is {source['state']}{error}")
+        if warning := source.get("warning"):
+            problems.append(f"the source of {source['stream']}: {warning}")
     if off := collect.get("unaccounted"):
         problems.append(
             f"{off:,} accepted events are accounted for nowhere: see `millstream audit`"
@@ -144,9 +174,42 @@ def problems_of_collect(collect: dict[str, Any]) -> list[str]:
     return problems
 
 
+def problems_of_failed(home: Home) -> list[str]:
+    """Events that were accepted, could not be logged, and wait in this home for a decision."""
+    from millstream.collect.failed import FailedStore
+
+    waiting = len(FailedStore(home.failed).ids())
+    if not waiting:
+        return []
+    return [
+        f"{waiting:,} accepted events could not be logged: see why with `millstream failed list`, "
+        "then retry or drop them"
+    ]
+
+
+def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
+    """What journals have lost to damage: those of this home by its files, others by reports."""
+    import msgspec
+
+    from millstream.audit import JournalDamage
+    from millstream.cli.damaged import damage_here
+    from millstream.cli.ledger import damage_text
+
+    here = damage_here(home)
+    problems = [damage_text(here)] if here.entries else []
+    journal = (system or {}).get("tiers", {}).get("collect", {}).get("journal") or {}
+    reported = msgspec.convert(journal.get("damage") or {}, JournalDamage)
+    # Reports are a second old: what was acknowledged here just now must not count as elsewhere.
+    ever = reported.entries + reported.acknowledged - here.entries - here.acknowledged
+    if min(ever, reported.entries - here.entries) > 0:
+        problems.append(f"all collectors, those of other homes too: {damage_text(reported)}")
+    return problems
+
+
 def show(
     running: dict[str, Any],
     system: dict[str, Any] | None,
+    failures: Sequence[Failure],
     problems: list[str],
     unknown: list[str],
 ) -> None:
@@ -156,8 +219,10 @@ def show(
         analyze_parts,
         collect_parts,
         console,
+        failing_parts,
         grid,
         milliseconds,
+        silence,
         state_text,
         tier_row,
     )
@@ -168,7 +233,7 @@ def show(
         entry = running.get(tier, {})
         address = str(entry.get("url") or entry.get("bootstrap") or "")
         pid = str(entry.get("pid", ""))
-        state = "up" if entry else "down"
+        state = ("silent" if silence(system, tier) else "up") if entry else "down"
         if tier == "kafka" and not entry and system is not None:  # a cluster elsewhere
             state = system["tiers"]["log"]["state"]
         processes.add_row(
@@ -178,6 +243,8 @@ def show(
     if system is not None:
         out.print("", *collect_parts(system), *analyze_parts(system), sep="\n")
         out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
+    for line in failing_parts(failures):
+        out.print(line)
     for problem in problems:
         out.print(Text(f"✗ {problem}", "red"))
     for each in unknown:

@@ -81,7 +81,7 @@ def collect(
 
         run(app, settings, home)
 
-    given = accepting(assignments, accept_schema_change, insecure)
+    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
     run_tier("collect", start, pipeline, home, Flags(given, collect_port=collect_port))
 
 
@@ -110,7 +110,14 @@ def analyze(pipeline: Path, home: Path, assignments: tuple[str, ...]) -> None:
 @home_option
 @set_option
 @port_option("serve")
-def serve(pipeline: Path, home: Path, assignments: tuple[str, ...], serve_port: int | None) -> None:
+@insecure_option
+def serve(
+    pipeline: Path,
+    home: Path,
+    assignments: tuple[str, ...],
+    serve_port: int | None,
+    insecure: bool,
+) -> None:
     """Run a server of views: HTTP, WebSocket, SQL and the dashboard.
 
     Any number of servers may run side by side; each gives the same answers.
@@ -125,7 +132,8 @@ def serve(pipeline: Path, home: Path, assignments: tuple[str, ...], serve_port: 
 
         run(app, settings, home)
 
-    run_tier("serve", start, pipeline, home, Flags(assignments, serve_port=serve_port))
+    given = accepting(assignments, insecure=insecure)
+    run_tier("serve", start, pipeline, home, Flags(given, serve_port=serve_port))
 
 
 def run_tier(

@@ -155,7 +155,7 @@ def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[s
             answer = httpx.get(place, timeout=30.0, **options)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NotReachable(
-                f"the collector {url} did not answer: {error or type(error).__name__}",
+                f"the collector {url} did not answer: {str(error) or type(error).__name__}",
                 remedy="see whether it runs: millstream status",
             ) from None
         if answer.is_success:

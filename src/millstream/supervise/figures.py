@@ -24,7 +24,7 @@ def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
         with _DIRECT.open(address, timeout=seconds) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise MillstreamError(
             f"cannot read {address}: {getattr(error, 'reason', error)}",
             remedy="see whether the serve tier runs: millstream status",

@@ -45,6 +45,7 @@ def checks(settings: Settings, home: Path) -> Iterator[Check]:
     yield _jars("broker")
     yield _jars("connector")
     yield _archives()
+    yield _shuffle(settings)
     yield _memory()
     yield _disk(home)
     if not settings.log.bootstrap:
@@ -115,13 +116,27 @@ def _archives() -> Check:
     files = [cache_folder() / jar.file_name for jar in locked("broker")]
     try:
         kafka = ClassArchive("kafka", find_java(), files).find()
-        good = bool(kafka and driver.class_archive().find())
+        good = bool(kafka and driver.class_archive(make=False).find())
     except (MillstreamError, OSError):
         good = False
     if good:
         return Check("class archives", "good", "of Kafka and Spark, checksums right")
     found = "none for this Java and these jars: Kafka and Spark take longer to start"
     return Check("class archives", "optional", found, "`millstream prepare` makes them")
+
+
+def _shuffle(settings: Settings) -> Check:
+    from millstream.analyze import driver
+    from millstream.analyze.bind_address import why_unbound
+
+    name, exposed = "Spark's real-time shuffle", "listens on all addresses, without a login"
+    if settings.analyze.spark_master:
+        remedy = "let a firewall close the workers' ports to all but the driver and each other"
+        return Check(name, "optional", f"on a cluster, each worker {exposed}", remedy)
+    if why := why_unbound(driver.spark_jars()):
+        remedy = "let a firewall close this machine's ports to others"
+        return Check(name, "optional", f"{exposed}: {why}", remedy)
+    return Check(name, "good", "listens on the driver's address only (127.0.0.1)")
 
 
 def _sha256(path: Path) -> str:

@@ -32,9 +32,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often a part is restarted, and when it is not."""
+    """How a part that dies is restarted: without end, unless `give_up` says otherwise."""
 
-    backoff: float = 0.5  # seconds before the first restart; doubles with each quick death
-    longest_backoff: float = 10.0
-    deaths: int = 5  # that many within `within` seconds, or in a row without being ready: give up
-    within: float = 60.0
+    backoff: float = 0.5  # seconds before the first restart; doubles with each further death
+    longest_backoff: float = 30.0
+    healthy: float = 60.0  # seconds of being ready after which earlier deaths do not count
+    deaths: int = 5  # with `give_up`: that many deaths end the whole run
+    give_up: bool = False

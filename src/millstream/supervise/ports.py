@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millstream.errors import MachineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LISTEN = "0A"
 
@@ -22,10 +27,19 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def choose_port(host: str, port: int, *, what: str, flag: str) -> int:
     """The port itself if it is free, any free one for 0; MachineError says who holds it."""
-    if port == 0:
-        return free_port(host)
-    if is_free(host, port):
-        return port
+    try:
+        return _bound(host, port) if port else free_port(host)
+    except PermissionError:
+        raise MachineError(
+            f"cannot start {what} on port {port} of {host}: only root may listen there",
+            remedy=f"choose a port from 1024 on with {flag} (0: any free one)",
+        ) from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise MachineError(
+                f"cannot start {what} on {host}: {error.strerror}",
+                remedy=f"set {what}.host to an address of this machine",
+            ) from None
     holder = holder_of(port) or "another process"
     raise MachineError(
         f"cannot start {what} on port {port} of {host}: {holder} listens there",
@@ -35,27 +49,36 @@ def choose_port(host: str, port: int, *, what: str, flag: str) -> int:
 
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
+    try:
+        _bound(host, port)
+    except OSError:
+        return False
+    return True
+
+
+def _bound(host: str, port: int) -> int:
     with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
+        probe.bind((host, port))
+    return port
 
 
 def holder_of(port: int) -> str:
     """`process 123 (java -cp …)` that listens on the port; empty if the kernel does not tell us."""
     inodes = _listening_inodes(port)
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-            for descriptor in (entry / "fd").iterdir():
-                if os.readlink(descriptor) in inodes:
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    return f"process {entry.name} ({words.strip()[:60]})"
+        if entry.name.isdigit() and not inodes.isdisjoint(_open_files(entry)):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                return f"process {entry.name} ({words.strip()[:60]})"
     return ""
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile; the others count
+                yield os.readlink(descriptor)
 
 
 def _listening_inodes(port: int) -> set[str]:

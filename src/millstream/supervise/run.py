@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+from millstream.failing import Failure, publish_failures
 from millstream.home import Home
 from millstream.supervise.figures import Figures
 from millstream.supervise.part import Part, Policy
@@ -44,6 +45,20 @@ def asked_to_end() -> Iterator[Asked]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def tolerated_output() -> Iterator[None]:
+    """Goes on if the output cannot be written: it may be a file on a full disk.
+
+    A reader that has left (`run | head`) still ends the run.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
+
+
 def keep_up(
     parts: list[Part],
     home: Home,
@@ -55,7 +70,8 @@ def keep_up(
 ) -> int:
     """Run the parts until a signal asks for the end; the signal's number.
 
-    StartFailed or GaveUp when the system cannot run; in every case no process is left.
+    StartFailed when a part refuses its first start, GaveUp if the policy says so; in every case no
+    process is left. Which parts keep dying is published in the home.
     """
 
     def tell(happening: Happening) -> None:
@@ -64,20 +80,27 @@ def keep_up(
             show.happened(happening)
 
     supervisor = Supervisor(parts, home.logs, tell, policy)
+    publish_failures(home, [])
     with asked_to_end() as asked:
         figures: Figures | None = None
+        published: list[Failure] = []
         try:
             while not asked.signals:
                 supervisor.tick()
-                if figures is None and supervisor.all_ready:
-                    figures = Figures(serve_url)
-                    show.ready(supervisor, ready_lines)
-                show.tick(supervisor, figures.newest() if figures else None)
+                if (failures := supervisor.failures()) != published:
+                    publish_failures(home, failures)
+                    published = failures
+                with tolerated_output():
+                    if figures is None and supervisor.all_ready:
+                        figures = Figures(serve_url)
+                        show.ready(supervisor, ready_lines)
+                    show.tick(supervisor, figures.newest() if figures else None)
                 time.sleep(TICK)
         finally:
             if figures is not None:
                 figures.close()
             with contextlib.suppress(OSError):
                 show.close()
+            publish_failures(home, [])
             supervisor.stop(hurry=lambda: asked.hurry)
         return asked.signals[0]

@@ -18,13 +18,19 @@ from millstream.supervise.supervisor import Happening, Running, Supervisor
 from millstream.supervise.tables import (
     analyze_parts,
     collect_parts,
+    failing_parts,
     grid,
     milliseconds,
+    silence,
     state_text,
     tier_row,
 )
 
 STEPS_EVERY, SCREEN_EVERY = 0.1, 0.5
+_STYLES = {
+    **{"ready": "green", "recovered": "green"},
+    **{"died": "red", "killed": "red", "failing": "bold red"},
+}
 
 
 class TerminalShow:
@@ -46,12 +52,14 @@ class TerminalShow:
     def happened(self, happening: Happening) -> None:
         if happening.kind == "ready":
             self._took[happening.part] = happening.seconds
-        style = {"ready": "green", "died": "red", "killed": "red"}.get(happening.kind, "dim")
+        style = _STYLES.get(happening.kind, "dim")
         line = Text(f"{happening.part:<10} ").append(sentence(happening), style=style)
         self._recent.append(self._stamped(line))
         # While parts start, the picture says it; only what went wrong deserves a line of its own.
-        if self._live is None or happening.kind in ("died", "killed"):
+        if self._live is None or happening.kind in ("died", "failing", "killed"):
             self._print(line)
+            for each in happening.lines:
+                self._print(Text(f"{happening.part:<10} | {each}", style="dim"))
 
     def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         if self._live is not None:
@@ -109,6 +117,8 @@ class TerminalShow:
 
     def _screen(self, supervisor: Supervisor, system: dict[str, Any] | None) -> RenderableType:
         parts: list[RenderableType] = [parts_table(supervisor.running, system), ""]
+        if failures := supervisor.failures():
+            parts += [*failing_parts(failures), ""]
         if system is None:
             parts.append(Text("serve does not answer: no figures", style="yellow"))
         else:
@@ -128,7 +138,7 @@ def parts_table(running: dict[str, Running], system: dict[str, Any] | None) -> T
         speed, latency = tier_row(system, name)
         table.add_row(
             Text(name, style="bold"),
-            state_text(one.state),
+            state_text("silent" if one.state == "ready" and silence(system, name) else one.state),
             Text(one.address if ":" in one.address else ""),
             str(one.child.pid) if one.child else "",
             speed,

@@ -38,6 +38,10 @@ def sentence(happening: Happening) -> str:
             return f"ready {where} after {seconds}"
         case "died":
             return f"died after {seconds} by {text}"
+        case "failing":
+            return f"KEEPS DYING: {text}"
+        case "recovered":
+            return f"stays up again for {seconds}, {text}"
         case "ended" | "killed":
             return f"{happening.kind} after {seconds}"
     return f"{happening.kind} ({text})"
@@ -63,6 +67,8 @@ class PlainShow:
 
     def happened(self, happening: Happening) -> None:
         self.step(f"{happening.part:<10} {sentence(happening)}")
+        for line in happening.lines:
+            self.step(f"{happening.part:<10} | {line}")
 
     def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         for line in lines:
@@ -73,7 +79,7 @@ class PlainShow:
         if self._clock() >= self._due:
             self._due = self._clock() + self._every
             restarts = sum(one.restarts for one in supervisor.running.values())
-            self.step(one_line(system, restarts))
+            self.step(one_line(system, restarts, supervisor.failures()))
 
     def close(self) -> None:
         self._due = float("inf")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from millstream.errors import MachineError, MillstreamError
+from millstream.failing import Failure
 from millstream.supervise import logfile
 from millstream.supervise.child import Child, describe_exit
 from millstream.supervise.part import Part, Policy
@@ -18,16 +20,23 @@ from millstream.supervise.part import Part, Policy
 State = Literal["waiting", "starting", "ready", "restarting", "ended"]
 TAIL = 20
 UNKILLABLE = 5.0
+KEEPS_DYING = 3  # deaths without a healthy time between, after which it is news by itself
+FULL = 1 << 20  # bytes; less is free on a full disk
+_LINES, _LINE = 10, 300  # of a log, in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that the user may want to see: a part starts, is ready, died, ends, was killed."""
+    """Something that the user may want to see: a part starts, is ready, died, ends, was killed.
+
+    `failing` is a death of a part that keeps dying, `recovered` the end of that.
+    """
 
     part: str
-    kind: Literal["starting", "ready", "died", "ending", "ended", "killed"]
+    kind: Literal["starting", "ready", "died", "failing", "recovered", "ending", "ended", "killed"]
     text: str
     seconds: float  # since this part was started, or asked to end
+    lines: tuple[str, ...] = ()  # the end of its log, if it is failing
 
 
 @dataclass(slots=True)
@@ -41,10 +50,19 @@ class Running:
     address: str = ""
     restarts: int = 0
     was_ready: bool = False
-    fruitless: int = 0  # deaths in a row without being ready
-    deaths: deque[float] = field(default_factory=deque)
+    deaths: int = 0  # since it was last healthy for a while
+    reason: str = ""  # of the last death
+    died_at: str = ""
+    last_lines: tuple[str, ...] = ()  # of its log, at the last death
+    next_told: int = 1  # the death that is told next: those of one that keeps dying get rarer
+    quiet: bool = False  # its last death was not told, so its next start is not either
     due: float = 0.0
     overdue: bool = False  # it did not become ready in time, and we killed it
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the user must know: it is away after a death, or keeps dying."""
+        return self.deaths >= KEEPS_DYING or (self.deaths > 0 and self.state != "ready")
 
 
 class StartFailed(MillstreamError):
@@ -77,6 +95,22 @@ class Supervisor:
     def all_ready(self) -> bool:
         return all(one.state in ("ready", "ended") for one in self.running.values())
 
+    def failures(self) -> list[Failure]:
+        """The parts that died and are not healthy again."""
+        return [
+            Failure(
+                process=name,
+                state=one.state,
+                deaths=one.deaths,
+                reason=one.reason,
+                died_at=one.died_at,
+                log=str(self._log(one)),
+                lines=one.last_lines,
+            )
+            for name, one in self.running.items()
+            if one.is_failing
+        ]
+
     def tick(self) -> None:
         """Look at every part once; StartFailed or GaveUp when going on makes no sense."""
         for one in self.running.values():
@@ -102,9 +136,13 @@ class Supervisor:
         return all(self.running[name].state == "ready" for name in one.part.needs)
 
     def _start(self, one: Running) -> None:
-        one.child = Child(one.part.command, self._log(one))
         one.state, one.since, one.overdue = "starting", self._clock(), False
-        self._tell(Happening(one.part.name, "starting", f"pid {one.child.pid}", 0.0))
+        try:
+            one.child = Child(one.part.command, self._log(one))
+        except OSError as error:  # no memory for a process, or no room for its log
+            self._retry(one, f"not being started: {error}")
+            return
+        self._tell_of_start(one, Happening(one.part.name, "starting", f"pid {one.child.pid}", 0.0))
 
     def _watch(self, one: Running) -> None:
         assert one.child is not None
@@ -112,45 +150,94 @@ class Supervisor:
         elapsed = self._clock() - one.since
         if code is not None:
             self._bury(one, one.child, code)
-        elif one.state == "starting" and (address := one.part.ready(one.child.pid)) is not None:
+        elif one.state == "ready":
+            if one.deaths and elapsed >= self._policy.healthy:
+                self._recover(one, elapsed)
+        elif (address := one.part.ready(one.child.pid)) is not None:
             one.state, one.since, one.address = "ready", self._clock(), address
-            one.was_ready, one.fruitless = True, 0
-            self._tell(Happening(one.part.name, "ready", address, elapsed))
-        elif one.state == "starting" and elapsed > one.part.patience:
+            one.was_ready = True
+            self._tell_of_start(one, Happening(one.part.name, "ready", address, elapsed))
+            self._hasten(one.part.name)
+        elif elapsed > one.part.patience:
             one.overdue = True
             one.child.kill()  # its death is seen at the next tick
 
     def _bury(self, one: Running, child: Child, code: int) -> None:
-        name, now = one.part.name, self._clock()
-        lived = now - one.since
+        name, lived = one.part.name, self._clock() - one.since
         child.kill()  # what it left behind must not stand in its successor's way
         child.release()
         if code == 0 and one.part.may_finish:
-            one.state = "ended"
+            one.state, one.deaths = "ended", 0
             self._tell(Happening(name, "ended", "", lived))
             return
-        if code in (1, 2) and not one.was_ready:
+        # Without what it needs it cannot start: that is no mistake of the user's.
+        if code in (1, 2) and not one.was_ready and self._has_what_it_needs(one):
             one.state = "ended"
-            raise StartFailed(f"cannot start {name}: {child.words()}")
-        one.fruitless += one.state == "starting"
-        one.deaths.append(now)
-        while now - one.deaths[0] > self._policy.within:
-            one.deaths.popleft()
-        if max(len(one.deaths), one.fruitless) >= self._policy.deaths:
-            one.state = "ended"
-            raise self._gave_up(one, code)
-        quick = max(len(one.deaths), one.fruitless)
-        pause = min(self._policy.backoff * 2 ** (quick - 1), self._policy.longest_backoff)
-        one.state, one.due, one.restarts = "restarting", now + pause, one.restarts + 1
-        text = f"{_cause(one, code)}; starting it again in {pause:.1f} s"
-        self._tell(Happening(name, "died", text, lived))
+            # A full disk keeps it from saying why.
+            words = child.words() or describe_exit(code) + self._full_disk()
+            raise StartFailed(f"cannot start {name}: {words}")
+        self._retry(one, _cause(one, code) + self._full_disk())
 
-    def _gave_up(self, one: Running, code: int) -> GaveUp:
+    def _retry(self, one: Running, reason: str) -> None:
+        """Count a death and set the time of the next start; GaveUp if the policy says so."""
+        now, policy = self._clock(), self._policy
+        if one.state == "ready" and now - one.since >= policy.healthy:
+            one.deaths, one.next_told = 0, 1
+        lived, one.since = now - one.since, now
+        one.deaths, one.reason, one.died_at = one.deaths + 1, reason, _utc_now()
+        one.last_lines = tuple(line[:_LINE] for line in logfile.tail(self._log(one), _LINES))
+        if policy.give_up and one.deaths >= policy.deaths:
+            one.state = "ended"
+            raise self._gave_up(one)
+        pause = min(policy.backoff * 2 ** min(one.deaths - 1, 16), policy.longest_backoff)
+        one.state, one.due, one.restarts = "restarting", now + pause, one.restarts + 1
+        self._tell_of_death(one, lived, pause)
+
+    def _tell_of_death(self, one: Running, lived: float, pause: float) -> None:
+        one.quiet = one.deaths < one.next_told
+        if one.quiet:
+            return
+        name, keeps = one.part.name, one.deaths >= KEEPS_DYING
+        one.next_told = 2 * one.deaths if keeps else one.deaths + 1
+        text = f"{one.reason}; starting it again in {pause:.1f} s"
+        if not keeps:
+            self._tell(Happening(name, "died", text, lived))
+            return
+        text = (
+            f"{one.deaths} times, last by {text}, and so on without end; the others go on. "
+            f"{self._log(one)} ends with"
+        )
+        self._tell(Happening(name, "failing", text, lived, one.last_lines))
+
+    def _tell_of_start(self, one: Running, happening: Happening) -> None:
+        if not one.quiet:
+            self._tell(happening)
+
+    def _recover(self, one: Running, elapsed: float) -> None:
+        if one.deaths >= KEEPS_DYING:
+            text = f"after {one.deaths} deaths"
+            self._tell(Happening(one.part.name, "recovered", text, elapsed))
+        one.deaths, one.next_told, one.quiet = 0, 1, False
+
+    def _hasten(self, name: str) -> None:
+        """Start at once what needs this part: its absence may be why they died."""
+        for one in self.running.values():
+            if one.state == "restarting" and name in one.part.needs:
+                one.due = self._clock()
+
+    def _full_disk(self) -> str:
+        """The likely cause, where a full disk kept the part from logging it."""
+        try:
+            free = shutil.disk_usage(self._logs).free
+        except OSError:
+            return ""
+        return f" (the disk of {self._logs.parent} is full)" if free < FULL else ""
+
+    def _gave_up(self, one: Running) -> GaveUp:
         name, log = one.part.name, self._log(one)
-        deaths = max(len(one.deaths), one.fruitless)
         last = "\n".join(f"  {line}" for line in logfile.tail(log, TAIL))
         return GaveUp(
-            f"{name} does not stay up: it died {deaths} times, last by {_cause(one, code)}",
+            f"{name} does not stay up: it died {one.deaths} times, last by {one.reason}",
             remedy=f"read {log}, which ends with\n{last}",
         )
 
@@ -190,3 +277,7 @@ def _cause(one: Running, code: int) -> str:
     if one.overdue:
         return f"our hand, not ready after {one.part.patience:.0f} s"
     return describe_exit(code)
+
+
+def _utc_now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

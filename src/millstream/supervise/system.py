@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.errors import HomeInUse, SettingsError
-from millstream.home import Home, is_alive
+from millstream.home import Home
 from millstream.settings import Settings
 from millstream.supervise.part import Part
 from millstream.supervise.ports import choose_port
@@ -122,11 +122,7 @@ def descends(pid: int, ancestor: int) -> bool:
 def leftovers(home: Home) -> dict[str, int]:
     """Tiers that run here without a supervisor: dying after its death, or started by hand."""
     running = home.running()
-    return {
-        name: running[name]["pid"]
-        for name in TIERS
-        if name in running and is_alive(running[name]["pid"])
-    }
+    return {name: running[name]["pid"] for name in TIERS if name in running}
 
 
 def refuse_leftovers(home: Home) -> None:

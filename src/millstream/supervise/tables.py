@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from millstream.failing import Failure
 
 GOOD = {"up", "ready", "running", "connected", "listening"}
 NEARLY_FULL = 0.8
@@ -41,9 +44,15 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
+class _Piped(Console):
+    def on_broken_pipe(self) -> None:
+        """Tell the command that nobody reads on; Rich would end it with exit code 1."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """A terminal as wide as it is; a file has no width, and gets enough for every table."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    return _Piped(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 def grid(*columns: str) -> Table:
@@ -71,15 +80,30 @@ def streams_table(system: dict[str, Any]) -> Table:
     collect = system["tiers"].get("collect", {})
     counted = ("accepted", "rejected", "failed", "shed", "duplicates", "pending")
     table = grid("stream", ">rate", *(f">{name}" for name in counted), ">p50 / p99")
+    is_silent = bool(silence(system, "collect"))
     for stream in system["streams"]:
         counts = collect.get("streams", {}).get(stream["name"], {})
         table.add_row(
             Text(stream["name"]),
-            rate(counts.get("rate", 0.0)),
+            rate(None if is_silent else counts.get("rate", 0.0)),
             *(_count(counts, name) for name in counted),
             milliseconds(counts.get("latency_ms")),
         )
     return table
+
+
+def silence(system: dict[str, Any] | None, tier: str) -> str:
+    """`collect has not reported since …`; empty if it reports, or nothing is known of it.
+
+    A process that hangs looks like that, and one that is down.
+    """
+    figures = (system or {}).get("tiers", {}).get(tier, {})
+    if figures.get("state") != "down" or tier not in ("collect", "analyze"):
+        return ""
+    at = figures.get("reported_at")
+    if not at:
+        return f"{tier} has not reported since serve started"
+    return f"{tier} has not reported since {at[:19]}Z ({behind(at, (system or {}).get('now'))})"
 
 
 def _count(counts: dict[str, Any], name: str) -> Text:
@@ -146,7 +170,7 @@ def sources_table(system: dict[str, Any]) -> Table:
             _behind(source),
             _lost(source.get("lost", 0)),
             Text(source["url"], style="dim"),
-            Text(source.get("error", "") if source["state"] not in GOOD else "", style="red"),
+            Text(_trouble(source), style="red"),
         )
     told = {source["stream"] for source in collect.get("sources", [])}
     for stream in system["streams"]:
@@ -155,6 +179,11 @@ def sources_table(system: dict[str, Any]) -> Table:
             row = (Text(stream["name"]), described["kind"], state_text(""), "–", "–", "–")
             table.add_row(*row, Text(described["url"], style="dim"), "")
     return table
+
+
+def _trouble(source: dict[str, Any]) -> str:
+    error = "" if source["state"] in GOOD else source.get("error", "")
+    return " · ".join(filter(None, (error, source.get("warning", ""))))
 
 
 def _behind(source: dict[str, Any]) -> str:
@@ -175,11 +204,12 @@ def journal_line(system: dict[str, Any]) -> Text:
         return Text(f"✗ the journal takes nothing: {journal['broken']}", style="red")
     used = fill(journal)
     style = "red" if used >= 1 else "yellow" if used >= NEARLY_FULL else ""
+    lost = (journal.get("damage") or {}).get("entries", 0)
     return Text(
         f"journal {journal.get('entries', 0):,} entries wait for Kafka · files "
         f"{size(journal.get('stored_bytes', 0))} of {size(journal.get('max_bytes', 0))} "
-        f"({used:.0%})",
-        style=style,
+        f"({used:.0%})" + (f" · {lost:,} damaged entries are lost" if lost else ""),
+        style="red" if lost else style,
     )
 
 
@@ -205,16 +235,20 @@ def collect_parts(system: dict[str, Any]) -> list[Table | Text | str]:
         sources_table(system),
     )
     parts = [part for table in tables if table.row_count for part in (table, "")]
-    return [*parts, journal_line(system), ""]
+    words = silence(system, "collect")
+    old = [Text(f"✗ {words}: these figures are of then", style="red")] if words else []
+    return [*old, *parts, journal_line(system), ""]
 
 
-def analyze_parts(system: dict[str, Any]) -> list[Table | str]:
+def analyze_parts(system: dict[str, Any]) -> list[Table | Text | str]:
     """All that is told of the analysis tier, with an empty line after each part."""
+    words = silence(system, "analyze")
+    silent: list[Table | Text | str] = [Text(f"✗ {words}", style="red")] if words else []
     tables = (
         *(views_table(system), rebuilds_table(system)),
         *(times_table(system), drifts_table(system)),
     )
-    return [part for table in tables if table.row_count for part in (table, "")]
+    return [*silent, *(part for table in tables if table.row_count for part in (table, ""))]
 
 
 def views_table(system: dict[str, Any]) -> Table:
@@ -352,22 +386,49 @@ def behind(watermark: str | None, now: str | None) -> str:
     return f"{seconds / 3600:,.1f} h ago" if abs(seconds) < 172_800 else watermark[:16]
 
 
-def one_line(system: dict[str, Any] | None, restarts: int) -> str:
-    """The most important figures for a log."""
+def failing_parts(failures: Sequence[Failure]) -> list[Text]:
+    """Each process that keeps dying, why, and the end of its log."""
+    parts = []
+    for failure in failures:
+        parts.append(Text(f"✗ {failure}; {failure.log} ends with", style="bold red"))
+        parts += [Text(f"  | {line}", style="red") for line in failure.lines]
+    return parts
+
+
+def one_line(system: dict[str, Any] | None, restarts: int, failures: Sequence[Failure] = ()) -> str:
+    """The most important figures for a log; first of all, which processes keep dying."""
+    words = [f"{each.process.upper()} {each.verb.upper()}" for each in failures]
+    return " · ".join([*words, _figures_line(system, restarts)])
+
+
+def _figures_line(system: dict[str, Any] | None, restarts: int) -> str:
     if system is None:
         return f"no figures: serve does not answer; restarts {restarts}"
     tiers = system["tiers"]
     states = [view.get("state") for view in tiers.get("analyze", {}).get("views", {}).values()]
     collect = tiers.get("collect", {})
-    figures = [
+    taken_in = [
         f"in {rate(collect.get('rate'))}",
         f"accepted {collect.get('accepted', 0):,}",
         f"rejected {collect.get('rejected', 0):,}",
-        f"queries running {states.count('running')} of {len(system['views'])}",
+    ]
+    if words := silence(system, "collect"):
+        taken_in = [f"{words}, by then accepted {collect.get('accepted', 0):,}"]
+        if not collect.get("reported_at"):
+            taken_in = [words]
+    queries = f"queries running {states.count('running')} of {len(system['views'])}"
+    figures = [
+        *taken_in,
+        silence(system, "analyze") or queries,
         f"end to end {milliseconds(system.get('end_to_end_ms'))}",
         f"clients {tiers.get('serve', {}).get('clients', 0)}",
         f"restarts {restarts}",
     ]
     rare = [f"{word} {collect[word]:,}" for word in ("failed", "shed") if collect.get(word)]
     broken = (collect.get("journal") or {}).get("broken", "")
-    return " · ".join([*figures, *rare, *([f"journal: {broken}"] if broken else [])])
+    failed = [
+        f"✗ view {name} failed: {view.get('error', '')}"
+        for name, view in tiers.get("analyze", {}).get("views", {}).items()
+        if view.get("state") == "failed"
+    ]
+    return " · ".join([*figures, *rare, *([f"journal: {broken}"] if broken else []), *failed])
