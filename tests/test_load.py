@@ -149,6 +149,8 @@ MISTAKES = {
         4,
         "'_position', a name that Millstream uses",
     ),
+    'app.stream("s", schema="x INT, _closed INT")': (4, "'_closed', a name that Millstream uses"),
+    'app.stream("s", schema="x INT, _weight INT")': (4, "'_weight', a name that Millstream uses"),
     'app.stream("s", schema="city INT", key="ctiy")': (4, "key='ctiy'", "did you mean 'city'?"),
     'app.stream("s", schema="x INT", key=["x"])': (4, "key=['x']", "one column's name"),
     'app.stream("s", schema="x STRUCT<y: INT>", key="x.y")': (4, "a nested field", "top-level"),
@@ -310,15 +312,48 @@ def test_a_call_of_spark_outside_of_a_function_is_told_with_what_to_do(
 ) -> None:
     file = tmp_path / "pipeline.py"
     file.write_text(f"from pyspark.sql import functions as F\n\nlarge = {call}\n")
-    # In a process of its own: in this one there may be a session.
+    told = loaded(file)
+    assert told.startswith("PipelineError ")
+    assert f"{file}:3: Spark's functions can't be called here" in told
+    assert "move the call into a view's function" in told
+
+
+def loaded(file: Path) -> str:
+    """What a process that has no Spark session says of the pipeline."""
     reading = (
         "import sys; from pathlib import Path; from millstream.load import load\n"
         "try: load(Path(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    told = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", reading, str(file)], capture_output=True, text=True, check=True
     ).stdout
-    assert told.startswith("PipelineError ")
-    assert f"{file}:3: Spark's functions can't be called here" in told
-    assert "move the call into a view's function" in told
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["udf('string')", "udf(returnType='a INT, b ARRAY<STRING>')", "pandas_udf('map<int, date>')"],
+)
+def test_a_python_function_may_have_its_type_as_text(tmp_path: Path, function: str) -> None:
+    declaration = f"@F.{function}\ndef twice(n):\n    return n\n"
+    file = tmp_path / "pipeline.py"
+    file.write_text(
+        "from pyspark.sql import functions as F\nfrom millstream import App\napp = App('a')\n"
+        f"app.stream('s', schema='x INT')\n{declaration}"
+    )
+    assert loaded(file) == ""
+    # The same in a module beside it, which alone imports pyspark.
+    (tmp_path / "beside.py").write_text(f"from pyspark.sql import functions as F\n{declaration}")
+    file.write_text(
+        "from millstream import App\nfrom beside import twice\napp = App('a')\n"
+        "app.stream('s', schema='x INT')\n"
+    )
+    assert loaded(file) == ""
+
+
+def test_a_type_that_spark_does_not_have_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(
+        "from pyspark.sql import functions as F\n\ntwice = F.udf(lambda n: n, 'strng')\n"
+    )
+    assert f"{file}:3: 'strng' is no return type of a function; did you mean" in loaded(file)

@@ -1,4 +1,4 @@
-"""The pipelines in docs/pipelines.md and in the README are pipelines."""
+"""The pipelines in docs/pipelines.md, docs/python_functions.md and the README are pipelines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from millstream.schema import to_ddl
 from millstream.validate import Validator
 
 ROOT = Path(__file__).parent.parent
+FUNCTIONS = (ROOT / "docs" / "python_functions.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -27,7 +28,7 @@ def snippets(page: str) -> list[tuple[str, str]]:
 SNIPPETS = snippets(PAGE)
 
 
-@pytest.mark.parametrize(("language", "text"), [*SNIPPETS, *snippets(README)])
+@pytest.mark.parametrize(("language", "text"), [*SNIPPETS, *snippets(FUNCTIONS), *snippets(README)])
 def test_every_snippet_loads(tmp_path: Path, language: str, text: str) -> None:
     path = tmp_path / f"pipeline.{'py' if language == 'python' else 'sql'}"
     path.write_text(text, encoding="utf-8")

@@ -72,10 +72,21 @@ HEAD = "CREATE STREAM s (x INT, at TIMESTAMP) WITH (key = 'x');\n"
 MISTAKES = {
     "DROP TABLE s;": (
         2,
-        "CREATE STREAM or CREATE VIEW is expected, not 'DROP'",
+        "a script has CREATE STREAM and CREATE VIEW statements, but here is 'DROP'",
         "CREATE STREAM name",
     ),
-    "CREATE TABLE t (x INT);": (2, "CREATE STREAM or CREATE VIEW is expected"),
+    "CREATE TABLE t (x INT);": (2, "here is 'CREATE TABLE'; write CREATE STREAM name (column"),
+    "CREATE MATERIALIZED VIEW v AS SELECT x FROM s;": (
+        *(2, "here is 'CREATE MATERIALIZED'; write CREATE VIEW name"),
+    ),
+    "CREATE VIEW v AS\nSELECT x\nFROM s\nCREATE VIEW w AS SELECT x FROM s;": (
+        4,
+        "the statement that begins in line 2 has no semicolon at its end",
+        "write ; at the end of line 4",
+    ),
+    "CREATE STREAM t (x INT)\nCREATE VIEW w AS SELECT x FROM s;": (
+        *(2, "begins in line 2 has no semicolon", "at the end of line 2"),
+    ),
     "CREATE APP late;": (2, "CREATE APP does not stand first"),
     "CREATE STREAM": (2, "the stream's name is expected, but the text ends"),
     "CREATE STREAM t;": (2, "'(' is expected, not ';'"),
@@ -93,7 +104,7 @@ MISTAKES = {
     "CREATE STREAM t (x INT) WITH (\n schema = 'x INT');": (3, "schema is not written in WITH"),
     "CREATE STREAM t (x INT) WITH (source =\n 'gopher://x');": (2, "names no kind of source"),
     "CREATE STREAM t (x INT) WITH (delivery = 'at_least_once',\n dedup = '2 hours');": (
-        *(3, "dedup='2 hours' but is at_least_once", "delivery='exactly_once'"),
+        *(3, "dedup='2 hours' but is at_least_once", "delivery = 'exactly_once'"),
     ),
     "CREATE STREAM t (x INT) WITH (\n shed_at = '0.5');": (
         3,

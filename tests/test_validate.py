@@ -141,6 +141,8 @@ def test_another_value_is_refused_and_the_field_named(of: str, value: object) ->
         ("x ARRAY<INT>", {"x": {"a": 1}}, 'expected an array, got {"a": 1}; send […] or null'),
         ("x DECIMAL(5,2)", {"x": 12345}, "at most 3 digits before the point"),
         ("x DOUBLE", b'{"x": 1e999}', "field 'x': expected a number, got Infinity"),
+        ("x DECIMAL(5,2)", b'{"x": 1e999}', "field 'x': expected a decimal(5,2), got Infinity"),
+        ("x ARRAY<DECIMAL(5,2)>", b'{"x": [1, -1e999]}', "field 'x[1]': expected a decimal(5,2)"),
         ("x DOUBLE", b'{"x": 1%s}' % (b"0" * 400), "field 'x': expected a number, got 1000"),
         ("x BIGINT", b'{"x": 1%s}' % (b"0" * 400), "field 'x': expected a whole number"),
         ("x TIMESTAMP", {"x": "2026-01-31 12:00"}, "2026-01-31T12:00:00Z"),

@@ -48,6 +48,13 @@ describe("events on their way in", () => {
     expect(intakeOf(system({ sources: sources.slice(0, 1) })).sources[0]?.text).toBe("12.3/s · 1,200 messages behind");
   });
 
+  it("show a source that lost what nobody can count", () => {
+    const sources = [source("a", "connected", { rate: 1, warning: "the broker has forgotten" })];
+    expect(intakeOf(system({ sources })).sources).toMatchObject([
+      { tone: "warm", text: "1.0/s", title: "connected: kafka://there/topic – the broker has forgotten" },
+    ]);
+  });
+
   it("tell the mean and the p99 of each step, and all four measures on asking", () => {
     const { steps } = intakeOf(system({ journaled_ms: MS, latency_ms: { ...MS, mean: 1500 } }));
     expect(steps.map(({ name, mean, p99 }) => [name, mean, p99])).toEqual([

@@ -56,4 +56,32 @@ describe("the picture of the tiers", () => {
     expect(troublesOf(up)).toBe("");
     expect(troublesOf(null)).toMatch(/server does not answer/);
   });
+
+  it("names a process that keeps dying, why, and how its log ends", () => {
+    const failure = {
+      process: "kafka",
+      state: "restarting",
+      deaths: 7,
+      reason: "exit code 1 (the disk of /home is full)",
+      died_at: "2026-11-16T15:59:30Z",
+      log: "/home/logs/kafka-start.log",
+      lines: ["starting", "error: no space left on device"],
+    };
+    const dying = { ...system, failing: [failure] };
+    const note = { text: "died 7 times", tone: "bad", title: `${failure.reason}\n${failure.log}\nstarting\nerror: no space left on device` };
+    for (const id of ["stream-log", "view-log"]) expect(box(read(dying), id)?.notes).toContainEqual(note);
+    expect(box(read(dying), "collect")?.notes).not.toContainEqual(note);
+    expect(troublesOf(dying)).toMatch(/^kafka died 7 times, last by exit code 1 \(the disk of \/home is full\).*no space left on device/);
+    const once = { ...system, failing: [{ ...failure, deaths: 1, lines: [] }] };
+    expect(troublesOf(once)).toMatch(/^kafka died, last by exit code 1.*again and again\. /);
+  });
+
+  it("says since when a collector that hangs has been silent, and shows no rate", () => {
+    const collect = { ...system.tiers.collect, state: "down", rate: null, reported_at: "2026-11-16T15:59:30Z" };
+    const reading = box(read({ ...system, tiers: { ...system.tiers, collect } }), "collect");
+    expect(reading?.figure).toBe("–");
+    expect(reading?.notes?.[0]).toMatchObject({ tone: "bad" });
+    expect(reading?.notes?.[0]?.text).toMatch(/^silent since /);
+    expect(box(read(system), "collect")?.figure).toBeUndefined();
+  });
 });

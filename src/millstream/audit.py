@@ -31,7 +31,7 @@ class Latency(msgspec.Struct, frozen=True):
 class StreamCounts(msgspec.Struct, omit_defaults=True):
     """One stream in one collector, since that process started.
 
-    accepted = logged + rejected + failed + shed + duplicates + pending, at every moment.
+    accepted = logged + rejected + failed + shed + duplicates + pending + damaged, at every moment.
     """
 
     accepted: int = 0  # handed in, whatever became of it
@@ -41,6 +41,7 @@ class StreamCounts(msgspec.Struct, omit_defaults=True):
     shed: int = 0  # dropped under pressure, as the stream allows
     duplicates: int = 0  # the same as one before, by its id
     pending: int = 0  # in the journal, or on the way to Kafka
+    damaged: int = 0  # taken in by this start, and lost with a damaged entry of the journal
     recovered: int = 0  # of the accepted, those that an earlier start had left in the journal
     rate: float = 0.0  # logged a second, over the last seconds
     latency_ms: Latency | None = None  # received to acknowledged
@@ -58,12 +59,12 @@ class StreamCounts(msgspec.Struct, omit_defaults=True):
     lost: int = 0  # retention took them before they were read
     read: dict[str, int] = {}  # partition → the next offset to read
     read_from: dict[str, int] = {}  # partition → the first offset that was
+    error: str = ""  # why the watermark may stand still
 
     def missing(self) -> int:
         """How many of the accepted events are accounted for nowhere: 0, or something is wrong."""
-        return self.accepted - (
-            self.logged + self.rejected + self.failed + self.shed + self.duplicates + self.pending
-        )
+        settled = self.logged + self.rejected + self.failed + self.shed + self.duplicates
+        return self.accepted - settled - self.pending - self.damaged
 
 
 class SourceState(msgspec.Struct, omit_defaults=True):
@@ -77,9 +78,21 @@ class SourceState(msgspec.Struct, omit_defaults=True):
     lost: int = 0  # messages that never got in: dropped by the machine, too long, expired
     reconnects: int = 0
     error: str = ""
+    warning: str = ""  # what else never got in, where nobody can count it
     rate: float = 0.0  # messages a second, over the last seconds
     behind: int | None = None  # how much the peer still has for us, where it says so
     behind_unit: str = ""  # of what: messages, bytes, files
+
+
+class JournalDamage(msgspec.Struct, omit_defaults=True):
+    """What a collector's journal has lost to damage on the disk, in all its starts."""
+
+    entries: int = 0  # that were accepted and are lost, and that nobody has acknowledged
+    events: int = 0  # in those, as far as it can be told
+    bytes: int = 0  # of those
+    unread: int = 0  # of those entries, the ones whose number of events cannot be told
+    acknowledged: int = 0  # further entries: an operator has acknowledged that they are lost
+    streams: dict[str, int] = {}  # events of each, acknowledged or not
 
 
 class JournalState(msgspec.Struct, omit_defaults=True):
@@ -90,6 +103,7 @@ class JournalState(msgspec.Struct, omit_defaults=True):
     stored_bytes: int = 0  # what its files take: settled entries may share one with others
     max_bytes: int = 0
     broken: str = ""  # why it takes nothing; empty while it does
+    damage: JournalDamage | None = None
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -170,6 +184,7 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     catch_up_s: float | None = None  # until it has caught up, if it does
     rebuild: Rebuild | None = None  # by analyze: the one under way, or else the last one
     watermark: int = 0  # by analyze: windows that ended by then are final; milliseconds, 0: unknown
+    warning: str = ""  # by analyze: why the rows may be wrong, though the query runs
     dropped: int = 0  # by analyze: at least so many rows Spark left out that it should have counted
     shed: int = 0  # by analyze: of the events read, those that the view left out to keep up
     share: float = 1.0  # by analyze: of the events that come, those that it takes

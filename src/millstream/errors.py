@@ -2,6 +2,7 @@
 
 MillstreamError
 ├── PipelineError      the user's pipeline file is wrong; carries file and line
+│   └── PipelineErrors several such mistakes at once
 ├── SettingsError      a setting is unknown, malformed or contradicts another
 ├── MachineError       the machine lacks something: Java, a free port, disk, memory
 │   └── JarError       a jar could not be fetched, or is not the one we locked
@@ -18,6 +19,7 @@ MillstreamError
 ├── RequestRefused     a server answered a client with no; carries the status
 ├── NotAllSent         a sender could not hand in everything; says what is in and what is unclear
 └── ViewFailed         a continuous query cannot be built or does not stay up
+    └── TopicChanged   a topic that it needs was deleted, or is another one of the same name
 
 An error says what was attempted, on what, why it failed and what to do. `retry` says whether the
 same call can succeed later without a change by the user.
@@ -25,6 +27,8 @@ same call can succeed later without a change by the user.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -48,14 +52,42 @@ class PipelineError(MillstreamError):
     def __init__(
         self, message: str, *, file: Path | str | None = None, line: int = 0, remedy: str = ""
     ) -> None:
-        super().__init__(message, remedy=remedy)
         self.file = str(file) if file is not None else ""
         self.line = line
+        super().__init__(message, remedy=in_sql(remedy) if self.file.endswith(".sql") else remedy)
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""
         place = f"{self.file}{line}: " if self.file else ""
         return f"{place}{super().__str__()}"
+
+
+class PipelineErrors(PipelineError):
+    """Every mistake that was found in a pipeline file; the first one's place is its own."""
+
+    def __init__(self, errors: Sequence[PipelineError]) -> None:
+        first = errors[0]
+        super().__init__(first.message, file=first.file, line=first.line, remedy=first.remedy)
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
+
+
+_IN_SQL = (
+    (re.compile(r"\b(\w+)=\[([^\]]*)\]"), r"\1 = (\2)"),
+    (re.compile(r"\b(\w+)=\{'(\w+)': '(\w+)'\}"), r"\1 = (\2 = '\3')"),
+    (re.compile(r"\b(\w+)=([\"'])([^\"']*)\2"), r"\1 = '\3'"),
+    (re.compile(r"F\.lit\('(\w+)'\)\.alias\('(\w+)'\)"), r"'\1' AS \2"),
+    (re.compile(r"app\.stream\(…\)"), "CREATE STREAM …"),
+)
+
+
+def in_sql(remedy: str) -> str:
+    """A remedy whose options are written as in Python, as an SQL file has them."""
+    for pattern, replacement in _IN_SQL:
+        remedy = pattern.sub(replacement, remedy)
+    return remedy
 
 
 class SettingsError(MillstreamError):
@@ -107,6 +139,15 @@ class InvalidEvent(MillstreamError):
         super().__init__(message, remedy=remedy)
         self.field = field
 
+    def bare(self) -> InvalidEvent:
+        """The same, to be kept: without the calls and the error that it came from.
+
+        Those hold what was in the calls; with thousands of invalid events in a body, only the
+        garbage collector would free it, in one long stop.
+        """
+        self.__context__ = None
+        return self.with_traceback(None)
+
 
 class InvalidPosition(MillstreamError):
     """Text that is not a position."""
@@ -120,6 +161,12 @@ class ViewFailed(MillstreamError):
     """A view's continuous query that cannot be built or does not stay up."""
 
     retry = True
+
+
+class TopicChanged(ViewFailed):
+    """A topic of a view's query that was deleted, or is another one of the same name."""
+
+    retry = False
 
 
 class NotReachable(MillstreamError):

@@ -191,5 +191,6 @@ def _kind(value: object) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    # Half of a surrogate pair stays what it was in JSON: the words are written as UTF-8.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -17,6 +17,9 @@ from millstream.errors import HomeInUse
 
 _ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes it a moment
 
+_FOLDERS = {"kafka", "journal", "workers", "failed", "checkpoints", "logs", "spark", "dropped"}
+_FILES = {"run.json", "failing.json", "keys.json"}
+
 _logger = logging.getLogger(__name__)
 
 
@@ -33,6 +36,11 @@ class Home:
     @property
     def journal(self) -> Path:
         return self.path / "journal"
+
+    @property
+    def damaged(self) -> list[Path]:
+        """Where the journals of all workers keep what was damaged."""
+        return sorted(self.journal.glob("*/damaged"))
 
     @property
     def workers(self) -> Path:
@@ -59,6 +67,24 @@ class Home:
     def run_file(self) -> Path:
         return self.path / "run.json"
 
+    @property
+    def failing_file(self) -> Path:
+        """Which processes keep dying, as `run` reports it."""
+        return self.path / "failing.json"
+
+    def make(self) -> None:
+        """Make the folder, for its owner alone, and take from others what they may read of it.
+
+        A folder that holds other files too (`--home .`) keeps its rights: what is ours in it does
+        not. OSError if it cannot be made.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = {entry.name for entry in self.path.iterdir()}
+        if all(name in _FOLDERS | _FILES or name.endswith((".lock", ".new")) for name in names):
+            _narrow(self.path)
+        for name in names & _FOLDERS:
+            _narrow(self.path / name)
+
     def running(self) -> dict[str, Any]:
         """What `run.json` says, without the entries of processes that are dead."""
         try:
@@ -68,10 +94,10 @@ class Home:
         alive = {
             name: entry
             for name, entry in entries.items()
-            if isinstance(entry, dict) and is_alive(entry.get("pid", 0))
+            if isinstance(entry, dict) and is_alive(entry.get("pid", 0), entry.get("started"))
         }
-        if is_alive(entries.get("pid", 0)):
-            alive["pid"] = entries["pid"]
+        if is_alive(entries.get("pid", 0), entries.get("started")):
+            alive |= {name: entries[name] for name in ("pid", "started") if name in entries}
         return alive
 
     def announce(self, name: str, *, pid: int | None = None, **facts: Any) -> None:
@@ -82,20 +108,22 @@ class Home:
         pid = pid or os.getpid()
         with self._changing() as entries:
             if entries.get(name, {}).get("pid", pid) == pid:
-                entries[name] = {"pid": pid, **facts}
+                entries[name] = {"pid": pid, "started": start_time(pid), **facts}
 
     def announce_run(self) -> None:
         """Tell that this process supervises the home."""
         with self._changing() as entries:
-            entries["pid"] = os.getpid()
+            entries |= {"pid": os.getpid(), "started": start_time(os.getpid())}
 
     def withdraw(self) -> None:
         """Remove this process's entries."""
         with self._changing() as entries:
-            for name in list(entries):
-                entry = entries[name]
-                if (entry["pid"] if isinstance(entry, dict) else entry) == os.getpid():
+            for name, entry in list(entries.items()):
+                if isinstance(entry, dict) and entry["pid"] == os.getpid():
                     del entries[name]
+            if entries.get("pid") == os.getpid():
+                del entries["pid"]
+                entries.pop("started", None)
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
@@ -104,7 +132,7 @@ class Home:
         HomeInUse names the holder. A holder that was killed may have children that are just dying:
         those are waited for.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.make()
         with open(self.path / f"{name}.lock", "a+", encoding="utf-8") as file:
             deadline = time.monotonic() + _ORPHANS_SECONDS
             while not _lock(file):
@@ -123,25 +151,47 @@ class Home:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.make()
         with open(self.path / "run.json.lock", "a", encoding="utf-8") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             entries = self.running()
             yield entries
-            self._write(json.dumps(entries, indent=2))
+            try:
+                self.replace_file(self.run_file, json.dumps(entries, indent=2).encode())
+            except OSError as error:  # what we are here for must go on all the same
+                _logger.warning("cannot write %s: %s", self.run_file, error)
 
-    def _write(self, text: str) -> None:
-        fresh = self.run_file.with_suffix(".new")
+    @staticmethod
+    def replace_file(path: Path, content: bytes) -> None:
+        """Write a file whole: beside itself if the disk has room, else in its own blocks.
+
+        OSError if neither can be done.
+        """
+        fresh = path.with_suffix(".new")
         try:
-            fresh.write_text(text)
-            fresh.replace(self.run_file)
-        except OSError as error:  # a full disk: what we are here for must go on all the same
-            _logger.warning("cannot write %s anew: %s", self.run_file, error)
+            fresh.write_bytes(content)
+            fresh.replace(path)
+        except OSError:  # a full disk
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
-                with open(self.run_file, "r+", encoding="utf-8") as file:
-                    file.write(text)
-                    file.truncate()
+            if not path.exists():
+                raise
+            with open(path, "r+b") as file:
+                file.write(content)
+                file.truncate()
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: the files that it makes can be read by their owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+def _narrow(path: Path) -> None:
+    """Take all rights from everybody but the owner, if that is us."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+            path.chmod(0o700)
 
 
 def _lock(file: TextIO) -> bool:
@@ -152,17 +202,34 @@ def _lock(file: TextIO) -> bool:
     return True
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process of that number exists and is not a zombie."""
+def is_alive(pid: int, started: int | None = None) -> bool:
+    """Whether a process of that number exists and is not a zombie.
+
+    The kernel gives a number to the next process or thread soon after the death of its owner.
+    `started` tells them apart: it is what `start_time` gave for the owner.
+    """
     if pid <= 0:
         return False
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        fields = _stat(pid)
     except FileNotFoundError:
         return _exists(pid) if not Path("/proc/self").exists() else False
     except OSError:
         return False
-    return state not in "ZX"
+    return fields[0] not in "ZX" and started in (None, int(fields[19]))
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks since boot; None where that is not known."""
+    try:
+        return int(_stat(pid)[19])
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on (man 5 proc_pid_stat)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _exists(pid: int) -> bool:

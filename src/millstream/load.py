@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import ModuleType
 
 from millstream.app import App
 from millstream.errors import PipelineError
+from millstream.imports import imported_modules
 from millstream.names import name_like
 from millstream.place import is_ours
 from millstream.script import read_script
@@ -65,9 +67,11 @@ def _execute(source: str, path: Path) -> ModuleType:
     # Dataclasses look their module up to resolve annotations.
     sys.modules[name] = module
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
-    except PipelineError:
-        raise
+        code = compile(source, str(path), "exec")
+        with _types_read_here(source, path):
+            exec(code, module.__dict__)
+    except PipelineError as error:
+        raise (error if error.file else _placed(error, path)) from None
     except SyntaxError as error:
         raise PipelineError(
             f"{type(error).__name__}: {error.msg}",
@@ -79,6 +83,22 @@ def _execute(source: str, path: Path) -> ModuleType:
         raise _failure(error, path) from None
     _pickle_by_value(module)
     return module
+
+
+def _types_read_here(source: str, path: Path) -> contextlib.AbstractContextManager[None]:
+    """Lets pyspark's functions take types as text; nothing to do where none is used."""
+    texts = (file.read_bytes() for file in imported_modules(path, path.parent).values())
+    if "pyspark" not in source and not any(b"pyspark" in text for text in texts):
+        return contextlib.nullcontext()  # pyspark takes a second to import
+    from millstream.return_types import types_read_here
+
+    return types_read_here()
+
+
+def _placed(error: PipelineError, path: Path) -> PipelineError:
+    """An error of what pyspark asked us, with the user's line."""
+    place = _failure(error, path)
+    return PipelineError(error.message, remedy=error.remedy, file=place.file, line=place.line)
 
 
 def _failure(error: BaseException, path: Path) -> PipelineError:
@@ -96,6 +116,10 @@ def _failure(error: BaseException, path: Path) -> PipelineError:
     elif _lacks_spark(error, stack):
         problem = "Spark's functions can't be called here: a pipeline is read before Spark starts"
         remedy = "move the call into a view's function, or into a function that it calls"
+    elif "PACKAGE_NOT_INSTALLED" in text:
+        package = text.split("] ")[-1].split(" must be")[0]
+        problem = f"this function needs {package}, which is not installed"
+        remedy = "install it, as in pip install 'millstream[pandas]'"
     return PipelineError(
         problem,
         remedy=remedy,

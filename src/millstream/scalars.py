@@ -96,6 +96,8 @@ class Decimals:
         else:
             raise ValueError("not a decimal")
         whole = cls.precision - cls.scale
+        if not number.is_finite():  # Python reads 1e999 as such
+            raise ValueError("out of range")
         if number and not (
             number.adjusted() < whole and _rounded(number, cls.scale).adjusted() < whole
         ):

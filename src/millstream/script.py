@@ -25,6 +25,8 @@ _FORMS = {
     "VIEW": "CREATE VIEW name WITH (key = 'column', …) AS SELECT …;",
     "APP": "CREATE APP name;",
 }
+# What other databases call it.
+_INSTEAD = {"TABLE": "STREAM", "SOURCE": "STREAM", "TOPIC": "STREAM", "MATERIALIZED": "VIEW"}
 # Options in Python that the statement itself has a place for.
 _OUTSIDE = {"schema", "sql", "name"}
 
@@ -74,7 +76,7 @@ class _Script:
         name = Path(self.file).stem
         if self.tokens.skip("CREATE", "APP"):
             name = self.tokens.take_name("the app's name", _FORMS["APP"])
-            self._end("APP")
+            self._end("APP", statement)
             return App.at(statement, name)
         try:
             return App.at(statement, name)
@@ -97,10 +99,18 @@ class _Script:
                 "CREATE APP does not stand first", "move it to the top, and leave one only"
             )
         else:
-            raise self.tokens.unexpected(
-                "CREATE STREAM or CREATE VIEW is expected",
-                f"write {_FORMS['STREAM']} or {_FORMS['VIEW']}",
-            )
+            raise self._unknown_statement()
+
+    def _unknown_statement(self) -> PipelineError:
+        words = [self.tokens.written(token) for token in self.tokens.ahead(2)]
+        found = " ".join(words if words[0].upper() == "CREATE" else words[:1])
+        form = _FORMS[_INSTEAD.get(words[-1].upper(), "STREAM")]
+        remedy = f"write {form}"
+        if words[-1].upper() not in _INSTEAD:
+            remedy = f"write {_FORMS['STREAM']} or {_FORMS['VIEW']}"
+        return self.tokens.error(
+            f"a script has CREATE STREAM and CREATE VIEW statements, but here is {found!r}", remedy
+        )
 
     def _read_stream(self, app: App, statement: SqlStatement) -> None:
         name = self.tokens.take_name("the stream's name", _FORMS["STREAM"])
@@ -108,7 +118,7 @@ class _Script:
         closing = self._skip_to_closing(opening)
         statement.lines["schema"] = line_at(self.text, opening.start)
         options = self._read_options(statement, "STREAM")
-        self._end("STREAM")
+        self._end("STREAM", statement)
         schema = self.text[opening.end + 1 : closing.start]
         app.add_stream(statement, name, {**options, "schema": schema})
 
@@ -120,6 +130,8 @@ class _Script:
         if first is None or first.token_type is TokenType.SEMICOLON:
             raise self.tokens.unexpected("a SELECT is expected", _FORMS["VIEW"])
         while (token := self.tokens.next) and token.token_type is not TokenType.SEMICOLON:
+            if self._begins_statement():
+                raise self._lacks_semicolon(statement, last)
             last = self.tokens.take()
         assert last is not None
         self.tokens.skip(";")
@@ -191,7 +203,20 @@ class _Script:
                 break
         raise self.tokens.error("the parenthesis is not closed", "add the missing ')'", opening)
 
-    def _end(self, kind: str) -> None:
+    def _begins_statement(self) -> bool:
+        return any(self.tokens.next_is("CREATE", kind) for kind in (*_FORMS, *_INSTEAD))
+
+    def _lacks_semicolon(self, statement: SqlStatement, last: Token | None) -> PipelineError:
+        line = line_at(self.text, last.end) if last else statement.place.line
+        return self.tokens.error(
+            f"the statement that begins in line {statement.place.line} has no semicolon at its end",
+            f"write ; at the end of line {line}",
+            last,
+        )
+
+    def _end(self, kind: str, statement: SqlStatement) -> None:
+        if self._begins_statement():
+            raise self._lacks_semicolon(statement, self.tokens.before)
         if not self.tokens.skip(";") and self.tokens.next is not None:
             raise self.tokens.unexpected("';' is expected", f"write {_FORMS[kind]}")
 

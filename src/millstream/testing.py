@@ -26,6 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.build import build, follow
+from millstream.analyze.python_workers import ship_modules
 from millstream.analyze.reader import POSITION, events
 from millstream.analyze.session import start_session
 from millstream.analyze.settings import AnalyzeSettings
@@ -79,6 +80,7 @@ def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict
         if name not in app.streams:
             raise PipelineError(f"there is no stream {name!r}", remedy=suggest(name, app.streams))
     spark = SparkSession.getActiveSession() or start_session(AnalyzeSettings(), 2, "testing")
+    ship_modules(spark, app)
     weighs = any(view.shed is not None for view in app.views.values())
     frames: dict[str, DataFrame] = {
         name: events(_records(spark, stream, sent.get(name, ())), stream, weighs=weighs)

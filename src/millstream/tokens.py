@@ -23,6 +23,15 @@ class Tokens:
         """The next token, or None at the end."""
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
+    @property
+    def before(self) -> Token | None:
+        """The token that was taken last, or None at the start."""
+        return self._tokens[self._at - 1] if self._at else None
+
+    def ahead(self, count: int) -> list[Token]:
+        """The next tokens, without taking them."""
+        return self._tokens[self._at : self._at + count]
+
     def next_is(self, *words: str) -> bool:
         """Whether the next tokens are these symbols or words."""
         upcoming = self._tokens[self._at : self._at + len(words)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote
 
+import httpx
 import pytest
 from tests.client.peers import BREAK_OFF, Response, StartHttp
 
 from millstream.client import Client, Rows
 from millstream.client.messages import Column, Table
+from millstream.client.servers import Servers
 from millstream.errors import NotReachable, QueryError, RequestRefused, SettingsError
 
 NOBODY = "http://127.0.0.1:9"
@@ -54,6 +56,15 @@ async def test_an_error_says_which_servers_were_tried_and_why_none_answered(
     assert "catching up" in str(caught.value)
     assert NOBODY in str(caught.value)
     assert caught.value.retry
+
+
+async def test_an_error_without_words_is_told_by_its_name() -> None:
+    def never(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)  # so it comes from a server that hangs
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http:
+        with pytest.raises(NotReachable, match=f"cannot GET /v1/system: {NOBODY}: ReadTimeout"):
+            await Servers((NOBODY,)).ask(http, "GET", "/v1/system")
 
 
 async def test_a_wrong_query_is_told_in_the_servers_words(http_peer: StartHttp) -> None:

@@ -38,12 +38,30 @@ async def test_all_events_arrive_in_batches_and_are_counted(http_peer: StartHttp
     assert sums[-1] == 100
 
 
-async def test_with_a_single_connection_the_order_is_kept(http_peer: StartHttp) -> None:
+async def test_the_order_is_kept_although_some_batches_must_be_sent_again(
+    http_peer: StartHttp,
+) -> None:
+    accepted: list[int] = []
+
+    def script(number: int, _: str, body: bytes) -> Response:
+        if number % 3 == 0:
+            return Response([429, 503][number % 2], {"title": "Busy"}, {"retry-after": "0"})
+        accepted.extend(json.loads(line)["n"] for line in body.split(b"\n"))
+        return taken(body)
+
+    peer = await http_peer(script)
+    async with Sender(peer.url, batch=7, backoff=QUICK) as sender:
+        assert (await sender.send("s", events(100))).accepted == 100
+    assert accepted == list(range(100))
+
+
+async def test_no_batch_is_so_large_that_a_collector_would_not_name_all_it_rejects(
+    http_peer: StartHttp,
+) -> None:
     peer = await http_peer(lambda _, __, body: taken(body))
-    async with Sender(peer.url, batch=7, concurrency=1) as sender:
-        await sender.send("s", events(50))
-    lines = [json.loads(line)["n"] for _, body in peer.requests for line in body.split(b"\n")]
-    assert lines == list(range(50))
+    async with Sender(peer.url, batch=5000) as sender:
+        await sender.send("s", events(2500))
+    assert [len(body.split(b"\n")) for _, body in peer.requests] == [1000, 1000, 500]
 
 
 async def test_rejected_events_are_named_by_their_place_in_everything_sent(

@@ -112,6 +112,7 @@ export interface SourceState {
   readonly url: string;
   readonly state: string;
   readonly error?: string;
+  readonly warning?: string;
   readonly rate?: number;
   readonly lost?: number;
   readonly behind?: number | null;
@@ -124,11 +125,21 @@ export interface JournalState {
   readonly stored_bytes?: number;
   readonly max_bytes?: number;
   readonly broken?: string;
+  readonly damage?: JournalDamage | null;
+}
+
+/** What journals have lost to damage on the disk, and nobody has acknowledged. */
+export interface JournalDamage {
+  readonly entries?: number;
+  readonly events?: number;
 }
 
 export interface Tier {
   readonly state: string;
-  readonly rate?: number;
+  /** Null when the tier does not report. */
+  readonly rate?: number | null;
+  /** When it was last heard of; null if never since this server started. */
+  readonly reported_at?: string | null;
   readonly latency_ms?: Latency | null;
   readonly instances?: number;
 }
@@ -140,6 +151,7 @@ export interface CollectTier extends Tier, StepLatencies {
   readonly failed?: number;
   readonly shed?: number;
   readonly duplicates?: number;
+  readonly damaged?: number;
   readonly pending?: number;
   readonly unaccounted?: number;
   readonly journal?: JournalState | null;
@@ -157,6 +169,17 @@ export interface AnalyzeTier extends ViewsTier {
   readonly drifts?: readonly Drift[];
 }
 
+/** A process that died and is not healthy again. */
+export interface Failure {
+  readonly process: string;
+  readonly state: string;
+  readonly deaths: number;
+  readonly reason: string;
+  readonly died_at: string;
+  readonly log: string;
+  readonly lines: readonly string[];
+}
+
 export interface System {
   readonly app: string;
   readonly version: string;
@@ -169,6 +192,7 @@ export interface System {
     readonly analyze: AnalyzeTier;
     readonly serve: ViewsTier;
   };
+  readonly failing?: readonly Failure[];
   readonly end_to_end_ms?: Latency | null;
 }
 

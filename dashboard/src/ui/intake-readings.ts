@@ -74,13 +74,14 @@ function sourceOf(source: SourceState): SourceReading {
       ? ""
       : ` · ${format.brief(source.behind)} ${source.behind_unit ?? ""} behind`;
   const lost = source.lost ? ` · ${format.brief(source.lost)} lost` : "";
+  const words = [source.error, source.warning].filter(Boolean).join(" – ");
   const text = heard ? `${format.rate(source.rate ?? 0)}/s${behind}${lost}` : source.state;
   return {
     stream: source.stream,
     kind: source.kind,
-    tone: !heard ? (source.state === "stopped" ? "bad" : "warm") : source.lost ? "warm" : "good",
+    tone: !heard ? (source.state === "stopped" ? "bad" : "warm") : source.lost || source.warning ? "warm" : "good",
     text,
-    title: `${source.state}: ${source.url}${source.error ? ` – ${source.error}` : ""}`,
+    title: `${source.state}: ${source.url}${words ? ` – ${words}` : ""}`,
   };
 }
 
@@ -104,11 +105,12 @@ function journalOf(journal: JournalState): JournalReading {
 
 /** What the accepted events have become; what happens rarely is named where it did. */
 function termsOf(collect: CollectTier): Term[] {
-  const { rejected = 0, failed = 0, shed = 0, duplicates = 0 } = collect;
+  const { rejected = 0, failed = 0, shed = 0, duplicates = 0, damaged = 0 } = collect;
   const rare: Term[] = [
     { name: "failed", count: failed, tone: "bad" },
     { name: "shed", count: shed, tone: "warm" },
     { name: duplicates === 1 ? "duplicate" : "duplicates", count: duplicates },
+    { name: "damaged", count: damaged, tone: "bad" },
   ];
   return [
     { name: "logged", count: collect.logged ?? 0 },

@@ -1,4 +1,4 @@
-import type { AnalyzeTier, Latency, System } from "../net/protocol";
+import type { AnalyzeTier, Failure, Latency, System } from "../net/protocol";
 import * as format from "./format";
 import { briefly } from "./rebuild";
 
@@ -53,20 +53,33 @@ export function read(system: System): Reading[] {
         })),
       ],
     },
-    { state: collect.state, rate: collect.rate ?? 0, latency: collect.latency_ms ?? null, notes: counts(system) },
-    { state: log.state, rate: log.rate ?? 0, notes: [{ text: "stream topics" }] },
+    {
+      state: collect.state,
+      rate: collect.rate ?? 0,
+      ...(collect.rate === null ? { figure: "–" } : {}),
+      latency: collect.latency_ms ?? null,
+      notes: [...dying(system, "collect"), ...silent(system, "collect"), ...counts(system)],
+    },
+    { state: log.state, rate: log.rate ?? 0, notes: [...dying(system, "kafka"), { text: "stream topics" }] },
     {
       state: analyze.state,
       rate: analyze.rate ?? 0,
       latency: analyze.latency_ms ?? null,
       notes: [
+        ...dying(system, "analyze"),
+        ...silent(system, "analyze"),
         { text: system.views.length === 1 ? "1 query" : `${system.views.length} queries` },
         ...rebuilding(analyze),
         ...failing.map(([name, view]) => ({ text: `${name} ${view.state ?? ""}`, title: view.error ?? "", tone: "bad" as const })),
       ],
     },
-    { state: log.state, rate: analyze.rate ?? 0, notes: [{ text: "view topics" }] },
-    { state: serve.state, rate: serve.rate ?? 0, latency: serve.latency_ms ?? null, notes: instances(serve.instances) },
+    { state: log.state, rate: analyze.rate ?? 0, notes: [...dying(system, "kafka"), { text: "view topics" }] },
+    {
+      state: serve.state,
+      rate: serve.rate ?? 0,
+      latency: serve.latency_ms ?? null,
+      notes: [...dying(system, "serve"), ...instances(serve.instances)],
+    },
     { state: "none", rate: clients === 0 ? 0 : (serve.rate ?? 0), figure: format.number(clients), unit: "connected" },
   ];
 }
@@ -78,6 +91,25 @@ function counts({ tiers: { collect } }: System): Note[] {
     { text: `${format.brief(rejected)} rejected`, ...(rejected > 0 ? { tone: "warm" as const } : {}) },
     { text: `${format.brief(pending)} pending`, ...(pending > 1_000 ? { tone: "warm" as const } : {}) },
   ];
+}
+
+/** That a process keeps dying; the end of its log is the title. */
+function dying({ failing = [] }: System, process: string): Note[] {
+  return failing
+    .filter((failure) => failure.process === process)
+    .map((failure) => ({ text: deathsOf(failure), tone: "bad", title: [failure.reason, failure.log, ...failure.lines].join("\n") }));
+}
+
+function deathsOf({ deaths }: Failure): string {
+  return deaths === 1 ? "died" : `died ${format.number(deaths)} times`;
+}
+
+/** That a tier's figures are old: a process that hangs looks like that. */
+function silent({ tiers }: System, tier: "collect" | "analyze"): Note[] {
+  const { state, reported_at = null } = tiers[tier];
+  if (state !== "down" || reported_at === null) return [];
+  const title = "It has not reported since then: what is shown of it is of that time";
+  return [{ text: `silent since ${format.instant(Date.parse(reported_at))}`, tone: "bad", title }];
 }
 
 function rebuilding({ views = {} }: AnalyzeTier): Note[] {
@@ -112,8 +144,14 @@ export function troublesOf(system: System | null): string {
   const names = ["collect", "log", "analyze", "serve"] as const;
   const { journal, unaccounted } = system.tiers.collect;
   return [
+    ...(system.failing ?? []).map(
+      (failure) =>
+        `${failure.process} ${deathsOf(failure)}, last by ${failure.reason}, and is started again and again` +
+        (failure.lines.length === 0 ? "." : `; its log ends with: ${failure.lines.at(-1) ?? ""}.`),
+    ),
     ...names.filter((name) => system.tiers[name].state === "down").map((name) => CONSEQUENCES[name]),
     ...(journal?.broken ? [`The journal takes nothing (${journal.broken}): senders are told to wait.`] : []),
+    ...(journal?.damage?.entries ? [`${format.number(journal.damage.entries)} damaged entries of the journal are lost, with accepted events in them: run millstream failed list.`] : []),
     ...(unaccounted ? [`${format.number(unaccounted)} accepted events are accounted for nowhere: run millstream audit.`] : []),
   ].join(" ");
 }

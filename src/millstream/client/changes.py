@@ -103,7 +103,7 @@ class Changes:
                 _raise_if_too_slow(server, closed)
                 reason = f"{server}: {closed}"
             except (OSError, TimeoutError, InvalidHandshake) as error:
-                reason = f"{server}: {error or type(error).__name__}"
+                reason = f"{server}: {str(error) or type(error).__name__}"
             failures += 1
             if self._attempts is not None and failures >= self._attempts:
                 raise NotReachable(

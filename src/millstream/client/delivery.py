@@ -37,6 +37,7 @@ class Tally:
     accepted: int = 0
     rejected: list[Rejection] = field(default_factory=list)
     receipts: list[str] = field(default_factory=list)
+    future: list[int] = field(default_factory=list)
     unclear: list[int] = field(default_factory=list)
 
 
@@ -50,6 +51,7 @@ class _Said(msgspec.Struct):
     accepted: int = 0
     receipts: list[str] = []
     rejected: list[Rejection] = []
+    future: list[int] = []
     unconfirmed: list[int] = []
 
 
@@ -74,7 +76,7 @@ class Delivery:
             try:
                 response = await self.http.post(server + path, content=batch.body, headers=_HEADERS)
             except httpx.TransportError as error:
-                reason = f"{server}: {error or type(error).__name__}"
+                reason = f"{server}: {str(error) or type(error).__name__}"
                 doubt = doubt or not isinstance(error, _NOT_SENT)
                 self.servers.move_on()
             else:
@@ -113,7 +115,7 @@ def _said(response: httpx.Response, batch: Batch) -> _Said | None:
     if response.is_success or response.status_code in (*_AGAIN, 422):
         try:
             return msgspec.json.decode(response.content, type=_Said)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None if response.is_success else _Said()
     if response.status_code >= 500:
         return None
@@ -126,6 +128,7 @@ def _count(said: _Said, batch: Batch, tally: Tally, *, receipts: bool) -> None:
     tally.rejected += [
         Rejection(batch.indexes[one.index], one.error, one.field) for one in said.rejected
     ]
+    tally.future += [batch.indexes[index] for index in said.future]
     if receipts:
         tally.receipts += said.receipts
 

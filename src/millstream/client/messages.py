@@ -73,6 +73,8 @@ class Rows(msgspec.Struct, frozen=True):
     position: str
     rows: list[dict[str, Any]]
     watermark: str | None = None  # windows that ended by then are final, as `_state` says
+    total: int | None = None  # rows that there are; None: an older server did not say
+    truncated: bool = False  # whether some of them are not in `rows`: ask with a greater limit
 
 
 class Entries(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Handing in events: batches, several under way at once, and no outcome left in the dark."""
+"""Sends events in batches, in their order unless told otherwise, and reports every outcome."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from millstream.client.delivery import Delivery, Rejection, Tally
 from millstream.client.servers import Servers
 from millstream.errors import MillstreamError, NotAllSent
 
+_MOST_EXPLAINED = 1000  # rejected events of one request that a collector names
+
 
 class Sent(msgspec.Struct, frozen=True):
     """What became of the events: each is accepted or rejected."""
@@ -25,13 +27,16 @@ class Sent(msgspec.Struct, frozen=True):
     accepted: int
     rejected: list[Rejection]
     receipts: list[str]  # of the accepted, if asked for
+    future: list[int] = []  # places of those accepted that are dated too far ahead for any view
 
 
 class Sender:
     """Hands events to one system through any of its collectors.
 
-    `concurrency` batches are under way at once, so their order is not kept; with 1 it is. A
-    collector that asks to wait (429, 503) is obeyed, `patience` seconds for a batch. A connection
+    Events arrive in the order in which they are given: a batch is sent when the one before it was
+    answered, after retries too. With `concurrency` above 1, so many batches are under way at once:
+    faster, but they overtake each other. A collector that asks to wait (429, 503) is obeyed,
+    `patience` seconds for a batch. A connection
     that breaks before the answer leaves it open whether the batch is in: it is sent again only with
     `retry_unclear=True`, which can store events twice; otherwise NotAllSent names them.
 
@@ -43,7 +48,7 @@ class Sender:
         self,
         *urls: str,
         batch: int = 500,
-        concurrency: int = 4,
+        concurrency: int = 1,
         patience: float = 60.0,
         timeout: float = 30.0,
         retry_unclear: bool = False,
@@ -51,7 +56,7 @@ class Sender:
         ca: str = "",
         backoff: Backoff | None = None,
     ) -> None:
-        self._batch = batch
+        self._batch = min(batch, _MOST_EXPLAINED)
         self._concurrency = concurrency
         # Idle connections end before the collector ends them (5 s): a batch that met a closing one
         # would have an unclear outcome.
@@ -100,7 +105,7 @@ class Sender:
         tally.rejected.sort(key=lambda rejection: rejection.index)
         if failures:
             raise _not_all(stream, tally, failures[0]) from failures[0]
-        return Sent(tally.accepted, tally.rejected, tally.receipts)
+        return Sent(tally.accepted, tally.rejected, tally.receipts, sorted(tally.future))
 
     async def close(self) -> None:
         await self._delivery.http.aclose()

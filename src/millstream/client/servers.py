@@ -50,7 +50,7 @@ class Servers:
             try:
                 response = await http.request(method, url + path, **request)
             except httpx.TransportError as error:
-                reason = f"{url}: {error or type(error).__name__}"
+                reason = f"{url}: {str(error) or type(error).__name__}"
             else:
                 if response.status_code not in _TRY_ANOTHER:
                     return _accepted(response)
@@ -66,7 +66,7 @@ def problem(response: httpx.Response) -> str:
     try:
         said = msgspec.json.decode(response.content)
         return str(said.get("detail") or said["title"])
-    except (msgspec.DecodeError, AttributeError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError):
         return f"{response.status_code} {response.reason_phrase}"
 
 
@@ -79,9 +79,17 @@ def _accepted(response: httpx.Response) -> httpx.Response:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if not _is_address(url):
         raise SettingsError(
             f"{url!r} is not a server's address", remedy="write it as http://host:port"
         )
     return url.rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        httpx.URL(url)  # the one that will be used has rules of its own
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):  # half an IPv6 address, a port that is no number
+        return False

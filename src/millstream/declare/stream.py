@@ -27,7 +27,10 @@ DEDUP = "1 hour"
 SHED_AT = 0.8
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
 # The reader adds these to every row; see the analyze tier.
-_RESERVED = ("_id", "_received_at", "_event_time", "_position", "_revision", "_watermark")
+_RESERVED = (
+    *("_id", "_received_at", "_event_time", "_position", "_revision", "_watermark"),
+    *("_closed", "_weight"),
+)
 
 
 def declare_stream(statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:

@@ -55,6 +55,9 @@ _PROPERTIES = {
         16 << 20
     ),  # the default of 128 MB is a quarter of our heap
     "log.retention.check.interval.ms": "60000",
+    # Kafka forgets a producer by the time of its last record. A collector that sends what waited
+    # in its journal for days would be forgotten at a crash, and its retry would be logged twice.
+    "producer.id.expiration.ms": str(14 * 86_400_000),
 }
 
 
@@ -177,14 +180,14 @@ class Broker:
         with contextlib.suppress(OSError, ValueError):
             if _is_free(port := int(remembered.read_text())):
                 return port
-        self._home.kafka.mkdir(parents=True, exist_ok=True)
+        self._home.kafka.mkdir(mode=0o700, parents=True, exist_ok=True)
         port = _any_free()
         remembered.write_text(str(port))
         return port
 
     def _write_configuration(self) -> Path:
-        for folder in (self._data, self._home.logs):
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self._home.kafka, self._data, self._home.logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         controller = f"{HOST}:{_any_free()}"
         properties = {
             **_PROPERTIES,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from millstream.errors import LogError, SettingsError
@@ -16,6 +16,7 @@ from millstream.log.settings import LogSettings
 
 _LOGGER = logging.getLogger("millstream.kafka")
 _QUIET_SECONDS = 10.0
+FIRST_SECONDS = 10.0  # at a start: a Kafka that is silent for longer is a wrong address
 
 
 class Calm(logging.Filter):
@@ -64,13 +65,16 @@ def spark_options(log: LogSettings) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
-def admin(log: LogSettings) -> AdminClient:
-    """A client for questions about the cluster and its topics.
+def admin(log: LogSettings, failed: Callable[[KafkaError], None] | None = None) -> AdminClient:
+    """A client for questions about the cluster and its topics; `failed` gets its errors.
 
     SettingsError if no client can be made with what log.security says.
     """
+    config = client_config(log)
+    if failed is not None:  # then nothing has to be logged as well
+        config |= {"error_cb": failed, "log_level": 0}
     try:
-        return AdminClient(client_config(log))
+        return AdminClient(config)
     except KafkaException as error:
         raise SettingsError(
             f"cannot make a client of Kafka: {error.args[0].str()}",
@@ -78,16 +82,24 @@ def admin(log: LogSettings) -> AdminClient:
         ) from None
 
 
-def await_broker(log: LogSettings, timeout: float) -> None:
+def await_broker(log: LogSettings, timeout: float | None = None) -> None:
     """Return once Kafka tells about itself; LogError if it does not within `timeout` seconds."""
-    client, deadline = admin(log), time.monotonic() + timeout
-    why = "no answer"
+    timeout = FIRST_SECONDS if timeout is None else timeout
+    why, causes = "no answer", list[str]()
+
+    def failed(error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that names no cause
+            causes[:] = [error.str().rpartition("/bootstrap: ")[2].partition(" (after")[0]]
+
+    client, deadline = admin(log, failed), time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         try:
             if client.list_topics(timeout=min(left, 1.0)).brokers:
                 return
         except KafkaException as error:
             why = error.args[0].str()
+        client.poll(0)
+    why = causes[0] if causes else why
     raise LogError(
         f"Kafka at {log.bootstrap} did not answer in {timeout:g} s: {why}",
         remedy="see that it runs and that log.bootstrap and log.security are right",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -169,9 +169,13 @@ def event_topics(app: App) -> list[str]:
     return [topic(app.name, name) for name in app.streams for topic in of]
 
 
-def ensure_topics(app: App, log: LogSettings) -> None:
-    """Create what is missing and put right what is kept how; many processes may do it at once."""
-    client, wanted = admin(log), list(topics(app, log))
+def ensure_topics(app: App, log: LogSettings, names: Container[str] | None = None) -> None:
+    """Create what is missing and put right what is kept how; many processes may do it at once.
+
+    Only the topics with these `names`, if they are given.
+    """
+    client = admin(log)
+    wanted = [topic for topic in topics(app, log) if names is None or topic.name in names]
     made = _create(client, wanted, log)
     _await_known(client, made)
     if older := [topic for topic in wanted if topic.name not in made]:
