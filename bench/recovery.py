@@ -22,17 +22,17 @@ import uvloop
 from bench.senders import body_of
 
 from bench import report
-from millstream.app import App
-from millstream.collect.arrival import Arrival, encode
+from millstream.collect.intake.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
-from millstream.home import Home
-from millstream.listen import bind
 from millstream.log.broker import Broker
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"

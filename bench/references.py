@@ -15,7 +15,7 @@ import uvicorn
 from bench.senders import body_of
 from confluent_kafka import KafkaError, Message, Producer
 
-from millstream.listen import bind
+from millstream.runtime.listen import bind
 
 # As long as the collector's answer to a single event, which has a receipt in it.
 _BODY = b'{"accepted":1,"receipts":["%b"],"rejected":[]}' % (b"x" * 68)

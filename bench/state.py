@@ -20,17 +20,17 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from millstream.analyze.planner import Planner
-from millstream.analyze.queries import Queries
-from millstream.analyze.session import java_process, start_session
+from millstream.analyze.monitor.state import find_checkpoint, read_state
+from millstream.analyze.planning.planner import Planner
+from millstream.analyze.query.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.state import find_checkpoint, read_state
-from millstream.app import App
+from millstream.analyze.spark.session import java_process, start_session
 from millstream.log.broker import Broker
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
-from millstream.model import Mode
+from millstream.pipeline.app import App
+from millstream.pipeline.model import Mode
 from millstream.settings import Settings
 
 _LOOK_UPS = ("Get", "ReadBlockCacheMiss")

@@ -17,7 +17,7 @@ from typing import Any
 
 from millstream.client import Client, Sender
 from millstream.errors import MillstreamError
-from millstream.home import Home
+from millstream.runtime.home import Home
 
 PIPELINE = Path(__file__).parent / "pipeline.py"
 START = 240.0  # seconds; the jars may have to be fetched first

@@ -4,7 +4,7 @@ import os
 from typing import cast
 
 from millstream import App
-from millstream.app import Mode
+from millstream.pipeline.app import Mode
 
 KIND = os.environ.get("BENCH_KIND", "tumbling")
 MODE = cast(Mode, os.environ.get("BENCH_MODE", "auto"))

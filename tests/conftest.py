@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from millstream.home import is_alive
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
+from millstream.runtime.home import is_alive
 
 # A shared machine is slow at times; how long an example takes, to make or to run, says nothing
 # about the code.
@@ -122,8 +122,8 @@ def eventually() -> Eventually:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     # Here, because it takes a second that most of the tests need not wait for.
-    from millstream.analyze.session import start_session
     from millstream.analyze.settings import AnalyzeSettings
+    from millstream.analyze.spark.session import start_session
 
     session = start_session(AnalyzeSettings(), slots=24, name="tests")
     yield session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.failing import Failure
+from millstream.runtime.failing_processes import Failure
 
 KAFKA_DIES = Failure(
     process="kafka",

@@ -27,16 +27,17 @@ from tests.collect.conftest import collect
 from tests.serve.stage import SECONDS, Pipeline, until
 from websockets.asyncio.client import connect
 
-from millstream.audit import Report, StreamCounts, ViewCounts
-from millstream.collect import http as collect_http
-from millstream.ledger import Entry
-from millstream.ledger import encode as encode_entry
-from millstream.load import load
+from millstream.collect.http import application as collect_http
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic, ledger_topic
-from millstream.serve import frames, service, websocket
-from millstream.serve import http as serve_http
-from millstream.serve.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
+from millstream.pipeline.load import load
+from millstream.serve import service
+from millstream.serve.api import http as serve_http
+from millstream.serve.api.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
+from millstream.serve.transports import frames, websocket
+from millstream.values.ledger import Entry
+from millstream.values.ledger import encode as encode_entry
+from millstream.values.report import Report, StreamCounts, ViewCounts
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from millstream.app import App
-from millstream.cli import commands
-from millstream.cli import plan as plan_command
+from millstream.cli import group
+from millstream.cli.commands import plan as plan_command
 from millstream.collect.schemas import check_schemas
 from millstream.errors import PipelineError
+from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
-from millstream.log.write import write
+from millstream.pipeline.app import App
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "changing_pipelines.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_states_of_plan_are_in_plans_words() -> None:
 
 def test_every_command_exists() -> None:
     used = set(re.findall(r"millstream ([a-z]+)\b(?! is|'s)", PAGE)) - {"analyze", "run"}
-    assert used <= set(commands.millstream.commands)
+    assert used <= set(group.millstream.commands)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)

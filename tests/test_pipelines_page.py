@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream.app import App
-from millstream.collect.body import Form, form_of
-from millstream.declare import STREAM_OPTIONS, VIEW_OPTIONS
-from millstream.load import load
+from millstream.collect.formats.body import Form, form_of
+from millstream.pipeline.app import App
+from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
+from millstream.pipeline.load import load
 from millstream.schema import to_ddl
-from millstream.validate import Validator
+from millstream.schema.validate import Validator
 
 ROOT = Path(__file__).parent.parent
 FUNCTIONS = (ROOT / "docs" / "python_functions.md").read_text(encoding="utf-8")

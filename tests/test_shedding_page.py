@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.load import load
+from millstream.pipeline.load import load
 
 PAGE = (Path(__file__).parent.parent / "docs" / "shedding.md").read_text(encoding="utf-8")
 

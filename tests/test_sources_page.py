@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.load import load
-from millstream.source import SOURCES, Source
+from millstream.connectors import SOURCES, Source
+from millstream.pipeline.load import load
 
 PAGE = (Path(__file__).parent.parent / "docs" / "sources.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```(python|sql)\n(.*?)```", PAGE, re.DOTALL)

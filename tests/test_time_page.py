@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from scripts.time_pictures import FOLDER, PICTURES
 
-from millstream.load import load
-from millstream.trigger import parse_trigger
+from millstream.pipeline.load import load
+from millstream.pipeline.trigger import parse_trigger
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "time.md").read_text(encoding="utf-8")

@@ -17,10 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millstream import windows
-    from millstream.app import App
-    from millstream.errors import MillstreamError
-    from millstream.source import (
+    from millstream.connectors import (
         DirectorySource,
         HttpLinesSource,
         KafkaTopicSource,
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
         UdpSource,
         WebSocketSource,
     )
+    from millstream.errors import MillstreamError
+    from millstream.pipeline import windows
+    from millstream.pipeline.app import App
 
 __all__ = [
     "App",
@@ -51,18 +51,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "App": "app",
-    "DirectorySource": "source",
-    "HttpLinesSource": "source",
-    "KafkaTopicSource": "source",
+    "App": "pipeline.app",
+    "DirectorySource": "connectors",
+    "HttpLinesSource": "connectors",
+    "KafkaTopicSource": "connectors",
     "MillstreamError": "errors",
-    "MqttSource": "source",
-    "PostgresSource": "source",
-    "SseSource": "source",
-    "TcpLinesSource": "source",
-    "TcpListener": "source",
-    "UdpSource": "source",
-    "WebSocketSource": "source",
+    "MqttSource": "connectors",
+    "PostgresSource": "connectors",
+    "SseSource": "connectors",
+    "TcpLinesSource": "connectors",
+    "TcpListener": "connectors",
+    "UdpSource": "connectors",
+    "WebSocketSource": "connectors",
 }
 
 
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name == "windows":
-        return import_module("millstream.windows")
+        return import_module("millstream.pipeline.windows")
     if name not in _HOMES:
         raise AttributeError(f"module 'millstream' has no attribute {name!r}")
     return getattr(import_module(f"millstream.{_HOMES[name]}"), name)

@@ -21,9 +21,9 @@ from millstream.collect.journal.settings import JournalSettings
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
 from millstream.log.settings import LogSettings
-from millstream.names import suggest
-from millstream.output import OutputSettings
+from millstream.runtime.output import OutputSettings
 from millstream.serve.settings import ServeSettings
+from millstream.syntax.names import suggest
 
 FILE = "millstream.toml"
 _PREFIX = "MILLSTREAM_"

@@ -25,21 +25,21 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.analyze.build import build, follow
-from millstream.analyze.python_workers import ship_modules
-from millstream.analyze.reader import POSITION, events
-from millstream.analyze.session import start_session
+from millstream.analyze.planning.build import build, follow
+from millstream.analyze.query.reader import POSITION, events
+from millstream.analyze.query.writer import encode
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.writer import encode
-from millstream.app import App
+from millstream.analyze.spark.python_workers import ship_modules
+from millstream.analyze.spark.session import start_session
 from millstream.errors import InvalidEvent, PipelineError
-from millstream.event import SAMPLED, WATERMARK
-from millstream.load import load
-from millstream.model import Stream, View
-from millstream.names import suggest
-from millstream.scalars import MILLISECONDS_FROM
-from millstream.store.life import ERROR
-from millstream.validate import Validator
+from millstream.pipeline.app import App
+from millstream.pipeline.load import load
+from millstream.pipeline.model import Stream, View
+from millstream.schema.scalars import MILLISECONDS_FROM
+from millstream.schema.validate import Validator
+from millstream.syntax.names import suggest
+from millstream.values.event import SAMPLED, WATERMARK
+from millstream.values.row_version import ERROR
 
 Row = dict[str, Any]
 Moment = datetime | str  # with its zone; as text, in RFC 3339

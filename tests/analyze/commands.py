@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from millstream.cli.outcome import invoke
+from millstream.cli.shared.outcome import invoke
+from millstream.log.producing.write import write
 from millstream.log.topics import views_topic
-from millstream.log.write import write
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live

@@ -13,16 +13,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 from tests.conftest import pauses
 
-from millstream.analyze.planner import Planner, Query
-from millstream.analyze.queries import Queries
+from millstream.analyze.planning.planner import Planner, Query
+from millstream.analyze.query.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.app import App
 from millstream.errors import LogError
-from millstream.load import load
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, known_topics, stream_topic, view_topic
+from millstream.pipeline.app import App
+from millstream.pipeline.load import load
 from millstream.settings import Settings
 
 SETTINGS = AnalyzeSettings(checkpoint_interval="5 seconds")

@@ -7,8 +7,8 @@ import time
 from datetime import timedelta
 
 from millstream import App
-from millstream.analyze.plan import ViewPlan, WindowSpec
-from millstream.analyze.timekeeper import Timekeeper
+from millstream.analyze.planning.plan import ViewPlan, WindowSpec
+from millstream.analyze.watermarks.late_events import Timekeeper
 from millstream.log.settings import LogSettings
 
 MINUTE = 60_000

@@ -16,19 +16,19 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from millstream.audit import Report, ViewDescription
-from millstream.home import is_alive
-from millstream.load import load
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic, ensure_topics, stream_topic, view_topic, views_topic
+from millstream.pipeline.load import load
+from millstream.runtime.home import is_alive
+from millstream.values.report import Report, ViewDescription
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from millstream.analyze.service import run
-from millstream.home import Home
-from millstream.load import load
+from millstream.runtime.home import Home
+from millstream.pipeline.load import load
 from millstream.settings import Settings
 
 settings = Settings(log={"bootstrap": sys.argv[2]}, analyze={"checkpoint_interval": "5 seconds"})

@@ -24,13 +24,11 @@ from tests.analyze.conftest import plain
 from tests.analyze.tier import Killed, Threaded, Tier
 from tests.analyze.watching import PROVISIONAL, Watcher
 
-from millstream.analyze.planner import Planner
-from millstream.analyze.verify import verify
-from millstream.cli import rebuild
-from millstream.cli.outcome import invoke
-from millstream.collect.watermark import Watermark
-from millstream.event import ID, WATERMARK
-from millstream.ledger import sums
+from millstream.analyze.planning.planner import Planner
+from millstream.analyze.verify.verify import verify
+from millstream.cli.shared.outcome import invoke
+from millstream.cli.views import rebuild
+from millstream.collect.intake.watermark import Watermark
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
@@ -49,6 +47,8 @@ from millstream.simulation import (
     of_kind,
     written,
 )
+from millstream.values.event import ID, WATERMARK
+from millstream.values.ledger import sums
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load

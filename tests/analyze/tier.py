@@ -10,13 +10,13 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from millstream.analyze.editions import describe_views, topic_of
+from millstream.analyze.rebuild.editions import describe_views, topic_of
 from millstream.analyze.service import _Analyze
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.app import App
-from millstream.home import Home
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home
 from millstream.settings import Settings
 
 

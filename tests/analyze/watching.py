@@ -10,14 +10,14 @@ from typing import Any
 from confluent_kafka import KafkaException
 from tests.analyze.conftest import plain
 
-from millstream.analyze.editions import describe_views, topic_of
-from millstream.audit import ViewDescription
+from millstream.analyze.rebuild.editions import describe_views, topic_of
 from millstream.errors import LogError
-from millstream.ledger import Entry, decode
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ledger_topic, topic_ids
-from millstream.store.table import Table
+from millstream.store.views.table import Table
+from millstream.values.ledger import Entry, decode
+from millstream.values.report import ViewDescription
 
 Row = dict[str, Any]
 PROVISIONAL, FINAL, CORRECTED = "provisional", "final", "corrected"

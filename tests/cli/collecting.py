@@ -15,12 +15,12 @@ from millstream import App
 from millstream.collect.schemas import check_schemas
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
-from millstream.home import Home
-from millstream.listen import bind
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.home import Home
 from millstream.log import connection
+from millstream.runtime.home import Home
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Outcome, Run

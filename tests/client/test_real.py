@@ -15,9 +15,9 @@ from millstream.client.backoff import Backoff
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
 from millstream.errors import NotAllSent, QueryError, RequestRefused
-from millstream.home import Home
-from millstream.listen import bind
 from millstream.log.settings import LogSettings
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
 
 QUICK = Backoff(first=0.01, longest=0.1)

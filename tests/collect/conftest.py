@@ -14,22 +14,21 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from tests.collect.waiting import until as until
+from tests.collect.websocket_peer import Peer as Peer
 
-from millstream.app import App
 from millstream.collect.journal import JournalSettings
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
-from millstream.home import Home
-from millstream.listen import bind
+from millstream.connectors import Source
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
-from millstream.source import Source
-
-from .waiting import until as until
-from .websocket_peer import Peer as Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millstream.app import App
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
+from millstream.pipeline.app import App
 
 
 def pipeline(name: str) -> App:

@@ -19,8 +19,8 @@ from typing import Any, cast
 from tests.collect.counting import pipeline
 
 from millstream.collect.service import run
-from millstream.home import Home
-from millstream.log.parent import die_with_parent
+from millstream.runtime.home import Home
+from millstream.runtime.parent_death import die_with_parent
 from millstream.settings import Settings
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from millstream import event
 from millstream.log.record import Record
+from millstream.values import event
 
 _KILLS = 4  # at least
 

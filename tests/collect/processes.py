@@ -17,12 +17,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from millstream.app import App
 from millstream.collect.service import run
-from millstream.collect.workers import Policy
+from millstream.collect.workers.workers import Policy
 from millstream.errors import MillstreamError
-from millstream.home import Home, is_alive
 from millstream.log.settings import LogSettings
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home, is_alive
 from millstream.settings import Settings
 
 _STARTING = multiprocessing.get_context("forkserver")

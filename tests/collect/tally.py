@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millstream.collect.arrival import Arrival, encode
-from millstream.collect.journal import Journal, JournalSettings
-from millstream.home import Home
+from tests.collect.conftest import Collector
 
-from .conftest import Collector
+from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.runtime.home import Home
 
 
 async def counts(collector: Collector) -> dict[str, int]:

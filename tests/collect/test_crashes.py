@@ -6,11 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.collect.crashing import Crashes, disturb_broker
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
-
-from .crashing import Crashes, disturb_broker
 
 SECONDS = 10.0
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.collect.counting import Sender
+from tests.collect.crashing import Run
+from tests.collect.forking import Forking
+from tests.collect.small_disks import SmallDisk, small_disk
 
-from millstream.cli.commands import millstream
+from millstream.cli.group import millstream
 from millstream.errors import MachineError
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
-
-from .counting import Sender
-from .crashing import Run
-from .forking import Forking
-from .small_disks import SmallDisk, small_disk
 
 JOURNAL = {"segment_bytes": 128 << 10, "max_bytes": 3 << 20, "retry_seconds": 0.1}
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collect.conftest import click, collect, headers, problem, shop
 
-from millstream.collect.body import Unpacker
+from millstream.collect.formats.body import Unpacker
 from millstream.log.settings import LogSettings
-from millstream.validate import Validator
-
-from .conftest import click, collect, headers, problem, shop
+from millstream.schema.validate import Validator
 
 POISON = b'{"id":1,"name":"poison","at":1}'
 

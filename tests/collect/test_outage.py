@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.collect.conftest import Collector, Peer, click, collect, headers, problem, shop, until
+from tests.collect.tally import balance, counted
 from websockets.asyncio.server import ServerConnection
 
+from millstream.connectors import WebSocketSource
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
-from millstream.source import WebSocketSource
-
-from .conftest import Collector, Peer, click, collect, headers, problem, shop, until
-from .tally import balance, counted
 
 
 @pytest.fixture

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.collect.conftest import read_topic, until
+from tests.collect.counting import pipeline
+from tests.collect.moving import Moving
+from tests.collect.processes import Collector, collector, free_port
 
 from millstream.log.settings import LogSettings
 from millstream.log.topics import stream_topic
-
-from .conftest import read_topic, until
-from .counting import pipeline
-from .moving import Moving
-from .processes import Collector, collector, free_port
 
 SECONDS = 4.0
 

@@ -14,26 +14,25 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from tests.collect.conftest import Collector, Peer, click, collect, headers, read_topic, shop, until
 from websockets.asyncio.server import ServerConnection
 
-from millstream.audit import Report
 from millstream.collect.service import run
+from millstream.connectors import WebSocketSource
 from millstream.errors import HomeInUse, MachineError
-from millstream.home import Home
-from millstream.listen import bind
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
-from millstream.source import WebSocketSource
-
-from .conftest import Collector, Peer, click, collect, headers, read_topic, shop, until
+from millstream.values.report import Report
 
 _MAIN = """
 import sys
 from pathlib import Path
-from millstream.app import App
+from millstream.pipeline.app import App
 from millstream.collect.service import run
-from millstream.home import Home
+from millstream.runtime.home import Home
 from millstream.settings import Settings
 
 name, home, settings = sys.argv[1:]

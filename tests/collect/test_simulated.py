@@ -8,11 +8,11 @@ from random import Random
 from time import time
 from typing import Any
 
-from millstream.event import ID, WATERMARK
+from tests.collect.conftest import collect, headers, shop
+
 from millstream.log.settings import LogSettings
 from millstream.simulation import Faults, Post, disorder, draw, judge
-
-from .conftest import collect, headers, shop
+from millstream.values.event import ID, WATERMARK
 
 MINUTE = 60_000
 

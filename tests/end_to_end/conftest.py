@@ -34,7 +34,7 @@ from playwright.async_api import Browser
 from tests.conftest import pauses
 from tests.end_to_end.screen import chromium
 
-from millstream.home import Home, is_alive
+from millstream.runtime.home import Home, is_alive
 from millstream.supervise import launch
 
 START_SECONDS, END_SECONDS = 240.0, 30.0

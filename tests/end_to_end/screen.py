@@ -26,10 +26,10 @@ from playwright.async_api import (
     expect,
 )
 
-from millstream.audit import Column, Report, ViewDescription
-from millstream.load import load
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic, ensure_topics, view_topic, views_topic
+from millstream.pipeline.load import load
+from millstream.values.report import Column, Report, ViewDescription
 
 SECONDS = 120.0
 _FLAGS = [

@@ -17,13 +17,13 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 
-from millstream.home import is_alive
-from millstream.load import load
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
-from millstream.log.parent import die_with_parent
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic, view_topic
+from millstream.pipeline.load import load
+from millstream.runtime.home import is_alive
+from millstream.runtime.parent_death import die_with_parent
 from millstream.supervise.ports import free_port
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from millstream.analyze.service import run
-from millstream.home import Home
-from millstream.load import load
+from millstream.runtime.home import Home
+from millstream.pipeline.load import load
 from millstream.settings import Settings
 
 pipeline, bootstrap, home, master = sys.argv[1:]

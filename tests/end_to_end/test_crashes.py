@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from millstream.client import Change, Client, Gap, Snapshot
-from millstream.home import is_alive
+from millstream.runtime.home import is_alive
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System

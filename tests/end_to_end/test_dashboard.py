@@ -12,8 +12,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 from tests.end_to_end.screen import Screen, Stage, screen, until
 
-from millstream.audit import Drift, Latency, Rebuild, StreamCounts, ViewCounts
 from millstream.log.settings import LogSettings
+from millstream.values.report import Drift, Latency, Rebuild, StreamCounts, ViewCounts
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.home import is_alive
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic
+from millstream.runtime.home import is_alive
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System

@@ -24,12 +24,12 @@ import pytest
 from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
 
-from millstream.event import ID
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.simulation import Post, Sending, Simulation, judge
 from millstream.simulation.windows import instant
+from millstream.values.event import ID
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System

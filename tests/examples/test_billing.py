@@ -14,13 +14,13 @@ from tests.serve.stage import SECONDS, until
 from millstream import App
 from millstream.client import Client, Entry
 from millstream.client.backoff import Backoff
-from millstream.ledger import Kind, encode
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, ledger_topic
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
+from millstream.values.ledger import Kind, encode
 
 WINDOW = {"start": "2026-11-16T12:00:00Z", "end": "2026-11-16T12:01:00Z"}
 

@@ -11,8 +11,8 @@ import pytest
 from examples.meetup.simulator import World
 from pyspark.sql import SparkSession
 
-from millstream.load import load
-from millstream.source import WebSocketSource
+from millstream.connectors import WebSocketSource
+from millstream.pipeline.load import load
 from millstream.testing import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/meetup"

@@ -11,7 +11,7 @@ from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
 from pyspark.sql import SparkSession
 
-from millstream.load import load
+from millstream.pipeline.load import load
 from millstream.simulation import Faults, judge
 from millstream.testing import run
 

@@ -14,18 +14,18 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from millstream import App
 from millstream.errors import HomeInUse, LogError, MachineError
-from millstream.home import Home, is_alive
 from millstream.log.broker import Broker, class_archive
 from millstream.log.connection import await_broker, client_config
 from millstream.log.consumer import read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topics import ensure_topics, stream_topic, topic_ids
+from millstream.runtime.home import Home, is_alive
 
 KAFKA_COMMAND = """
 import sys
 from pathlib import Path
 from millstream.errors import MillstreamError
-from millstream.home import Home
+from millstream.runtime.home import Home
 from millstream.log.broker import run
 from millstream.settings import Settings
 try:

@@ -27,7 +27,7 @@ from millstream.log.topics import (
     view_topic,
     views_topic,
 )
-from millstream.position import Position
+from millstream.values.position import Position
 
 
 def config_of(log: LogSettings, topic: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from confluent_kafka import Producer
 from websockets.asyncio.client import ClientConnection, connect
 
 from millstream import App
-from millstream.audit import Column, ViewDescription
 from millstream.log.settings import LogSettings
 from millstream.log.topics import (
     edition_topic,
@@ -28,6 +27,7 @@ from millstream.log.topics import (
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
+from millstream.values.report import Column, ViewDescription
 
 SECONDS = 60.0
 Event = dict[str, Any]

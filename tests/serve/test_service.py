@@ -16,13 +16,13 @@ import pytest
 from tests.serve.stage import SECONDS, Pipeline
 
 from millstream.errors import MachineError
-from millstream.home import Home
+from millstream.runtime.home import Home
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from millstream import App
-from millstream.home import Home
+from millstream.runtime.home import Home
 from millstream.log.settings import LogSettings
 from millstream.serve.service import run
 from millstream.serve.settings import ServeSettings

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.store.test_sql import View, rows
+from tests.store.sql.test_sql import View, rows
 
-from millstream.audit import Column
 from millstream.errors import LogError, QueryError
-from millstream.store.sql import Sql
-from millstream.store.table import Table
+from millstream.store.sql.sql import Sql
+from millstream.store.views.table import Table
+from millstream.values.report import Column
 
 NEWEST = 120
 COLUMNS = (Column("id", "bigint"), Column("city", "string"))

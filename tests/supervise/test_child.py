@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from millstream.home import is_alive
+from millstream.runtime.home import is_alive
 from millstream.supervise.child import Child, describe_exit
 
 SUPERVISOR = """

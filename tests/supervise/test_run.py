@@ -16,16 +16,16 @@ from tests.collect.small_disks import small_disk
 from tests.conftest import Eventually
 from tests.failures import KAFKA_DIES
 
-from millstream.failing import publish_failures, read_failures
-from millstream.home import Home, is_alive
+from millstream.runtime.failing_processes import publish_failures, read_failures
+from millstream.runtime.home import Home, is_alive
 
 # Three parts that tell their pid; `stubborn` ignores SIGTERM.
 RUN = """
 import sys
 from pathlib import Path
-from millstream.cli.outcome import complain
+from millstream.cli.shared.outcome import complain
 from millstream.errors import MillstreamError
-from millstream.home import Home
+from millstream.runtime.home import Home
 from millstream.supervise.part import Part, Policy
 from millstream.supervise.run import keep_up
 from millstream.supervise.steps import PlainShow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.home import is_alive
+from millstream.runtime.home import is_alive
 from millstream.supervise.part import Part, Policy
 from millstream.supervise.supervisor import GaveUp, Happening, StartFailed, Supervisor
 

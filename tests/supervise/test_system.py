@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import HomeInUse, SettingsError
-from millstream.home import Home
 from millstream.log.settings import LogSettings
+from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.supervise.system import (
     Ports,

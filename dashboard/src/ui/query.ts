@@ -5,7 +5,7 @@ import { element, say } from "./dom";
 import * as format from "./format";
 
 const MOST_ROWS = 200;
-const SLOT = "millstream.sql";
+const SLOT = "millstream.pipeline.sql";
 
 /** One box for SQL over all views: asked once, answered from what the server holds now. */
 export class QueryBox {

@@ -20,25 +20,25 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from millstream.analyze.checkpoint import checkpoint_of
-from millstream.analyze.drift.sampler import Drifts
-from millstream.analyze.dropping import drop_noted
-from millstream.analyze.editions import Deployment, compare, describe_views, topic_of
-from millstream.analyze.keeping import Keeping
-from millstream.analyze.lag import Lags
-from millstream.analyze.planner import Planner, Query, enough_slots
-from millstream.analyze.queries import Queries
-from millstream.analyze.rebuild import Rebuilds
-from millstream.analyze.session import java_process, start_session, task_slots
+from millstream.analyze.monitor.drift.sampler import Drifts
+from millstream.analyze.monitor.lag import Lags
+from millstream.analyze.planning.planner import Planner, Query, enough_slots
+from millstream.analyze.query.queries import Queries
+from millstream.analyze.rebuild.dropping import drop_noted
+from millstream.analyze.rebuild.editions import Deployment, compare, describe_views, topic_of
+from millstream.analyze.rebuild.rebuild import Rebuilds
+from millstream.analyze.recovery.checkpoint import checkpoint_of
 from millstream.analyze.shedding.governor import Shedding
-from millstream.app import App
-from millstream.audit import Report, ViewCounts, ViewDescription
-from millstream.duration import parse_duration
+from millstream.analyze.spark.session import java_process, start_session, task_slots
+from millstream.analyze.upkeep import Keeping
 from millstream.errors import LogError, MachineError, ViewFailed
-from millstream.home import Home
 from millstream.log.connection import admin, await_broker, client_config
 from millstream.log.topics import audit_topic, ensure_topics, views_topic
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home
 from millstream.settings import Settings
+from millstream.syntax.duration import parse_duration
+from millstream.values.report import Report, ViewCounts, ViewDescription
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _TICK = 0.25

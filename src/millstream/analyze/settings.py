@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from millstream.duration import parse_duration
-from millstream.model import OnDataLoss
+from millstream.pipeline.model import OnDataLoss
+from millstream.syntax.duration import parse_duration
 
 
 class AnalyzeSettings(BaseModel):

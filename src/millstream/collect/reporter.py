@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from millstream.audit import JournalState, Report
-from millstream.collect.intake import Intake
-from millstream.collect.interface import Reader
+from millstream.collect.intake.intake import Intake
 from millstream.collect.journal import Journal
+from millstream.connectors.interface import Reader
 from millstream.errors import LogError
-from millstream.log.producer import Delivery, Producer
-from millstream.measure import Clock
+from millstream.log.producing.producer import Delivery, Producer
+from millstream.runtime.measure import Clock
+from millstream.values.report import JournalState, Report
 
 _EVERY_SECONDS = 1.0
 _AWAY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away

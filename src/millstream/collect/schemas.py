@@ -6,13 +6,13 @@ import logging
 
 import msgspec
 
-from millstream.app import App
 from millstream.errors import LogError, MillstreamError, PipelineError
 from millstream.log.consumer import bounds, read_range
+from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topics import schemas_topic, stream_topic
-from millstream.log.write import write
-from millstream.model import Stream
+from millstream.pipeline.app import App
+from millstream.pipeline.model import Stream
 from millstream.schema import parse_schema, to_ddl
 from millstream.schema.changes import Break, Shape, breaks
 

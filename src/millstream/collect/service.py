@@ -16,40 +16,40 @@ from typing import Any
 
 import uvloop
 
-from millstream.app import App
-from millstream.collect.admission import Admission
-from millstream.collect.answer import Answers
-from millstream.collect.dedup import Dedup
-from millstream.collect.failed import FailedStore
-from millstream.collect.forked import sign_lines
-from millstream.collect.http import CollectApp
-from millstream.collect.inlet import StreamInlet
-from millstream.collect.intake import Intake
-from millstream.collect.interface import Reader
+from millstream.collect.capacity.admission import Admission
+from millstream.collect.dedup.dedup import Dedup
+from millstream.collect.http.answer import Answers
+from millstream.collect.http.application import CollectApp
+from millstream.collect.http.fast_path import ShortWay
+from millstream.collect.http.server import Server
+from millstream.collect.intake.failed import FailedStore
+from millstream.collect.intake.inlet import StreamInlet
+from millstream.collect.intake.intake import Intake
+from millstream.collect.intake.recover import resume
 from millstream.collect.journal import Journal
-from millstream.collect.leftover import left_over, send, take_over
-from millstream.collect.lookup import Lookup
-from millstream.collect.post import Alone, Found, Manned, Orders, Post
-from millstream.collect.recover import resume
+from millstream.collect.receipts.lookup import Lookup
+from millstream.collect.receipts.signing_key import cluster_key
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
-from millstream.collect.secrets import cluster_key
-from millstream.collect.server import Server
 from millstream.collect.settings import CollectSettings
-from millstream.collect.short_way import ShortWay
-from millstream.collect.siblings import Siblings
-from millstream.collect.sources import reader_of
-from millstream.collect.whole import Whole
-from millstream.collect.workers import Policy, Workers
+from millstream.collect.workers.child import sign_lines
+from millstream.collect.workers.merged import Whole
+from millstream.collect.workers.orphaned_journals import left_over, send, take_over
+from millstream.collect.workers.peers import Siblings
+from millstream.collect.workers.worker_channel import Alone, Found, Manned, Orders, Post
+from millstream.collect.workers.workers import Policy, Workers
+from millstream.connectors.interface import Reader
+from millstream.connectors.readers import reader_of
 from millstream.errors import MachineError, MillstreamError
-from millstream.home import Home
-from millstream.listen import bind, join, share
-from millstream.log.batch_producer import BatchProducer
 from millstream.log.connection import await_broker
-from millstream.log.producer import FOREVER, Producer
+from millstream.log.producing.batch_producer import BatchProducer
+from millstream.log.producing.producer import FOREVER, Producer
 from millstream.log.topics import audit_topic, ensure_topics, event_topics
-from millstream.receipt import Receipt, Receipts
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind, join, share
 from millstream.settings import Settings
+from millstream.values.receipt import Receipt, Receipts
 
 _KILL_SECONDS = 3.0  # beyond what a worker's own end may take
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from millstream.collect.protection_settings import ProtectionSettings
-from millstream.web.exposure import check_exposure
+from millstream.web.auth.exposure import check_exposure
+from millstream.web.auth.settings import ProtectionSettings
 
 _MIB = 1024 * 1024
 

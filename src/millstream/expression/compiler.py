@@ -19,7 +19,7 @@ from sqlglot import exp
 from millstream.errors import QueryError
 from millstream.expression import functions
 from millstream.expression.like import MAX_PATTERN, read_pattern
-from millstream.store.types import Kind, element, fields, is_float, kind
+from millstream.schema.column_types import Kind, element, fields, is_float, kind
 
 Fields = Mapping[str, exp.DataType]
 _COMPARISONS: dict[type[exp.Expression], str] = {

@@ -11,12 +11,12 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
-from millstream.audit import Column
 from millstream.errors import QueryError
 from millstream.expression.cache import TextCache
 from millstream.expression.compiler import ALLOWED, Compiler, Unsupported
 from millstream.schema import Schema, type_ddl
-from millstream.store.types import parse_type
+from millstream.schema.column_types import parse_type
+from millstream.values.report import Column
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 MAX_LENGTH = 8_000

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from millstream.errors import LogError, MachineError
-from millstream.home import Home
-from millstream.log.class_archive import ClassArchive
 from millstream.log.connection import await_broker
-from millstream.log.jars import jars
-from millstream.log.java import find_java
-from millstream.log.parent import die_with_parent
 from millstream.log.settings import LogSettings
+from millstream.runtime.class_archive import ClassArchive
+from millstream.runtime.home import Home
+from millstream.runtime.jars import jars
+from millstream.runtime.java import find_java
+from millstream.runtime.parent_death import die_with_parent
 from millstream.settings import Settings
 
 HOST = "127.0.0.1"

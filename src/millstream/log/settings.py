@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from millstream.duration import parse_duration
+from millstream.syntax.duration import parse_duration
 
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from millstream.app import App, View
-from millstream.duration import parse_duration
 from millstream.errors import LogError
 from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
+from millstream.pipeline.app import App, View
+from millstream.syntax.duration import parse_duration
 
 _SECONDS = 30.0
 _AUDIT_KEPT = timedelta(days=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.schema.classes import read_class
 from millstream.schema.ddl import read_ddl, to_ddl, type_ddl
-from millstream.schema.document import json_schema
+from millstream.schema.json_schema import json_schema
 from millstream.schema.types import Array, Field, Map, Primitive, Schema, Struct, Type
 
 __all__ = [

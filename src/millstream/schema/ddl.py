@@ -8,9 +8,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import Token, TokenType
 
 from millstream.errors import PipelineError
-from millstream.names import closest
 from millstream.schema.types import Array, Field, Map, Primitive, Schema, Struct, Type
-from millstream.tokens import Tokens, is_name
+from millstream.syntax.names import closest
+from millstream.syntax.tokens import Tokens, is_name
 
 _TYPES = {
     **{"TINYINT": "tinyint", "BYTE": "tinyint", "SMALLINT": "smallint", "SHORT": "smallint"},

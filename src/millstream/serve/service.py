@@ -18,14 +18,9 @@ from typing import Any
 import msgspec
 import uvloop
 
-from millstream.app import App
-from millstream.audit import Column, Report, ViewCounts, ViewDescription
 from millstream.errors import LogError
-from millstream.failing import Failure, read_failures
-from millstream.home import Home
-from millstream.listen import bind
 from millstream.log.connection import await_broker
-from millstream.log.producer import Producer
+from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
 from millstream.log.topics import (
     audit_topic,
@@ -35,18 +30,23 @@ from millstream.log.topics import (
     view_topic,
     views_topic,
 )
+from millstream.pipeline.app import App
+from millstream.runtime.failing_processes import Failure, read_failures
+from millstream.runtime.home import Home
+from millstream.runtime.listen import bind
 from millstream.schema import type_ddl
-from millstream.serve.http import Http
-from millstream.serve.ledger import Ledger
-from millstream.serve.live import Live
-from millstream.serve.reading import Readings, Tail
-from millstream.serve.replay import Replay
-from millstream.serve.state import State
-from millstream.serve.streams import Streams
-from millstream.serve.system import System
-from millstream.serve.websocket import protocol
+from millstream.serve.api.http import Http
+from millstream.serve.api.system import System
+from millstream.serve.context import State
+from millstream.serve.transports.websocket import protocol
+from millstream.serve.views.on_demand import Streams
+from millstream.serve.views.replay import Replay
+from millstream.serve.views.served_ledger import Ledger
+from millstream.serve.views.served_view import Live
+from millstream.serve.views.view_readers import Readings, Tail
 from millstream.settings import Settings
-from millstream.store.sql import Sql
+from millstream.store.sql.sql import Sql
+from millstream.values.report import Column, Report, ViewCounts, ViewDescription
 from millstream.web.server import HttpServer
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from millstream.web.exposure import check_exposure
+from millstream.web.auth.exposure import check_exposure
 from millstream.web.settings import HttpSettings
 
 

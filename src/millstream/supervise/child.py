@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millstream.home import is_alive
+from millstream.runtime.home import is_alive
 from millstream.supervise import launch, logfile
 
 

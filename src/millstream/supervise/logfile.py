@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
-from millstream.home import private_opener
+from millstream.runtime.home import private_opener
 
 MAX_BYTES = 10_000_000
 

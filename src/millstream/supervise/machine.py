@@ -77,7 +77,7 @@ def _pyspark() -> Check:
 
 
 def _java() -> Check:
-    from millstream.log.java import find_java, java_version
+    from millstream.runtime.java import find_java, java_version
 
     try:
         path = find_java()
@@ -87,7 +87,7 @@ def _java() -> Check:
 
 
 def _jars(group: Literal["broker", "connector"]) -> Check:
-    from millstream.log.jars import cache_folder, locked
+    from millstream.runtime.jars import cache_folder, locked
 
     folder = cache_folder()
     wanted = locked(group)
@@ -108,10 +108,10 @@ def _jars(group: Literal["broker", "connector"]) -> Check:
 
 
 def _archives() -> Check:
-    from millstream.analyze import driver
-    from millstream.log.class_archive import ClassArchive
-    from millstream.log.jars import cache_folder, locked
-    from millstream.log.java import find_java
+    from millstream.analyze.spark import driver
+    from millstream.runtime.class_archive import ClassArchive
+    from millstream.runtime.jars import cache_folder, locked
+    from millstream.runtime.java import find_java
 
     files = [cache_folder() / jar.file_name for jar in locked("broker")]
     try:
@@ -126,8 +126,8 @@ def _archives() -> Check:
 
 
 def _shuffle(settings: Settings) -> Check:
-    from millstream.analyze import driver
-    from millstream.analyze.bind_address import why_unbound
+    from millstream.analyze.spark import driver
+    from millstream.analyze.spark.bind_address import why_unbound
 
     name, exposed = "Spark's real-time shuffle", "listens on all addresses, without a login"
     if settings.analyze.spark_master:

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from millstream.analyze import driver
+from millstream.analyze.spark import driver
 from millstream.log import broker
-from millstream.log.jars import jars
 from millstream.log.settings import LogSettings
+from millstream.runtime.jars import jars
 
 
 def fetch_jars(report: Callable[[str], None]) -> None:
@@ -38,7 +38,7 @@ def make_archives(report: Callable[[str], None]) -> None:
 
 def _rehearse(for_kafka: list[str], for_spark: list[str]) -> None:
     """Run Kafka, and Spark on it, as every system does."""
-    from millstream.analyze.rehearsal import rehearse
+    from millstream.analyze.spark.rehearsal import rehearse
 
     with (
         tempfile.TemporaryDirectory(prefix="millstream-", ignore_cleanup_errors=True) as folder,

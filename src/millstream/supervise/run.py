@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from millstream.failing import Failure, publish_failures
-from millstream.home import Home
+from millstream.runtime.failing_processes import Failure, publish_failures
+from millstream.runtime.home import Home
 from millstream.supervise.figures import Figures
 from millstream.supervise.part import Part, Policy
 from millstream.supervise.steps import Show

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from millstream.errors import MachineError, MillstreamError
-from millstream.failing import Failure
+from millstream.runtime.failing_processes import Failure
 from millstream.supervise import logfile
 from millstream.supervise.child import Child, describe_exit
 from millstream.supervise.part import Part, Policy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.errors import HomeInUse, SettingsError
-from millstream.home import Home
+from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.supervise.part import Part
 from millstream.supervise.ports import choose_port

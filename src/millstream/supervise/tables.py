@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from millstream.failing import Failure
+from millstream.runtime.failing_processes import Failure
 
 GOOD = {"up", "ready", "running", "connected", "listening"}
 NEARLY_FULL = 0.8

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from millstream.analyze.history import over_past, take_past
-from millstream.analyze.planner import kafka_options
+from millstream.analyze.history.history import over_past, take_past
+from millstream.analyze.planning.planner import kafka_options
 from millstream.analyze.shedding.ranges import Range, is_kept, left_out, sample, turn
 from millstream.log.connection import client_config
 from millstream.log.topics import ensure_topics, stream_topic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.analyze.lag import Lag
+from millstream.analyze.monitor.lag import Lag
 from millstream.analyze.shedding.governor import Governor
 
 STEP = 0.25  # seconds

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame
 
-from millstream.analyze import planner
-from millstream.analyze.catalyst import Catalyst, leaves
-from millstream.analyze.checkpoint import folder_of
-from millstream.analyze.lag import Lags
-from millstream.analyze.notes import read_notes, write_notes
+from millstream.analyze.monitor.lag import Lags
+from millstream.analyze.planning import planner
+from millstream.analyze.recovery.checkpoint import folder_of
+from millstream.analyze.recovery.notes import read_notes, write_notes
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.shedding.ranges import Range, is_kept, sample
-from millstream.analyze.verdict import Verdict
-from millstream.analyze.verify import verify
-from millstream.app import App
+from millstream.analyze.spark.catalyst import Catalyst, leaves
+from millstream.analyze.verify.result import Verdict
+from millstream.analyze.verify.verify import verify
 from millstream.log.topics import stream_topic
+from millstream.pipeline.app import App
 
 STREAM = """
 app.stream("orders", schema="id LONG, city STRING, amount DOUBLE, at TIMESTAMP", event_time="at",

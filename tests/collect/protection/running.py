@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from millstream.collect.keys import KeyFile
-from millstream.home import Home
+from millstream.runtime.home import Home
+from millstream.web.auth.api_keys import KeyFile
 
 PIPELINE = """
 from millstream import App, WebSocketSource

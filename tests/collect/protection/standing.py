@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.collect.caller import check_writes
-from millstream.collect.rate import charge
-from millstream.collect.server import Server
+from millstream.collect.http.server import Server
 from millstream.collect.settings import CollectSettings
-from millstream.listen import bind
+from millstream.runtime.listen import bind
 from millstream.web.asgi import (
     Disconnected,
     Receive,
@@ -25,6 +23,8 @@ from millstream.web.asgi import (
     answer_problem,
     read_body,
 )
+from millstream.web.auth.caller import check_writes
+from millstream.web.auth.rate import charge
 from millstream.web.problem import Problem
 
 STREAMS = ("clicks", "notes", "names")

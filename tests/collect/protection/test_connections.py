@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.collect.protection.standing import Standing, read_answer, request, standing
+from tests.collect.waiting import until
 
-from millstream.collect.keys import KeyFile
 from millstream.web import protocol
-
-from ..waiting import until
-from .standing import Standing, read_answer, request, standing
+from millstream.web.auth.api_keys import KeyFile
 
 HEAD = b"POST /v1/streams/clicks HTTP/1.1\r\nhost: localhost\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collect.protection.standing import Answer, Standing, standing
 
 from millstream.collect.settings import CollectSettings
 from millstream.web.asgi import Receive, Scope, Send, answer_json, answer_problem
 from millstream.web.cors import check_origin
 from millstream.web.problem import Problem
-
-from .standing import Answer, Standing, standing
 
 SHOP = "https://shop.example"
 

@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from millstream.collect.bearer import Bearers, KeysMissing, TokenRefused
-from millstream.collect.settings import CollectSettings
-from millstream.errors import SettingsError
-
-from ..waiting import until
-from .issuer import (
+from tests.collect.protection.issuer import (
     AUDIENCE,
     ISSUER,
     Web,
@@ -30,7 +24,12 @@ from .issuer import (
     token,
     unsigned,
 )
-from .standing import STREAMS, standing
+from tests.collect.protection.standing import STREAMS, standing
+from tests.collect.waiting import until
+
+from millstream.collect.settings import CollectSettings
+from millstream.errors import SettingsError
+from millstream.web.auth.jwt import Bearers, KeysMissing, TokenRefused
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 

@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.collect.protection.standing import Standing, read_answer, request, standing
+from tests.collect.waiting import until
 
-from millstream.collect.keys import Key, KeyFile, KeyRing, digest
 from millstream.errors import MillstreamError, SettingsError
-
-from ..waiting import until
-from .standing import Standing, read_answer, request, standing
+from millstream.web.auth.api_keys import Key, KeyFile, KeyRing, digest
 
 
 @pytest.fixture

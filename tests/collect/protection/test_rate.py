@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.clock import Clock
+from tests.collect.protection.standing import standing
 
-from millstream.collect import rate
-from millstream.collect.rate import Bucket, Rates
+from millstream.web.auth import rate
+from millstream.web.auth.rate import Bucket, Rates
 from millstream.web.problem import Problem
-
-from .standing import standing
 
 
 @pytest.fixture

@@ -20,12 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collect.conftest import read_topic
+from tests.collect.protection.running import Running, running
 
-from millstream.cli.outcome import invoke
+from millstream.cli.shared.outcome import invoke
 from millstream.log.settings import LogSettings
 from millstream.log.topics import audit_topic
-
-from .running import Running, running
 
 CHECKS = (
     "not_a_server_error",

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collect.protection.authority import Authority
+from tests.collect.protection.standing import Answer, Standing, read_answer, request, standing
+from tests.collect.waiting import until
 
-from millstream.collect.keys import KeyFile
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
+from millstream.web.auth.api_keys import KeyFile
 from millstream.web.tls import Certificate
-
-from ..waiting import until
-from .authority import Authority
-from .standing import Answer, Standing, read_answer, request, standing
 
 
 @pytest.fixture

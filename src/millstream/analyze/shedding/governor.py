@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from millstream.analyze.lag import Lag
-from millstream.analyze.plan import ViewPlan
+from millstream.analyze.monitor.lag import Lag
+from millstream.analyze.planning.plan import ViewPlan
 from millstream.analyze.shedding.ranges import WHOLE
 
 _LOOK = 6.0  # seconds, at least, that a rate is taken from

@@ -16,7 +16,8 @@ import xxhash
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.catalyst import (
+from millstream.analyze.query.reader import SHARE
+from millstream.analyze.spark.catalyst import (
     Catalyst,
     Expression,
     LogicalPlan,
@@ -25,7 +26,6 @@ from millstream.analyze.catalyst import (
     name_of,
     replace_leaves,
 )
-from millstream.analyze.reader import SHARE
 
 WHOLE = 1000  # shares are counted in thousandths
 _SPARK_SEED = 42  # that its xxhash64 begins with

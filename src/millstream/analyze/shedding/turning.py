@@ -16,9 +16,9 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.notes import Notes, write_notes
-from millstream.analyze.planner import Query
-from millstream.analyze.progress import set_out
+from millstream.analyze.planning.planner import Query
+from millstream.analyze.recovery.notes import Notes, write_notes
+from millstream.analyze.recovery.progress import set_out
 from millstream.analyze.shedding.ranges import Range, turn
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from millstream.analyze.catalyst import (
+from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
     Expression,
@@ -28,7 +28,7 @@ from millstream.analyze.catalyst import (
     name_of,
     references,
 )
-from millstream.analyze.realtime import Refused
+from millstream.analyze.spark.realtime import Refused
 
 _NORMAL_95 = 1.959964  # of the standard deviation, to either side
 _MORE = 2.0  # events by which the sum for the variance is longer

@@ -18,8 +18,8 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from millstream.audit import JournalDamage
 from millstream.collect.journal.disk import sync_folder
+from millstream.values.report import JournalDamage
 
 _NAME = ".json"
 _COARSE_NS = 1_000_000_000  # two changes within this may bear the same time

@@ -25,7 +25,7 @@ from millstream.collect.journal.record import (
 )
 from millstream.collect.journal.scan import Damage, Scanner
 from millstream.collect.journal.segment import Segment
-from millstream.home import private_opener
+from millstream.runtime.home import private_opener
 
 _logger = logging.getLogger(__name__)
 

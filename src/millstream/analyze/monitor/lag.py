@@ -1,0 +1,260 @@
+"""How far each view is behind its inputs, whether that grows, and when it will have caught up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from millstream.analyze.planning.plan import ViewPlan
+from millstream.log.connection import client_config
+from millstream.log.consumer import END, Reader
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic
+from millstream.values.report import Report, Trend, ViewCounts
+
+_LOGGER = logging.getLogger("millstream.analyze")
+_EVERY = 2.0
+_SECONDS = 5.0
+_SPAN = 30.0  # seconds that a trend is taken from
+_STEADY = 0.1  # a change by less than this share of it is none
+_GRACE = 30.0  # seconds by which a commit may come later than it is due
+_MOMENT = 2_000  # milliseconds before a commit, in which events may have come that are not in it
+_RECENT = 10.0  # seconds for which rows of newer events tell that the query works at older ones
+_REMEMBERED = 1800  # measurements: an hour
+
+
+class Lag(NamedTuple):
+    """Events between where a view is and the ends of its inputs, at most."""
+
+    behind: int
+    seconds: float
+    trend: Trend  # empty: nobody knows, because the events may have been read
+    catch_up: float | None  # seconds until it is 0 at this rate; None if it does not shrink
+    read: int = 0  # where the view is: its inputs' offsets, added up
+    end: int = 0  # the ends of its inputs, likewise
+    overdue: int = 0  # events that wait for longer than a view that may shed lets them
+    at: float = 0.0  # when it was measured, by the monotonic clock
+
+
+class Course:
+    """How one view's lag went lately."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, behind: int) -> tuple[Trend, float | None]:
+        """The trend with this measurement, and the seconds until it is 0 if it shrinks."""
+        self._seen.append((now, behind))
+        while now - self._seen[0][0] > _SPAN:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        change = behind - before
+        if now == since or abs(change) <= _STEADY * max(before, behind):
+            return "steady", None
+        if change > 0:
+            return "growing", None
+        return "shrinking", round(behind * (now - since) / -change, 1)
+
+
+class Arrivals:
+    """When the ends of one view's inputs were where."""
+
+    def __init__(self, reads: tuple[str, ...]) -> None:
+        self.reads = reads
+        self._seen: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+
+    def current_until(self, now: int, end: int, read: int, read_at: int) -> int:
+        """Before when all that came is read; in milliseconds since the epoch.
+
+        That it was read at `read_at` does not tell how old it was then.
+        """
+        self._seen.append((now, end))
+        while len(self._seen) > 1 and self._seen[1][1] <= read:
+            self._seen.popleft()
+        at, was = self._seen[0]
+        return at if was <= read else min(at, read_at)
+
+
+class Moving:
+    """When a number last changed."""
+
+    def __init__(self) -> None:
+        self._value, self._at = -1, 0.0
+
+    def seconds(self, value: int, now: float) -> float:
+        """For how long it has been that value."""
+        if value != self._value:
+            self._at = float("-inf") if self._value < 0 else now
+            self._value = value
+        return now - self._at
+
+
+class Lags(threading.Thread):
+    """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
+
+    Where a view is: what its checkpoint says. In a real-time query that is up to a checkpoint
+    interval old, so that what the newest rows at the servers came from, and when the newest event
+    in them was received, count too. Not in micro-batches: many events are received at one moment,
+    and a batch may end amid them.
+
+    Events that a real-time view filters out show in no row. Until the next commit nobody knows
+    whether they were read: their number is told, as what is behind at most, but no trend.
+    """
+
+    def __init__(
+        self, app: str, log: LogSettings, plans: Iterable[ViewPlan], commits_every: float = 300.0
+    ) -> None:
+        """`commits_every`: seconds between two commits of a real-time query."""
+        super().__init__(name="lags", daemon=True)
+        self._commits_every = commits_every
+        self._log = log
+        self._streams = f"{app}.stream."
+        self._plans = {plan.name: plan for plan in plans}
+        self._courses = {name: Course() for name in self._plans}
+        self._arrivals = {name: Arrivals(plan.reads) for name, plan in self._plans.items()}
+        self._rows = {name: Moving() for name in self._plans}
+        self._first_seen: dict[str, int] = {}
+        self._counts: Mapping[str, ViewCounts] = {}
+        self._served: dict[str, ViewCounts] = {}
+        self._lags: dict[str, Lag] = {}
+        self._is_over = threading.Event()
+        self._reports = Reader(log, {(audit_topic(app), 0): END}, self._take)
+        self.start()
+
+    def follow(self, plans: Iterable[ViewPlan]) -> None:
+        """What the views read from now on: a view that was rebuilt has another topic."""
+        self._plans = {plan.name: plan for plan in plans}
+
+    def of(self, view: str) -> Lag | None:
+        """The view's lag as it was measured last."""
+        return self._lags.get(view)
+
+    def tell(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
+        """The same counts with the lag as it was measured last."""
+        self._counts = counts
+        for name, lag in self._lags.items():
+            if (view := counts.get(name)) is not None:
+                view.behind, view.behind_s = lag.behind, lag.seconds
+                view.trend, view.catch_up_s = lag.trend, lag.catch_up
+        return counts
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._reports.close()
+
+    def run(self) -> None:
+        config = client_config(self._log, group_id="millstream", enable_auto_commit=False)
+        consumer = Consumer(config)
+        while not self._is_over.wait(_EVERY):
+            try:
+                self._measure(consumer)
+            except KafkaException as error:
+                _LOGGER.debug("cannot measure how far views are behind: %s", error.args[0].str())
+        consumer.close()
+
+    def _take(self, records: list[Record]) -> None:
+        for record in records:
+            try:
+                report = msgspec.json.decode(record.value or b"", type=Report)
+            except msgspec.MsgspecError:
+                continue  # of another version of us
+            if report.tier == "serve":
+                self._served.update(report.views)
+
+    def _measure(self, consumer: Consumer) -> None:
+        topics = {topic for plan in self._plans.values() for topic in plan.reads}
+        held = {topic: _held(consumer, topic) for topic in topics}
+        for name, plan in self._plans.items():
+            counts = self._counts.get(name)
+            if counts is None:
+                continue
+            served = self._served.get(name, ViewCounts())
+            behind = overdue = read = 0
+            for topic in plan.reads:
+                due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
+                known = [counts.read]
+                if plan.mode == "real_time":
+                    newest = served.newest_received_at
+                    by_time = self._by_time(consumer, topic, held[topic], newest)
+                    known += [served.read, {topic: by_time}]
+                for partition, (oldest, end) in held[topic].items():
+                    at = max(each.get(topic, {}).get(str(partition), oldest) for each in known)
+                    behind += max(0, end - at)
+                    overdue += max(0, due.get(str(partition), 0) - at)
+                    read += min(at, end)
+            if plan.reads != self._arrivals[name].reads:
+                self._arrivals[name] = Arrivals(plan.reads)
+            wall, now = time.time_ns() // 1_000_000, time.monotonic()
+            until = self._arrivals[name].current_until(wall, read + behind, read, counts.read_at)
+            newest = max(served.newest_received_at, until)
+            seconds = (wall - newest) / 1000 if behind and newest else 0.0
+            trend, catch_up = self._courses[name].add(now, behind)
+            is_idle = self._rows[name].seconds(served.newest_received_at, now) > _RECENT
+            if is_idle and self._may_be_read(consumer, plan, counts, held, wall):
+                trend, catch_up = "", None
+            self._lags[name] = Lag(
+                *(behind, round(max(0.0, seconds), 1), trend, catch_up),
+                *(read, read + behind, overdue, now),
+            )
+
+    def _may_be_read(
+        self,
+        consumer: Consumer,
+        plan: ViewPlan,
+        counts: ViewCounts,
+        held: Mapping[str, Mapping[int, tuple[int, int]]],
+        wall: int,
+    ) -> bool:
+        """Whether a real-time query may have read what came since a commit that was up to date."""
+        known_at = counts.read_at or self._first_seen.setdefault(plan.name, wall)
+        patience = (self._commits_every + _GRACE) * 1000
+        if plan.mode != "real_time" or counts.state != "running" or wall - known_at > patience:
+            return False
+        if not counts.read_at:
+            return True
+        for topic in plan.reads:
+            due = self._by_time(consumer, topic, held[topic], counts.read_at - _MOMENT)
+            read = counts.read.get(topic, {})
+            if any(read.get(partition, 0) < offset for partition, offset in due.items()):
+                return False
+        return True
+
+    def _due(
+        self,
+        consumer: Consumer,
+        topic: str,
+        held: Mapping[int, tuple[int, int]],
+        allowed_ms: int | None,
+    ) -> dict[str, int]:
+        """The offsets behind all events that were received longer ago than a view may be behind."""
+        if allowed_ms is None:
+            return {}
+        return self._by_time(consumer, topic, held, time.time_ns() // 1_000_000 - allowed_ms)
+
+    def _by_time(
+        self, consumer: Consumer, topic: str, held: Mapping[int, tuple[int, int]], newest: int
+    ) -> dict[str, int]:
+        """The offsets behind the newest event that is in the view, as events were received."""
+        if not newest or not topic.startswith(self._streams):
+            return {}
+        asked = [TopicPartition(topic, partition, newest + 1) for partition in held]
+        found = consumer.offsets_for_times(asked, timeout=_SECONDS)
+        return {
+            str(p.partition): p.offset if p.offset >= 0 else held[p.partition][1] for p in found
+        }
+
+
+def _held(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    partitions = consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions
+    return {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), _SECONDS)
+        for partition in partitions
+    }

@@ -1,0 +1,178 @@
+"""Calls the user's function or SQL, and holds what comes of it against what they declared."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.analyze.lineage.lineage import Traced, trace
+from millstream.analyze.planning.remedies import SUBQUERY, remedy_for
+from millstream.analyze.query.reader import HIDDEN, MARK, REVISION
+from millstream.analyze.shedding.weigh import Unweighable
+from millstream.analyze.spark.catalyst import Catalyst, items
+from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
+from millstream.errors import PipelineError
+from millstream.pipeline.model import View
+from millstream.pipeline.sql import in_spark
+from millstream.syntax.names import suggest
+
+# What is written beside a row's own columns.
+_OURS = (REVISION, "_state", "_kind", "_late", "_returned", "_error")
+# What Spark says of an action on a stream, with the advice to start it, which is ours to do.
+_ASKS = "must be executed with writeStream"
+_UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
+
+
+def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows that a view's query gives; PipelineError, with the user's line, if it gives none."""
+    with _blaming(view):
+        if view.sql is not None:
+            frame = _run_sql(spark, view.sql, inputs)
+        else:
+            assert view.function is not None
+            frame = view.function(**inputs)
+    if not isinstance(frame, DataFrame):
+        raise mistake(
+            view,
+            f"returns a {type(frame).__name__}, not a DataFrame",
+            "return the DataFrame that the query gives",
+        )
+    _check_columns(view, frame)
+    return _shown(frame)
+
+
+def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> PipelineError:
+    """The error to raise about a view."""
+    return PipelineError(
+        f"view {view.name!r} {problem}",
+        file=view.place.file,
+        line=line or view.place.line,
+        remedy=remedy,
+    )
+
+
+def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    for name, frame in inputs.items():
+        # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
+        named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
+        frame.select("*", *named).createOrReplaceTempView(name)
+    return spark.sql(in_spark(sql))
+
+
+def _shown(frame: DataFrame) -> DataFrame:
+    """The result without the hidden columns that the user let through."""
+    catalyst = Catalyst.of(frame)
+    output = items(catalyst.analysed(frame).output())
+    kept = [
+        each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
+    ]
+    if len(kept) == len(output):
+        return frame
+    return frame.select(*(catalyst.column(each) for each in kept))
+
+
+def _check_columns(view: View, frame: DataFrame) -> None:
+    seen = set[str]()
+    for attribute in items(Catalyst.of(frame).analysed(frame).output()):
+        name = str(attribute.name())
+        if name.lower() in (*HIDDEN, *_OURS) and not attribute.metadata().contains(MARK):
+            raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
+        if name.lower() in seen:
+            remedy = "give one of them another name by alias or AS"
+            raise mistake(view, f"has two columns {name!r}", remedy)
+        seen.add(name.lower())
+
+
+def follow(view: View, frame: DataFrame, whole: bool | None = None) -> Traced:
+    """The view's rows with their lineage; PipelineError if there can be none, or the key is wrong.
+
+    `whole`: for a batch over all events, which a frame that is not streaming is in any case.
+    """
+    try:
+        traced = trace(
+            frame,
+            view.key,
+            whole=whole,
+            names_late=bool(view.ledger),
+            weighs=view.shed is not None,
+        )
+    except Unweighable as refused:
+        raise mistake(view, f"has shed, but {refused}", refused.remedy) from refused
+    except Refused as refused:
+        raise mistake(view, f"cannot be built: {refused}") from refused
+    _check_key(view, traced)
+    if traced.window is not None and traced.window.is_alone:
+        raise mistake(
+            view,
+            "groups by sessions and nothing else, which Spark cannot keep up to date",
+            "group by what has the sessions too, such as a user's id",
+        )
+    return traced
+
+
+def _check_key(view: View, traced: Traced) -> None:
+    """PipelineError unless the key tells apart just the rows that the query tells apart."""
+    groups = ", ".join(repr(name) for name in traced.grouping or ())
+    if view.key is None:
+        if traced.grouping is not None:
+            problem = "groups, so that its rows replace each other, but has no key"
+            remedy = f"write key=[{groups}]"
+            if not groups:
+                remedy = "add a column F.lit('all').alias('scope'), and write key=['scope']"
+            raise mistake(view, problem, remedy)
+        return
+    known = {name.lower() for name in traced.columns}
+    for name in view.key:
+        if name.lower() not in known:
+            problem = f"has a key column {name!r} that is not in its result"
+            raise mistake(view, problem, suggest(name, traced.columns))
+    if traced.ungrouped_key:
+        missing = ", ".join(repr(name) for name in traced.ungrouped_key)
+        problem = f"groups by {missing} too: rows of different groups would replace each other"
+        raise mistake(view, problem, f"write key=[{groups}]")
+
+
+@contextmanager
+def _blaming(view: View) -> Iterator[None]:
+    """Turn whatever a user's query raises into an error that names their file and line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == view.place.file and frame.lineno
+        ]
+        line = lines[-1] if lines else 0
+        if isinstance(error, PipelineError):  # of one of our functions that it calls
+            if error.file:
+                raise
+            problem = f"cannot be built: {error.message}"
+            raise mistake(view, problem, error.remedy, line) from error
+        if isinstance(error, SystemExit):
+            problem, remedy = "ends the process", "leave the exit out: a view gives a DataFrame"
+            raise mistake(view, problem, remedy, line) from error
+        if not isinstance(error, PySparkException):
+            problem = f"cannot be built: {type(error).__name__}: {error}"
+            raise mistake(view, problem, line=line) from error
+        why = condense(str(error))
+        if unknown := _UNKNOWN.search(why):
+            # Spark suggests columns too, but any, and in any order.
+            columns = [
+                each.split("`.`")[-1] for each in re.findall(r"`(.+?)`(?=[,\]])", unknown[2])
+            ]
+            problem = f"has no column {unknown[1]!r} to use"
+            raise mistake(view, problem, suggest(unknown[1], columns), line) from error
+        if in_plain_words(str(error)) == SUBQUERY:
+            problem = f"cannot run as a continuous query: {SUBQUERY}"
+            raise mistake(view, problem, remedy_for(view, SUBQUERY), line) from error
+        if _ASKS in why:
+            problem = "asks for rows while it is built, when there are none"
+            remedy = "leave show(), count(), collect(), cache() and the like out: return the query"
+            raise mistake(view, problem, remedy, line) from error
+        raise mistake(view, f"cannot be built: {why}", line=line) from error

@@ -1,0 +1,34 @@
+"""The columns of a view's result: their types, the window among them, the key's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType, TimestampType
+
+from millstream.values.report import Column
+
+
+def columns_of(rows: DataFrame, names: tuple[str, ...]) -> tuple[Column, ...]:
+    """The user's columns with their types."""
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    return tuple(Column(name, types[name]) for name in names)
+
+
+def window_of(rows: DataFrame, names: tuple[str, ...]) -> str | None:
+    """The column that is a time window, if one is."""
+    for field in rows.schema.fields:
+        if (
+            field.name in names
+            and isinstance(field.dataType, StructType)
+            and field.dataType.names == ["start", "end"]
+            and all(isinstance(each.dataType, TimestampType) for each in field.dataType.fields)
+        ):
+            return field.name
+    return None
+
+
+def spelled(key: Iterable[str], columns: list[str]) -> tuple[str, ...]:
+    """The key's columns as the result spells them: Spark ignores case."""
+    return tuple(next(c for c in columns if c.lower() == name.lower()) for name in key)

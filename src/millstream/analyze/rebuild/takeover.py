@@ -1,0 +1,113 @@
+"""What a view that was computed anew owes to the one whose place it takes.
+
+Clients saw rows that were final. The same row of the new edition is final too, before anyone sees
+it; where it differs, it says `corrected`. And what was entered into a ledger from events that the
+new edition has not read is not held against it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from millstream.analyze.history.history import Past
+from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.row_state.row_state import ANEW, written
+from millstream.analyze.verify.comparison import rounding
+from millstream.errors import LogError
+from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.store.views.ring import Row
+from millstream.store.views.table import Table
+from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, mark_of
+
+_SECONDS = 30.0
+
+
+class Succession(threading.Thread):
+    """Marks the rows of one edition that correct another's, in the background."""
+
+    def __init__(self, log: LogSettings, plan: ViewPlan, old: str) -> None:
+        """`old`: the topic that the query of the edition that is served wrote to."""
+        super().__init__(name=f"succession {plan.name}", daemon=True)
+        self._log, self._plan, self._old = log, plan, old
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            mark_corrected(self._log, self._plan, self._old)
+        except Exception as error:  # whatever it is, it is tried again
+            self.error = error
+
+
+class _Newest(NamedTuple):
+    row: Row
+    record: Record
+
+    @property
+    def stage(self) -> int:
+        return int(mark_of(self.row)[-2])
+
+
+def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
+    """Say of rows that they are corrected; how many. Blocks while both topics are read.
+
+    They are final, and were so in `old` with other values, or had been corrected there.
+    """
+    before, compared = _newest(log, old), rounding(plan.columns)
+    marked = 0
+    producer = Producer(client_config(log, enable_idempotence=True))
+    for key, now in _newest(log, plan.written).items():
+        was = before.get(key)
+        if was is None or was.stage == PROVISIONAL or now.stage != FINAL:
+            continue
+        if was.stage == CORRECTED or compared.differing(was.row, now.row):
+            value = written(now.record.value or b"", CORRECTED, int(mark_of(now.row)[-1]))
+            place = (now.record.key, now.record.partition)
+            producer.produce(plan.written, value, *place, headers=[(ANEW, b"1")])
+            producer.poll(0)
+            marked += 1
+    if producer.flush(_SECONDS):
+        raise LogError(f"cannot write to topic {plan.written}: no answer in {_SECONDS:g} s")
+    return marked
+
+
+def whole_from(log: LogSettings, past: Past, since: int | None, ahead_ms: int) -> int:
+    """From when on, in milliseconds, what was read has all events of a time; 0: of every time.
+
+    Events that are not in it were received before the first one that is, and none is dated later
+    than its receipt by more than `ahead_ms`. Blocks.
+    """
+    if past.is_whole:
+        return 0
+    moments = [since or 0]
+    for topic, span in past.spans.items():
+        for partition, (start, end) in span.items():
+            if start:
+                first = next(iter(read_range(log, topic, partition, start, end)), None)
+                moments.append(first.timestamp if first else time.time_ns() // 1_000_000)
+    return max(moments) + ahead_ms
+
+
+def _newest(log: LogSettings, topic: str) -> dict[str, _Newest]:
+    """The newest row of each key, as a server has it, and its record."""
+    table = Table(keyed=True, stateful=True, numbers="decimal", recent=1, newest=1)
+    found: dict[str, _Newest] = {}
+    for partition, (low, high) in bounds(log, topic).items():
+        for record in read_range(log, topic, partition, low, high):
+            change = table.apply(
+                partition, record.offset, record.timestamp, record.key, record.value
+            )
+            if change is None or change.key is None:
+                continue
+            if change.row is None:
+                found.pop(change.key, None)
+            else:
+                found[change.key] = _Newest(change.row, record)
+    return found

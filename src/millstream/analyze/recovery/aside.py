@@ -1,0 +1,91 @@
+"""Broken events into their streams' late topics, each once, however often it is tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from millstream.errors import LogError
+from millstream.log.connection import client_config
+from millstream.log.consumer import read_range
+from millstream.log.record import Record
+from millstream.log.settings import LogSettings
+from millstream.log.topics import late_topic, stream_topic
+from millstream.pipeline.app import App
+from millstream.values.report import Broken
+
+_SECONDS = 30.0
+
+
+class Aside:
+    """Where one generation of a view sets events aside."""
+
+    def __init__(self, app: App, log: LogSettings, view: str, generation: str) -> None:
+        self._log = log
+        self._view = view
+        self._name = f"{app.name}.broken.{view}"
+        self._group = f"{self._name}.{generation}"
+        self._late = {stream_topic(app.name, s): late_topic(app.name, s) for s in app.streams}
+
+    def put(self, broken: Iterable[Broken]) -> None:
+        """Copy the events, with why and where they are from; those of other views stay there alone.
+
+        Offsets committed in the same transaction tell which are copied already: per partition they
+        are found in order. LogError if Kafka does not take them. Blocks.
+        """
+        events = [event for event in broken if event.topic in self._late]
+        if not events:
+            return
+        consumer = Consumer(client_config(self._log, group_id=self._group))
+        try:
+            partitions = {(event.topic, event.partition) for event in events}
+            asked = [TopicPartition(*partition) for partition in sorted(partitions)]
+            done = {(p.topic, p.partition): p.offset for p in consumer.committed(asked, _SECONDS)}
+            new = [e for e in events if e.offset >= done[e.topic, e.partition]]
+            if new:
+                self._copy(new, consumer)
+        except KafkaException as error:
+            raise LogError(
+                f"cannot set an event of view {self._view} aside: {error.args[0].str()}"
+            ) from error
+        finally:
+            consumer.close()
+
+    def _copy(self, events: list[Broken], consumer: Consumer) -> None:
+        producer = Producer(client_config(self._log, transactional_id=self._name))
+        producer.init_transactions(_SECONDS)
+        producer.begin_transaction()
+        for event, record in self._records(events):
+            headers = [*record.headers, *self._headers(event)]
+            producer.produce(
+                self._late[event.topic],
+                record.value,
+                record.key,
+                timestamp=record.timestamp,
+                headers=headers,  # type: ignore[arg-type]
+            )
+        ends: dict[tuple[str, int], int] = {}
+        for event in events:
+            at = (event.topic, event.partition)
+            ends[at] = max(ends.get(at, 0), event.offset + 1)
+        copied = [TopicPartition(*at, end) for at, end in ends.items()]
+        group = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(copied, group, _SECONDS)
+        producer.commit_transaction(_SECONDS)
+
+    def _records(self, events: list[Broken]) -> Iterator[tuple[Broken, Record]]:
+        for event in events:
+            span = (event.offset, event.offset + 1)
+            for record in read_range(self._log, event.topic, event.partition, *span):
+                yield event, record
+
+    def _headers(self, event: Broken) -> list[tuple[str, bytes]]:
+        told = {
+            "late_reason": "broken",
+            "late_views": json.dumps({self._view: []}),
+            "late_position": event.position,
+            "late_error": event.reason,
+        }
+        return [(name, text.encode()) for name, text in told.items()]

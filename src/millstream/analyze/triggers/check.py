@@ -1,0 +1,95 @@
+"""Whether a view's query gives what its trigger, accumulation and ledger need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.analyze.lineage.lineage import Traced
+from millstream.analyze.planning.build import mistake
+from millstream.analyze.planning.plan import PanePlan
+from millstream.errors import QueryError
+from millstream.expression.condition import compile_condition
+from millstream.pipeline.model import View
+from millstream.pipeline.trigger import AtWatermark, When
+from millstream.syntax.names import suggest
+from millstream.values.report import Column
+
+
+def plan_panes(
+    view: View,
+    traced: Traced,
+    columns: tuple[Column, ...],
+    window: str | None,
+) -> PanePlan | None:
+    """How the view's rows are shown and entered; None if as they come and not at all.
+
+    PipelineError, with the user's line, if its query does not fit what its options say.
+    """
+    if not view.has_panes and not view.ledger:
+        return None
+    if traced.lineage != "revision":
+        raise mistake(
+            view,
+            f"has {_first(view)}, but does not group: no row of it is older than another",
+            "group by its key, or leave that out",
+        )
+    needs_window = [
+        *(["trigger='at the watermark'"] if view.trigger == AtWatermark() else []),
+        *(["a ledger"] if view.ledger else []),
+    ]
+    if needs_window and window is None:
+        raise mistake(
+            view,
+            f"has {needs_window[0]}, but no time window, so that its rows are never final",
+            "group by window(…) too, and have it in the result and in the key",
+        )
+    if needs_window and not traced.is_timed:
+        raise mistake(
+            view,
+            f"has {needs_window[0]}, but a window of a time that no watermark tells, so that its"
+            " rows are never final",
+            "group by a window of the stream's event time, or of _received_at",
+        )
+    if isinstance(view.trigger, When):
+        _check_condition(view, view.trigger, columns)
+    additive = tuple(name for name, nature in traced.natures.items() if nature == "additive")
+    if view.accumulation == "discard":
+        others = [name for name, nature in traced.natures.items() if nature == "other"]
+        _check_additive(view, "accumulation='discard'", others)
+    ledger = tuple(_spelled(view, traced.columns))
+    _check_additive(view, "a ledger", [name for name in ledger if name not in additive])
+    return PanePlan(str(view.trigger), view.accumulation, additive, ledger, not view.has_panes)
+
+
+def _first(view: View) -> str:
+    if view.accumulation != "accumulate":
+        return f"accumulation={view.accumulation!r}"
+    return f"trigger={str(view.trigger)!r}" if view.has_panes else "a ledger"
+
+
+def _check_condition(view: View, trigger: When, columns: tuple[Column, ...]) -> None:
+    try:
+        compile_condition(trigger.condition, columns, what="the condition")
+    except QueryError as error:
+        problem = f"has trigger={str(trigger)[:100]!r}: {error.message}"
+        raise mistake(view, problem, error.remedy) from None
+
+
+def _check_additive(view: View, what: str, others: list[str]) -> None:
+    if others:
+        raise mistake(
+            view,
+            f"has {what}, but {others[0]!r} is neither a count nor a sum: "
+            "of such a value, no difference adds up",
+            "take it out of the result, or count and sum what it is made of",
+        )
+
+
+def _spelled(view: View, columns: Iterable[str]) -> Iterable[str]:
+    """The ledger's columns as the result spells them: Spark ignores case."""
+    known = {name.lower(): name for name in columns}
+    for name in view.ledger:
+        if name.lower() not in known:
+            problem = f"has {name!r} in its ledger, which is not in its result"
+            raise mistake(view, problem, suggest(name, known.values()))
+        yield known[name.lower()]

@@ -1,0 +1,107 @@
+"""When a row of a view is the same as the recomputed one: exactly, but where that cannot be.
+
+Sums of floating point depend on the order in which they are added up, and a sketch on the order in
+which its parts were merged. Everything else must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from millstream.analyze.spark.catalyst import Catalyst, LogicalPlan, identity, items, name_of
+from millstream.values.report import Column
+
+ROUNDING = 1e-9  # of floating point, relative
+_SKETCHES = re.compile(
+    r"\b(?:approx_\w+|percentile_approx|(?:hll|kll|theta|tuple)_\w+|count_min_sketch)\("
+)
+_COLLECTED = re.compile(r"\bcollect_(?:list|set)\(")
+_NUMBER = re.compile(r"#\d+")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What counts as the same in each of a view's columns."""
+
+    columns: tuple[str, ...]
+    tolerances: Mapping[str, float]  # relative, of the columns that have one
+    unordered: frozenset[str]  # lists whose order says nothing
+
+    def differing(self, one: Row, other: Row) -> tuple[str, ...]:
+        """The columns in which two rows differ."""
+        return tuple(name for name in self.columns if not self._same(name, one, other))
+
+    def _same(self, name: str, one: Row, other: Row) -> bool:
+        mine, theirs = one.get(name), other.get(name)
+        if name in self.unordered and isinstance(mine, list) and isinstance(theirs, list):
+            mine, theirs = sorted(mine, key=text_of), sorted(theirs, key=text_of)
+        return _close(mine, theirs, self.tolerances.get(name, 0.0))
+
+
+def sameness(rows: DataFrame, columns: Sequence[Column], sketches: float) -> Sameness:
+    """How to compare a query's rows; `sketches` is the relative tolerance of what they estimate."""
+    estimated, rounded = _made_by(rows, _SKETCHES), rounding(columns)
+    loose = {column.name: sketches for column in columns if column.name in estimated}
+    unordered = frozenset(_made_by(rows, _COLLECTED))
+    return Sameness(rounded.columns, {**rounded.tolerances, **loose}, unordered)
+
+
+def rounding(columns: Sequence[Column]) -> Sameness:
+    """How to compare rows of which only the columns' types are known."""
+    names = tuple(column.name for column in columns)
+    inexact = [each.name for each in columns if "double" in each.type or "float" in each.type]
+    return Sameness(names, dict.fromkeys(inexact, ROUNDING), frozenset())
+
+
+def text_of(value: object) -> str:
+    """A value as JSON, the same for the same value."""
+    return json.dumps(value, default=str, sort_keys=True, ensure_ascii=False)
+
+
+def _close(one: Any, other: Any, tolerance: float) -> bool:
+    match one, other:
+        case (bool(), _) | (_, bool()):
+            return one is other
+        case (int() | float() | Decimal(), int() | float() | Decimal()):
+            if not tolerance:
+                return bool(one == other)
+            return math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=ROUNDING)
+        case (dict(), dict()):
+            return one.keys() == other.keys() and all(
+                _close(one[name], other[name], tolerance) for name in one
+            )
+        case (list(), list()):
+            return len(one) == len(other) and all(
+                _close(mine, theirs, tolerance) for mine, theirs in zip(one, other, strict=True)
+            )
+        case _:
+            return bool(one == other)
+
+
+def _made_by(rows: DataFrame, functions: re.Pattern[str]) -> set[str]:
+    """The columns that come from such functions, however they are passed up."""
+    plan, found = Catalyst.of(rows).analysed(rows), set[str]()
+    _follow(plan, functions, found)
+    return {str(each.name()) for each in items(plan.output()) if f"#{identity(each)}" in found}
+
+
+def _follow(plan: LogicalPlan, functions: re.Pattern[str], found: set[str]) -> None:
+    """Note the attributes that such functions make, by their numbers in the plan's text."""
+    for child in items(plan.children()):
+        _follow(child, functions, found)
+    if name_of(plan) not in ("Project", "Aggregate"):
+        return
+    for each in items(plan.expressions()):
+        text = str(each.toString())  # one call, where a walk through the tree takes many
+        made, named, attribute = text.rpartition(" AS ")
+        if named and (functions.search(made) or found & set(_NUMBER.findall(made))):
+            found.add(_NUMBER.findall(attribute)[-1])

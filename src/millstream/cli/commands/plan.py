@@ -1,0 +1,204 @@
+"""`plan`: what would run, and why so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.shared.options import (
+    Flags,
+    home_option,
+    json_option,
+    load_app,
+    open_home,
+    pipeline_argument,
+    set_option,
+    settings_of,
+)
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.analyze.planning.plan import Plan, ViewPlan
+    from millstream.pipeline.app import App
+
+
+@click.command()
+@pipeline_argument()
+@home_option
+@set_option
+@json_option
+def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Explain what would run: each view's inputs, topics, key, mode and the reason for it.
+
+    Builds every query with Spark, which takes some 10 s, but starts none and needs no Kafka. Where
+    the views have run before, in --home, it says which of them go on and which are rebuilt.
+
+    \b
+    millstream plan pipeline.py
+    millstream plan pipeline.py --json | jq '.views[].mode'
+    """
+    import json
+
+    from rich.console import Console
+
+    app = load_app(pipeline)
+    settings = settings_of(pipeline, Flags(assignments))
+    with Console().status("building the queries with Spark"), sparks_words_kept():
+        from millstream.analyze.planning.planner import plan as make_plan
+        from millstream.analyze.recovery.checkpoint import generations, left_behind
+
+        checkpoints = open_home(home).checkpoints
+        before = {name: generations(checkpoints, app.name, name) for name in app.views}
+        topics = {name: next(iter(held)) for name, held in before.items() if held}
+        found = make_plan(app, settings, topics)
+    states = {view.name: state(view.generation, before[view.name]) for view in found.views}
+    if not any(before.values()):
+        states = {}
+    gone = left_behind(checkpoints, app.views)
+    if as_json:
+        click.echo(json.dumps(as_data(app, found, states, gone), indent=2))
+    else:
+        show(app, found, states, gone)
+
+
+def state(generation: str, before: dict[str, str]) -> str:
+    """What becomes of a view when it starts, by the generations that have run, by their topics."""
+    if not before:
+        return "new: computed from the log's beginning"
+    served, *others = before.values()
+    if generation == served:
+        return "unchanged: goes on where it left off"
+    meanwhile = "the old answer is served meanwhile, unless the key is another one"
+    if generation in others:
+        return f"changed: the rebuild that has begun goes on; {meanwhile}"
+    return f"changed: rebuilt from the log; {meanwhile}"
+
+
+@contextlib.contextmanager
+def sparks_words_kept() -> Iterator[None]:
+    """Keeps what the JVM says on stderr from the user, unless it may explain a bug."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        terminal = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except MillstreamError:
+            raise
+        except Exception:
+            kept.seek(0)
+            os.write(terminal, kept.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> dict[str, Any]:
+    """The plan as JSON."""
+    import msgspec
+
+    from millstream.log.topics import stream_topic
+
+    streams = [
+        {
+            "name": stream.name,
+            "topic": stream_topic(app.name, stream.name),
+            "key": stream.key,
+            "event_time": stream.event_time,
+            "delivery": stream.delivery,
+        }
+        for stream in app.streams.values()
+    ]
+    views = [
+        {
+            **msgspec.to_builtins(view),
+            "guarantee": view.guarantee,
+            "slots": view.slots,
+            "state": states.get(view.name),
+        }
+        for view in found.views
+    ]
+    whole = {"app": found.app, "slots": found.slots, "streams": streams, "views": views}
+    return {**whole, "not_in_the_pipeline": gone}
+
+
+def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None:
+    from rich.text import Text
+
+    from millstream.log.topics import stream_topic
+    from millstream.supervise.tables import console
+
+    out = console()
+    out.print(Text(f"app {found.app}", "bold"))
+    for stream in app.streams.values():
+        source = stream.source.address if stream.source else "HTTP"
+        out.print(Text.assemble("\n", ("stream ", "dim"), (stream.name, "bold cyan")))
+        out.print(
+            lines(
+                {
+                    "from": source,
+                    "topic": stream_topic(app.name, stream.name),
+                    "key": stream.key or "none: events go to any partition",
+                    "event time": stream.event_time or "none",
+                    "delivery": stream.delivery.replace("_", " "),
+                }
+            )
+        )
+    for view in found.views:
+        out.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
+        known = {"state": states[view.name]} if view.name in states else {}
+        out.print(lines({**facts(app.name, view), **known}))
+    for name in gone:
+        words = f"is not in the pipeline any more; `millstream drop {name}` removes its state"
+        out.print(Text.assemble("\n", ("view ", "dim"), (name, "bold"), f" {words}"))
+    out.print(f"\n{found.slots} task slots in all")
+
+
+def facts(app: str, view: ViewPlan) -> dict[str, str]:
+    """What a user may want to know about a view, in words."""
+    windowed = {"window": view.window_spec.words} if view.window_spec else {}
+    return {
+        "reads": f"{', '.join(view.inputs)} ({', '.join(view.reads)})",
+        "topic": view.topic,
+        "key": ", ".join(view.key) if view.key else "none: a stream of result rows",
+        "columns": ", ".join(f"{column.name} {column.type}" for column in view.columns),
+        "mode": f"{view.mode.replace('_', '-')}: {view.reason}",
+        **windowed,
+        "trigger": view.trigger,
+        "eviction": view.eviction,
+        **shown(app, view),
+        **({"shed": view.shedding} if view.shedding else {}),
+        "slots": str(view.slots),
+        "lineage": view.lineage,
+        "guarantee": view.guarantee,
+    }
+
+
+def shown(app: str, view: ViewPlan) -> dict[str, str]:
+    """When rows are shown and how, and what is entered, if the user said anything of it."""
+    from millstream.log.topics import ledger_topic
+
+    if view.panes is None:
+        return {}
+    told = {} if view.panes.is_direct else {"shown": f"{view.panes.words} (from {view.written})"}
+    if view.panes.ledger:
+        told["ledger"] = f"{', '.join(view.panes.ledger)} ({ledger_topic(app, view.name)})"
+    return told
+
+
+def lines(pairs: dict[str, str]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs.items():
+        table.add_row(Text(f"  {name}", "dim"), Text(value))
+    return table

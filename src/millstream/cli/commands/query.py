@@ -1,0 +1,137 @@
+"""`query`: SQL over the views of a running system."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.shared.options import (
+    home_option,
+    json_option,
+    pipeline_argument,
+    set_option,
+    url_of,
+    url_option,
+)
+
+if TYPE_CHECKING:
+    from millstream.client import Table
+
+MOST = 10_000  # rows of history, unless --limit says otherwise
+
+
+@click.command()
+@click.argument("sql")
+@pipeline_argument(required=False)
+@home_option
+@url_option
+@set_option
+@json_option
+@click.option("--limit", type=click.IntRange(1), default=None, help="At most so many rows.")
+@click.option("--history", is_flag=True, help="Over the streams too, as they are in the log.")
+@click.option("--from", "since", default="", metavar="TIME", help="Of streams: from then on.")
+@click.option("--to", "until", default="", metavar="TIME", help="Of streams: before then.")
+def query(
+    sql: str,
+    pipeline: Path | None,
+    home: Path,
+    url: str,
+    assignments: tuple[str, ...],
+    as_json: bool,
+    limit: int | None,
+    history: bool,
+    since: str,
+    until: str,
+) -> None:
+    """Answer SQL over all views, read only.
+
+    A table on a terminal; JSON, one row a line, into a pipe or with --json. `-` reads the SQL from
+    stdin.
+
+    With --history it is Spark SQL over what the log holds by now: the streams' events with all
+    their columns (and _id, _received_at, _event_time, _position, _watermark by name), and the
+    views' rows. That takes a Spark session of its own, some 10 s, and the time to read the events.
+    --from and --to choose events by when they were collected: '2 hours' ago, or
+    2026-01-31T12:00:00Z. PIPELINE is the one that runs in --home, unless another is given.
+
+    \b
+    millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
+    millstream query - < report.sql
+    millstream query --history "SELECT city, avg(amount) FROM orders GROUP BY city" --from "1 day"
+    """
+    text = sys.stdin.read() if sql == "-" else sql
+    if history:
+        answer = ask_history(text, pipeline, home, assignments, limit or MOST, since, until)
+    elif pipeline or since or until or assignments:
+        raise click.UsageError("PIPELINE, --set, --from and --to are for --history")
+    else:
+        import asyncio
+
+        answer = asyncio.run(ask(url_of("serve", url, home), text, limit))
+    if as_json or not sys.stdout.isatty():
+        show_lines(answer)
+    else:
+        show_table(answer)
+    if answer.truncated:
+        click.echo(f"only the first {len(answer.rows):,} rows; add a LIMIT or --limit", err=True)
+
+
+def ask_history(
+    sql: str,
+    pipeline: Path | None,
+    home: Path,
+    assignments: tuple[str, ...],
+    limit: int,
+    since: str,
+    until: str,
+) -> Table:
+    from millstream.cli.views.past import moment_of, open_past, working
+    from millstream.client.messages import Column, Table
+
+    app, settings = open_past(pipeline, home, assignments)
+    start, end = moment_of("--from", since), moment_of("--to", until)
+    with working("starting Spark") as report:
+        from millstream.analyze.history.history import small_session
+        from millstream.analyze.history.history_query import answer
+        from millstream.analyze.history.history_query import ask as look_up
+
+        asked = look_up(app, settings.log, sql, start, end)
+        with small_session(settings.analyze, f"{app.name} query") as spark:
+            report(f"reading {asked.past.records:,} records of the log")
+            found = answer(spark, app, settings.log, asked, limit)
+    columns = [Column(each.name, each.type) for each in found.columns]
+    return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
+
+
+async def ask(url: str, sql: str, limit: int | None) -> Table:
+    from millstream.client import Client
+
+    async with Client(url) as client:
+        return await client.query(sql, limit=limit)
+
+
+def show_lines(answer: Table) -> None:
+    names = [column.name for column in answer.columns]
+    for row in answer.rows:
+        click.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+
+
+def show_table(answer: Table) -> None:
+    from rich.console import Console
+    from rich.table import Table as Picture
+    from rich.text import Text
+
+    from millstream.cli.shared.text import shown
+
+    picture = Picture(header_style="bold")
+    for column in answer.columns:
+        numeric = any(word in column.type.upper() for word in ("INT", "DOUBLE", "DECIMAL", "FLOAT"))
+        picture.add_column(Text(column.name), justify="right" if numeric else "left")
+    for row in answer.rows:
+        picture.add_row(*(Text(shown(value)) for value in row))
+    Console().print(picture)
+    click.echo(f"{len(answer.rows):,} rows in {answer.elapsed_ms:.1f} ms")

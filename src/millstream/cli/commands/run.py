@@ -1,0 +1,212 @@
+"""`run`: everything on one machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.shared.options import (
+    Flags,
+    accept_schema_change_option,
+    accepting,
+    home_option,
+    insecure_option,
+    load_app,
+    make_home,
+    pipeline_argument,
+    port_option,
+    set_option,
+    settings_of,
+)
+from millstream.cli.shared.outcome import INTERRUPTED
+
+if TYPE_CHECKING:
+    from millstream.runtime.home import Home
+    from millstream.settings import Settings
+    from millstream.supervise.steps import Show
+    from millstream.supervise.system import Ports
+
+DYING = 15.0
+
+
+@click.command()
+@pipeline_argument()
+@home_option
+@set_option
+@port_option("kafka")
+@port_option("collect")
+@port_option("serve")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    metavar="COMMAND",
+    help="Another process to run and keep up, such as a simulator; may be given several times.",
+)
+@accept_schema_change_option
+@insecure_option
+@click.option("--plain", is_flag=True, help="Lines instead of a live screen.")
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="End everything, with exit code 1, when a process dies five times in a row.",
+)
+def run(
+    pipeline: Path,
+    home: Path,
+    assignments: tuple[str, ...],
+    kafka_port: int | None,
+    collect_port: int | None,
+    serve_port: int | None,
+    extras: tuple[str, ...],
+    accept_schema_change: bool,
+    insecure: bool,
+    plain: bool,
+    give_up: bool,
+) -> int:
+    """Start everything on this machine and keep it up, until Ctrl-C.
+
+    Kafka is started too, unless log.bootstrap names a cluster. Each tier's output is in
+    HOME/logs/<tier>.log. What dies is started again, without end, and the others go on: see
+    `millstream status`. With --give-up, a process that does not stay up ends the run.
+
+    \b
+    millstream run pipeline.py
+    millstream run pipeline.sql --serve-port 9000 --home /var/lib/millstream
+    millstream run pipeline.py --with "python simulator.py --rate 50"
+    """
+    # The user's mistakes come before the home is touched and the first process is started.
+    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
+    flags = Flags(given, kafka_port, collect_port, serve_port)
+    app, settings = load_app(pipeline), settings_of(pipeline, flags)
+    check_exposed(settings)
+    check_cluster(settings)
+    place = make_home(home)
+    with place.hold("run"):
+        show = choose_show(plain)
+        show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
+        await_leftovers(place, show)
+        ask_about_removed(place, app.views)
+        ended_by = start(pipeline.resolve(), place, settings, flags, extras, show, give_up)
+    return INTERRUPTED if ended_by == signal.SIGINT else 0
+
+
+def start(
+    pipeline: Path,
+    home: Home,
+    settings: Settings,
+    flags: Flags,
+    extras: tuple[str, ...],
+    show: Show,
+    give_up: bool,
+) -> int:
+    """Fetch what is missing and keep the parts up; the number of the signal that ended it."""
+    from millstream.supervise.part import Policy
+    from millstream.supervise.run import keep_up
+    from millstream.supervise.system import choose_ports, parts_of
+
+    ports = choose_ports(settings)
+    parts = parts_of(pipeline, home, settings, ports, flags=flags.words(), extras=extras)
+    fetch_jars(settings, show)
+    home.announce_run()
+    try:
+        return keep_up(
+            parts,
+            home,
+            show,
+            ready_lines=ready_lines(settings, ports, home),
+            serve_url=f"http://{_reachable(settings.serve.host)}:{ports.serve}",
+            policy=Policy(give_up=give_up),
+        )
+    finally:
+        home.withdraw()
+
+
+def check_exposed(settings: Settings) -> None:
+    """SettingsError if a server would not start, so that nothing is started in vain."""
+    settings.collect.check_exposure()
+    settings.serve.check_exposure()
+
+
+def check_cluster(settings: Settings) -> None:
+    """LogError if the cluster that the settings name does not answer."""
+    if settings.log.bootstrap:
+        from millstream.log.connection import await_broker
+
+        await_broker(settings.log)
+
+
+def ready_lines(settings: Settings, ports: Ports, home: Home) -> list[str]:
+    """Where to look and what to try, once all is ready."""
+    serve = f"http://{_reachable(settings.serve.host)}:{ports.serve}"
+    scheme = "https" if settings.collect.tls_certificate else "http"
+    collect = f"{scheme}://{_reachable(settings.collect.host)}:{ports.collect}"
+    lines = [f"all ready: dashboard {serve}/ · events to {collect}/v1/streams/…"]
+    if not (dashboard_folder() / "index.html").exists():
+        lines.append("the dashboard is not built: `make dashboard` builds it (needs Node 20)")
+    return [*lines, f"logs in {home.logs}"]
+
+
+def dashboard_folder() -> Path:
+    import millstream.serve
+
+    return Path(millstream.serve.__file__).parent / "static"
+
+
+def choose_show(plain: bool) -> Show:
+    if plain or not sys.stdout.isatty():
+        from millstream.supervise.steps import PlainShow
+
+        return PlainShow()
+    from millstream.supervise.screen import TerminalShow
+
+    return TerminalShow()
+
+
+def fetch_jars(settings: Settings, show: Show) -> None:
+    """The jars of the parts that run here; the first time it takes a while, and says so."""
+    from millstream.runtime.jars import jars
+
+    if not settings.log.bootstrap:
+        jars("broker", report=show.step)
+    jars("connector", report=show.step)
+
+
+def ask_about_removed(home: Home, views: Iterable[str]) -> None:
+    """Views that are not in the pipeline any more keep their state, unless somebody agrees."""
+    if not sys.stdin.isatty():
+        return
+    from millstream.analyze.rebuild.dropping import note_drop
+    from millstream.analyze.recovery.checkpoint import left_behind
+
+    for name in left_behind(home.checkpoints, views):
+        if click.confirm(f"View {name} is not in the pipeline any more. Drop its state?", err=True):
+            note_drop(home, name)
+
+
+def await_leftovers(home: Home, show: Show) -> None:
+    """A killed supervisor's processes need a moment to go; those that stay are not ours."""
+    from millstream.supervise.system import leftovers, refuse_leftovers
+
+    deadline = time.monotonic() + DYING
+    if left := leftovers(home):
+        show.step(f"waiting for the end of {', '.join(left)}, left by an earlier run")
+    while leftovers(home) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    refuse_leftovers(home)
+
+
+def _count(things: Sized, noun: str) -> str:
+    number = len(things)
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _reachable(host: str) -> str:
+    """An address that a browser on this machine can open."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host

@@ -1,0 +1,251 @@
+"""`status`: what runs in a home, and how it fares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.shared.options import ca_option, home_option, json_option, open_home
+from millstream.cli.shared.outcome import FAILED, perhaps_unread
+from millstream.errors import MillstreamError
+from millstream.runtime.home import Home
+
+if TYPE_CHECKING:
+    from millstream.runtime.failing_processes import Failure
+
+_TOO_FAR = 10.0  # seconds that a view may be behind, and growing, before that is a problem
+TIERS = ("kafka", "collect", "analyze", "serve")
+
+
+@click.command()
+@home_option
+@ca_option
+@json_option
+def status(home: Path, ca: str, as_json: bool) -> int:
+    """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
+
+    Ends with exit code 1 if a process keeps dying, a tier is down or hangs, a source or a query
+    does not run, the journal takes nothing, the collectors' counts do not add up, accepted events
+    could not be logged (until `millstream failed retry` or `drop`), or accepted events
+    were lost with a damaged entry of the journal (until `millstream failed drop` acknowledges it).
+    What could not be found out is said, and is no problem by itself.
+
+    \b
+    millstream status
+    millstream status --json | jq .problems
+    millstream status --ca ca.pem
+    """
+    import msgspec
+
+    from millstream.runtime.failing_processes import read_failures
+
+    place = open_home(home)
+    running, failures = place.running(), read_failures(place)
+    if not failures and not any(tier in running for tier in TIERS):
+        raise MillstreamError(
+            f"nothing runs in {home}",
+            remedy="start it with `millstream run PIPELINE`, or name another --home",
+        )
+    system = read_system(running)
+    refused, unknown = ask_collect(running, ca)
+    problems = [
+        *map(str, failures),
+        *problems_of(running, system),
+        *refused,
+        *problems_of_failed(place),
+        *problems_of_damage(place, system),
+    ]
+    with perhaps_unread():
+        if as_json:
+            answer = {
+                **{"running": running, "system": system, "problems": problems, "unknown": unknown},
+                "failing": msgspec.to_builtins(failures),
+            }
+            click.echo(json.dumps(answer, indent=2))
+        else:
+            show(running, system, failures, problems[len(failures) :], unknown)
+    return FAILED if problems else 0
+
+
+def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
+    """The server's figures, or None if there is no server that answers."""
+    from millstream.supervise.figures import fetch_system
+
+    if "serve" not in running:
+        return None
+    try:
+        return fetch_system(running["serve"]["url"], seconds=5)
+    except MillstreamError:
+        return None
+
+
+def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]:
+    """Why the collector takes nothing in, if it says so; and why it could not be asked."""
+    from millstream.client.access import trusting
+    from millstream.supervise.figures import why_not_ready
+
+    trusted = trusting(ca)
+    if "collect" not in running:
+        return [], []
+    try:
+        why = why_not_ready(running["collect"]["url"], trusted)
+    except MillstreamError as error:
+        return [], [f"whether collect takes events in is not known: {error}"]
+    return [f"collect takes nothing in: {why}"] if why else [], []
+
+
+def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
+    """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
+    from millstream.supervise.tables import silence
+
+    problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in running]
+    if system is None:
+        return [*problems, "no figures: serve does not answer"] if "serve" in running else problems
+    problems += [
+        f"{words}: it hangs, or Kafka does not take its reports"
+        for tier in system["tiers"]
+        if tier in running and (words := silence(system, tier))
+    ]
+    if system["tiers"].get("log", {}).get("state") == "down":
+        problems.append("kafka is down")
+    problems += problems_of_collect(system["tiers"].get("collect", {}))
+    analyze = system["tiers"].get("analyze", {}).get("views", {})
+    for view in system["views"]:
+        counts = analyze.get(view["name"], {})
+        if (state := counts.get("state") or "unknown") != "running":
+            error = f": {counts['error']}" if counts.get("error") else ""
+            problems.append(f"view {view['name']} is {state}{error}")
+        if warning := counts.get("warning"):
+            problems.append(f"view {view['name']}: {warning}")
+        rebuild = counts.get("rebuild") or {}
+        if rebuild.get("state") == "failed" and not rebuild.get("request"):
+            problems.append(
+                f"view {view['name']} is served as it was before the pipeline changed, for it "
+                f"cannot be rebuilt: {rebuild.get('error', '')}"
+            )
+        if dropped := counts.get("dropped"):
+            problems.append(
+                f"view {view['name']} lacks at least {dropped:,} rows that Spark had no state for: "
+                f"`millstream rebuild {view['name']}`"
+            )
+        if (
+            state == "running"
+            and counts.get("trend") == "growing"
+            and counts.get("behind_s", 0.0) > _TOO_FAR
+        ):
+            problems.append(
+                f"view {view['name']} falls behind: {counts['behind']:,} events, "
+                f"{counts['behind_s']:,.0f} s, and growing"
+            )
+    for stream, counts in system["tiers"].get("analyze", {}).get("streams", {}).items():
+        if error := counts.get("error"):
+            problems.append(f"the watermark of {stream} may stand still: {error}")
+        if lost := counts.get("lost"):
+            problems.append(
+                f"{lost:,} events of {stream} were past retention before they were looked at"
+            )
+    return problems
+
+
+def problems_of_collect(collect: dict[str, Any]) -> list[str]:
+    """What keeps events from coming in, and counts that do not add up."""
+    from millstream.supervise.tables import GOOD, fill
+
+    problems = []
+    if journal := collect.get("journal"):
+        if journal.get("broken"):
+            problems.append(f"the journal takes nothing: {journal['broken']}")
+        elif fill(journal) >= 1:
+            problems.append("the journal is full: nothing is taken in until Kafka takes more")
+    for source in collect.get("sources", []):
+        if source["state"] not in GOOD | {"connecting"}:
+            error = f": {source['error']}" if source.get("error") else ""
+            problems.append(f"the source of {source['stream']} is {source['state']}{error}")
+        if warning := source.get("warning"):
+            problems.append(f"the source of {source['stream']}: {warning}")
+    if off := collect.get("unaccounted"):
+        problems.append(
+            f"{off:,} accepted events are accounted for nowhere: see `millstream audit`"
+        )
+    return problems
+
+
+def problems_of_failed(home: Home) -> list[str]:
+    """Events that were accepted, could not be logged, and wait in this home for a decision."""
+    from millstream.collect.intake.failed import FailedStore
+
+    waiting = len(FailedStore(home.failed).ids())
+    if not waiting:
+        return []
+    return [
+        f"{waiting:,} accepted events could not be logged: see why with `millstream failed list`, "
+        "then retry or drop them"
+    ]
+
+
+def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
+    """What journals have lost to damage: those of this home by its files, others by reports."""
+    import msgspec
+
+    from millstream.cli.audit.collected import damage_text
+    from millstream.cli.dead_letters.damaged import damage_here
+    from millstream.values.report import JournalDamage
+
+    here = damage_here(home)
+    problems = [damage_text(here)] if here.entries else []
+    journal = (system or {}).get("tiers", {}).get("collect", {}).get("journal") or {}
+    reported = msgspec.convert(journal.get("damage") or {}, JournalDamage)
+    # Reports are a second old: what was acknowledged here just now must not count as elsewhere.
+    ever = reported.entries + reported.acknowledged - here.entries - here.acknowledged
+    if min(ever, reported.entries - here.entries) > 0:
+        problems.append(f"all collectors, those of other homes too: {damage_text(reported)}")
+    return problems
+
+
+def show(
+    running: dict[str, Any],
+    system: dict[str, Any] | None,
+    failures: Sequence[Failure],
+    problems: list[str],
+    unknown: list[str],
+) -> None:
+    from rich.text import Text
+
+    from millstream.supervise.tables import (
+        analyze_parts,
+        collect_parts,
+        console,
+        failing_parts,
+        grid,
+        milliseconds,
+        silence,
+        state_text,
+        tier_row,
+    )
+
+    out = console()
+    processes = grid("process", "state", "address", ">pid", ">rate", ">p50 / p99")
+    for tier in TIERS:
+        entry = running.get(tier, {})
+        address = str(entry.get("url") or entry.get("bootstrap") or "")
+        pid = str(entry.get("pid", ""))
+        state = ("silent" if silence(system, tier) else "up") if entry else "down"
+        if tier == "kafka" and not entry and system is not None:  # a cluster elsewhere
+            state = system["tiers"]["log"]["state"]
+        processes.add_row(
+            Text(tier, "bold"), state_text(state), address, pid, *tier_row(system, tier)
+        )
+    out.print(processes)
+    if system is not None:
+        out.print("", *collect_parts(system), *analyze_parts(system), sep="\n")
+        out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
+    for line in failing_parts(failures):
+        out.print(line)
+    for problem in problems:
+        out.print(Text(f"✗ {problem}", "red"))
+    for each in unknown:
+        out.print(Text(f"? {each}", "yellow"))

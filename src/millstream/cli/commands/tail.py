@@ -1,0 +1,160 @@
+"""`tail`: follow a view or stream as it changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.shared.options import home_option, json_option, url_of, url_option
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.client import Client, Message
+
+Line = dict[str, Any]
+
+
+@click.command()
+@click.argument("name", metavar="VIEW")
+@home_option
+@url_option
+@json_option
+@click.option("--where", default=None, help="Only rows for which this SQL condition holds.")
+@click.option("--after", default=None, help="Go on after this position instead of a snapshot.")
+@click.option("--ledger", is_flag=True, help="Follow the view's ledger: every entry of it.")
+@click.option("--lineage", is_flag=True, help="Show the lineage columns (_revision …) too.")
+@click.option(
+    "-n",
+    "--limit-count",
+    type=click.IntRange(1),
+    default=None,
+    help="End after so many rows, those of the snapshot included.",
+)
+def tail(
+    name: str,
+    home: Path,
+    url: str,
+    as_json: bool,
+    where: str | None,
+    after: str | None,
+    ledger: bool,
+    lineage: bool,
+    limit_count: int | None,
+) -> None:
+    """Follow a view, or the events of a stream.
+
+    First the rows that are there, then every change, until Ctrl-C; a lost connection is made anew
+    and goes on where it was. Into a pipe, or with --json, each row is a line of JSON with the
+    position after it, which --after takes.
+
+    \b
+    millstream tail by_city
+    millstream tail by_city --where "n > 10"
+    millstream tail rsvps --json -n 5
+    millstream tail per_minute --ledger --where "kind = 'retraction'"
+    """
+    import asyncio
+
+    plain = as_json or not sys.stdout.isatty()
+    asked: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
+    if ledger:
+        asked["ledger"] = name
+    asyncio.run(follow(url_of("serve", url, home), name, asked, plain, limit_count))
+
+
+async def follow(
+    url: str, name: str, asked: dict[str, Any], plain: bool, count: int | None
+) -> None:
+    from millstream.client import Client
+
+    shown, pretty = 0, show_entry if "ledger" in asked else show_pretty
+    show = show_json if plain else pretty
+    async with Client(url) as client:
+        if "ledger" not in asked:
+            asked[await kind_of(client, name)] = name
+        async with client.changes(**asked) as changes:
+            async for message in changes:
+                for line in lines_of(message):
+                    show(line)
+                    shown += line["type"] in ("snapshot", "change")
+                    if shown == count:
+                        return
+
+
+async def kind_of(client: Client, name: str) -> str:
+    """`view` or `stream`; an unknown name is an error that tells the known ones."""
+    from difflib import get_close_matches
+
+    system = await client.system()
+    views = [view["name"] for view in system["views"]]
+    streams = [stream["name"] for stream in system["streams"]]
+    if name in views:
+        return "view"
+    if name in streams:
+        return "stream"
+    close = get_close_matches(name, views + streams, n=1)
+    known = f"views: {', '.join(views) or 'none'}; streams: {', '.join(streams) or 'none'}"
+    raise MillstreamError(
+        f"there is no view or stream {name!r}",
+        remedy=f"did you mean {close[0]!r}? ({known})" if close else known,
+    )
+
+
+def lines_of(message: Message) -> Iterator[Line]:
+    """A message as lines: a row each; the position is the one after the line."""
+    from decimal import Decimal
+
+    from msgspec import to_builtins
+
+    from millstream.client import Snapshot
+
+    if isinstance(message, Snapshot):
+        for keyed in message.rows:
+            row = {"op": "upsert", "key": keyed.key, "row": keyed.row}
+            yield {"type": "snapshot", **row, "position": message.position}
+    else:
+        yield to_builtins(message, builtin_types=(Decimal,))
+
+
+def show_json(line: Line) -> None:
+    from msgspec.json import Encoder
+
+    sys.stdout.write(Encoder(decimal_format="number").encode(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def show_entry(line: Line) -> None:
+    """A change of a ledger as `millstream ledger` shows it."""
+    from msgspec import convert
+
+    from millstream.cli.views.ledger import show
+    from millstream.values.ledger import Entry
+
+    if line["type"] == "change":
+        show(convert(line["row"], Entry), plain=False)
+    else:
+        show_pretty(line)
+
+
+def show_pretty(line: Line) -> None:
+    from datetime import datetime
+
+    from millstream.cli.shared.text import fields, shown
+
+    now = click.style(f"{datetime.now().astimezone():%H:%M:%S.%f}"[:-3], dim=True)
+    match line:
+        case {"type": "gap"}:
+            text = click.style(f"gap: {shown(line['reason'])}; all rows again", fg="yellow")
+        case {"type": "lag"}:
+            text = click.style(f"{line['behind']:,} changes behind", fg="yellow")
+        case {"op": "delete"}:
+            text = click.style(f"− {shown(line['key'])}", fg="red")
+        case {"type": "snapshot"}:
+            text = f"  {fields(line['row'])}"
+        case _:
+            text = click.style("+ ", fg="green") + fields(line["row"])
+    click.echo(f"{now} {text}")

@@ -1,0 +1,153 @@
+"""`kafka`, `collect`, `analyze`, `serve`: one tier in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.shared.options import (
+    Flags,
+    accept_schema_change_option,
+    accepting,
+    home_option,
+    insecure_option,
+    load_app,
+    make_home,
+    open_home,
+    pipeline_argument,
+    port_option,
+    set_option,
+    settings_of,
+    with_bootstrap,
+)
+
+if TYPE_CHECKING:
+    from millstream.pipeline.app import App
+    from millstream.runtime.home import Home
+    from millstream.settings import Settings
+
+
+@click.command()
+@pipeline_argument(required=False)
+@home_option
+@set_option
+@port_option("kafka")
+def kafka(
+    pipeline: Path | None, home: Path, assignments: tuple[str, ...], kafka_port: int | None
+) -> None:
+    """Run a Kafka broker of our own, for one machine.
+
+    PIPELINE is needed only if a millstream.toml beside it configures the log.
+
+    \b
+    millstream kafka
+    millstream kafka --kafka-port 0 --home /var/lib/millstream
+    """
+    from millstream.log.broker import run
+    from millstream.runtime.output import write_logs
+
+    settings = settings_of(pipeline, Flags(assignments, kafka_port=kafka_port))
+    write_logs(settings.output, "kafka")
+    run(settings, make_home(home))
+
+
+@click.command()
+@pipeline_argument()
+@home_option
+@set_option
+@port_option("collect")
+@accept_schema_change_option
+@insecure_option
+def collect(
+    pipeline: Path,
+    home: Path,
+    assignments: tuple[str, ...],
+    collect_port: int | None,
+    accept_schema_change: bool,
+    insecure: bool,
+) -> None:
+    """Run the collector: takes events in over HTTP and from sources.
+
+    \b
+    millstream collect pipeline.py
+    millstream collect pipeline.py --collect-port 0 --set log.bootstrap=kafka-1:9092
+    """
+
+    def start(app: App, settings: Settings, home: Home) -> None:
+        from millstream.collect.service import run
+
+        run(app, settings, home)
+
+    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
+    run_tier("collect", start, pipeline, home, Flags(given, collect_port=collect_port))
+
+
+@click.command()
+@pipeline_argument()
+@home_option
+@set_option
+def analyze(pipeline: Path, home: Path, assignments: tuple[str, ...]) -> None:
+    """Run the continuous queries, on Spark.
+
+    \b
+    millstream analyze pipeline.py
+    millstream analyze pipeline.py --set analyze.spark_master=spark://host:7077
+    """
+
+    def start(app: App, settings: Settings, home: Home) -> None:
+        from millstream.analyze.service import run
+
+        run(app, settings, home)
+
+    run_tier("analyze", start, pipeline, home, Flags(assignments))
+
+
+@click.command()
+@pipeline_argument()
+@home_option
+@set_option
+@port_option("serve")
+@insecure_option
+def serve(
+    pipeline: Path,
+    home: Path,
+    assignments: tuple[str, ...],
+    serve_port: int | None,
+    insecure: bool,
+) -> None:
+    """Run a server of views: HTTP, WebSocket, SQL and the dashboard.
+
+    Any number of servers may run side by side; each gives the same answers.
+
+    \b
+    millstream serve pipeline.py
+    millstream serve pipeline.py --serve-port 8501
+    """
+
+    def start(app: App, settings: Settings, home: Home) -> None:
+        from millstream.serve.service import run
+
+        run(app, settings, home)
+
+    given = accepting(assignments, insecure=insecure)
+    run_tier("serve", start, pipeline, home, Flags(given, serve_port=serve_port))
+
+
+def run_tier(
+    name: str,
+    start: Callable[[App, Settings, Home], None],
+    pipeline: Path,
+    path: Path,
+    flags: Flags,
+) -> None:
+    """Start a tier with what all need: the pipeline, settings with a broker, a home, logging."""
+    from millstream.runtime.output import write_logs
+
+    home = open_home(path)
+    app = load_app(pipeline)
+    settings = with_bootstrap(settings_of(pipeline, flags), home)
+    write_logs(settings.output, name)
+    start(app, settings, make_home(path))

@@ -1,0 +1,162 @@
+"""Sending failed events to Kafka again, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from confluent_kafka import KafkaError
+
+from millstream.cli.dead_letters.selection import batches, progress_bar
+from millstream.cli.shared.text import harmless
+from millstream.log.producing.producer import NotTaken, Producer
+from millstream.log.search import Look, Search
+from millstream.log.topics import audit_topic, known_topics
+from millstream.values import event
+from millstream.values.report import Report, StreamCounts
+
+if TYPE_CHECKING:
+    from millstream.collect.intake.failed import Failed, FailedStore
+    from millstream.log.record import Record
+    from millstream.log.settings import LogSettings
+
+_PATIENCE = 30.0  # seconds that Kafka may take for a record
+_SHOWN = 20
+_COUNTED_AS = {"stream": "logged", "rejected": "rejected"}  # by the kind of topic
+
+
+@dataclass(slots=True)
+class Retried:
+    """What became of each event that was to be sent again."""
+
+    sent: int = 0
+    there: int = 0  # in the log already
+    left: dict[str, str] = field(default_factory=dict)  # id → why it stays in the store
+
+    def tell(self) -> None:
+        for name, why in list(self.left.items())[:_SHOWN]:
+            click.echo(f"{name}: {harmless(why)}", err=True)
+        if (more := len(self.left) - _SHOWN) > 0:
+            click.echo(f"… and {more:,} more", err=True)
+        click.echo(
+            f"{self.sent:,} sent, {len(self.left):,} failed again, "
+            f"{self.there:,} were in the log already"
+        )
+
+
+def retry_events(log: LogSettings, store: FailedStore, events: Sequence[Failed]) -> Retried:
+    """Send those that can be, and remove from the store what the log has; blocks.
+
+    LogError if Kafka does not answer: the store is then as it was.
+    """
+    result = Retried()
+    if not events:
+        return result
+    sendable = _sort_out(events, known_topics(log), result)
+    there = _in_log(log, sendable)
+    result.there = store.drop(one.id for one in sendable if event.identity(one.headers) in there)
+    fresh = [one for one in sendable if event.identity(one.headers) not in there]
+    if fresh:
+        asyncio.run(_send_all(log, store, fresh, result))
+    return result
+
+
+def _sort_out(events: Sequence[Failed], topics: set[str], result: Retried) -> list[Failed]:
+    sendable = []
+    for one in events:
+        if event.identity(one.headers) is None:
+            # Before its events were told apart: to send it as one of them would be wrong.
+            result.left[one.id] = (
+                "it is a whole body that was never unpacked; hand it in anew: "
+                f"`millstream failed show {one.id} --raw` gives its bytes"
+            )
+        elif one.topic not in topics:
+            result.left[one.id] = f"there is no topic {one.topic!r}"
+        else:
+            sendable.append(one)
+    return sendable
+
+
+def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, int] | None]:
+    """The identities of those that the log has; it is read from the oldest one's time on."""
+    wanted = {event.identity(one.headers) for one in events}
+    found: set[tuple[str, int, int] | None] = set()
+    if not events:
+        return found
+
+    def look(record: Record) -> Look:
+        if (identity := event.identity(record.headers)) in wanted:
+            found.add(identity)
+        return Look.ON
+
+    search = Search(log, {one.topic for one in events}, min(one.timestamp for one in events))
+    while not search.is_over:
+        search.run(look, _PATIENCE)
+    return found
+
+
+async def _send_all(
+    log: LogSettings, store: FailedStore, events: Sequence[Failed], result: Retried
+) -> None:
+    producer = Producer(log, patience=_PATIENCE)
+    try:
+        with progress_bar("sending", len(events)) as advance:
+            for batch in batches(events):
+                taken = await _send(producer, batch, store, result)
+                # Told before they leave the store: killed in between, the next retry finds them in
+                # the log, and does not tell it again.
+                await _tell(producer, taken)
+                result.sent += await asyncio.to_thread(store.drop, [one.id for one in taken])
+                advance(len(batch))
+    finally:
+        await producer.close(0.0)
+
+
+async def _send(
+    producer: Producer, batch: Sequence[Failed], store: FailedStore, result: Retried
+) -> list[Failed]:
+    """Those that Kafka has confirmed; the others get the new reason."""
+    answers = await asyncio.gather(*(_offer(producer, one) for one in batch))
+    taken = []
+    for one, answer in zip(batch, answers, strict=True):
+        # Kafka refuses all that came in one request with a record that is too large.
+        if answer is not None and answer.code == KafkaError.MSG_SIZE_TOO_LARGE:
+            answer = await _offer(producer, one)
+        if answer is None:
+            taken.append(one)
+            continue
+        result.left[one.id] = str(answer)
+        kept = (one.topic, one.key, one.value, one.headers, one.timestamp, str(answer))
+        await asyncio.to_thread(store.put, *kept)
+    return taken
+
+
+async def _offer(producer: Producer, one: Failed) -> NotTaken | None:
+    """Why Kafka did not take the event; None if its in-sync replicas have it."""
+    headers = {name: text or b"" for name, text in one.headers}
+    try:
+        await producer.send(
+            one.topic, one.value, key=one.key, timestamp=one.timestamp, headers=headers
+        )
+    except NotTaken as refused:
+        return refused
+    return None
+
+
+async def _tell(producer: Producer, events: Iterable[Failed]) -> None:
+    """Tell the audit that events which counted as failed are in the log now."""
+    moved = Counter(one.topic for one in events)
+    now = time.time_ns() // 1_000_000
+    for topic, count in moved.items():
+        app, kind, stream = topic.split(".")
+        counts = StreamCounts(failed=-count)
+        setattr(counts, _COUNTED_AS[kind], count)
+        report = Report("command", f"retry-{uuid.uuid4().hex}", now, now, {stream: counts})
+        await producer.send(audit_topic(app), msgspec.json.encode(report), key=report.instance)

@@ -1,0 +1,75 @@
+"""The group of all commands, in the order in which a user meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.audit import audit
+from millstream.cli.commands import (
+    doctor,
+    keys,
+    plan,
+    prepare,
+    query,
+    run,
+    send,
+    status,
+    tail,
+    tiers,
+)
+from millstream.cli.dead_letters import failed, late, rejected
+from millstream.cli.trace import trace
+from millstream.cli.views import drop, ledger, rebuild, state, verify
+
+if TYPE_CHECKING:
+    from click import Context, HelpFormatter
+
+COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
+    ("One machine", (run.run, plan.plan, doctor.doctor, prepare.prepare)),
+    (
+        "A running system",
+        (
+            *(status.status, tail.tail, send.send, query.query, state.state),
+            *(rebuild.rebuild, drop.drop, keys.keys),
+        ),
+    ),
+    (
+        "What became of events",
+        (
+            *(trace.trace, audit.audit, verify.verify, ledger.ledger),
+            *(rejected.rejected, late.late, failed.failed),
+        ),
+    ),
+    ("One tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
+)
+
+
+class Commands(click.Group):
+    """A group whose help lists the commands by purpose."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        for title, commands in COMMANDS:
+            with formatter.section(title):
+                formatter.write_dl([(c.name or "", c.get_short_help_str(200)) for c in commands])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(
+    None, "--version", package_name="millstream", message="millstream %(version)s"
+)
+def millstream() -> None:
+    """Events go in at one end, live answers come out at the other.
+
+    \b
+    millstream run pipeline.py             start everything and keep it up
+    millstream send rsvps events.ndjson    hand in events
+    millstream tail by_city                follow a view as it changes
+    """
+
+
+for _, commands in COMMANDS:
+    for command in commands:
+        millstream.add_command(command)

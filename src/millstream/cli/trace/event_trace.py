@@ -1,0 +1,261 @@
+"""Where an event is: what the collector says of it, and what the views' figures tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from millstream.cli.shared.text import harmless
+
+if TYPE_CHECKING:
+    from millstream.client.access import Access
+    from millstream.log.settings import LogSettings
+
+# read: it is certain. likely: the view holds an event that was received then or later, which in a
+# topic of several partitions, or from several collectors, need not be behind ours.
+Certainty = Literal["read", "likely", "unknown"]
+
+_SIGNS = {"read": ("●", "green"), "likely": ("●", "green"), "unknown": ("◌", "yellow")}
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What is known of one view: whether it has read past the event."""
+
+    name: str
+    inputs: list[str]  # those through which the event comes
+    state: Certainty
+    by: str  # at the latest by then; RFC 3339, empty if not known
+    words: str
+
+    @property
+    def sign(self) -> tuple[str, str]:
+        return _SIGNS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    sign: str
+    style: str
+    name: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A place in the late topic, and why the event is there."""
+
+    id: str  # as `millstream late show` takes it
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One event, and everything that reads it."""
+
+    event: dict[str, Any]  # as the collector answers
+    views: list[Passed]
+    unknown: str = ""  # why nothing is known of the views
+    late: tuple[Aside, ...] = ()  # its places in the late topic
+    late_unknown: str = ""  # why it is not known whether it is there
+
+    @property
+    def is_over(self) -> bool:
+        """Whether waiting changes nothing any more."""
+        if self.event["state"] in ("rejected", "failed"):
+            return True
+        is_read = all(view.state != "unknown" for view in self.views)
+        return self.event["state"] == "logged" and not self.unknown and is_read
+
+    def is_well(self, wait: bool) -> bool:
+        """Whether the event is, or will be, in the log; and with `wait`, past every view."""
+        if self.event["state"] not in ("journaled", "logged"):
+            return False
+        return self.is_over if wait else True
+
+    def content(self) -> dict[str, Any]:
+        views = [asdict(view) for view in self.views]
+        late = [asdict(aside) for aside in self.late]
+        return {
+            **{"event": self.event, "views": views, "unknown": self.unknown},
+            **{"late": late, "late_unknown": self.late_unknown},
+        }
+
+    def steps(self) -> Iterator[Step]:
+        """What the collector and the log have done with it, in order."""
+        event, state = self.event, self.event["state"]
+        received = datetime.fromisoformat(event["received_at"])
+        number = f"{event['sequence']}.{event['index']}"
+        yield Step(
+            *_SIGNS["read"],
+            "received",
+            f"{event['received_at']}  stream {event['stream']}, collector {event['collector']}, "
+            f"number {number}",
+        )
+        # Nothing is answered before it is on disk; only a stream that skips the journal never is.
+        yield Step(*_SIGNS["read"], "journaled", _after(received, event.get("journaled_at")))
+        match state:
+            case "logged" | "rejected":
+                place = (
+                    f"{event['topic']}, partition {event['partition']}, offset {event['offset']}"
+                )
+                after = _after(received, event.get("logged_at"))
+                if state == "logged":
+                    yield Step(*_SIGNS["read"], "logged", f"{after}  {place}")
+                    if error := event.get("error"):
+                        yield Step(
+                            "!", "yellow", "invalid", f"kept nevertheless: {harmless(error)}"
+                        )
+                    for aside in self.late:
+                        yield Step("!", "yellow", "late", harmless(aside.reason))
+                        yield Step(" ", "", "", f"millstream late show {aside.id}")
+                    return
+                name = f"{event['stream']}/{event['partition']}/{event['offset']}"
+                yield Step("✗", "red", "rejected", f"{after}  {harmless(event.get('error', ''))}")
+                yield Step(" ", "", "", f"millstream rejected show {name}")
+            case "failed":
+                yield Step("✗", "red", "failed", harmless(event.get("error", "")))
+                name = f"{event['collector']}-{number}"
+                yield Step(" ", "", "", f"millstream failed show {name}")
+            case _:
+                yield Step("◌", "yellow", "logged", "not yet: it waits in the collector's journal")
+
+    def tree(self) -> Iterator[tuple[str, Passed]]:
+        """Each view with the branch that leads to it; a view that reads several is there once."""
+        seen: set[str] = set()
+
+        def below(source: str, lead: str) -> Iterator[tuple[str, Passed]]:
+            children = [v for v in self.views if source in v.inputs and v.name not in seen]
+            seen.update(view.name for view in children)
+            for view in children:
+                last = view is children[-1]
+                yield lead + ("└─" if last else "├─"), view
+                yield from below(view.name, lead + ("   " if last else "│  "))
+
+        yield from below(self.event["stream"], "")
+
+
+def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[str, Any]:
+    """What the collector says; MillstreamError in its words if it knows no such event."""
+    import time
+
+    import httpx
+
+    from millstream.client.servers import problem
+    from millstream.errors import NotReachable, RequestRefused
+
+    options = access.options()
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            place = f"{url}/v1/receipts/{quote(receipt, safe='')}"
+            answer = httpx.get(place, timeout=30.0, **options)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise NotReachable(
+                f"the collector {url} did not answer: {str(error) or type(error).__name__}",
+                remedy="see whether it runs: millstream status",
+            ) from None
+        if answer.is_success:
+            found: dict[str, Any] = answer.json()
+            return found
+        # A search of the log that took too long goes on with the next call.
+        if answer.status_code != 503 or time.monotonic() > deadline:
+            remedy = (
+                "" if answer.status_code != 401 else "give a key: --key-file, or MILLSTREAM_KEY"
+            )
+            raise RequestRefused(problem(answer), status=answer.status_code, remedy=remedy)
+        time.sleep(0.5)
+
+
+def find_aside(log: LogSettings, event: Mapping[str, Any]) -> tuple[Aside, ...]:
+    """Where in the late topic a logged event is; LogError if Kafka does not answer."""
+    from millstream.log.dead_letters.late import find_late
+    from millstream.log.topics import app_of_stream
+
+    identity = (event["collector"], event["sequence"], event["index"])
+    since = _milliseconds(event["received_at"])
+    app = app_of_stream(event["topic"], event["stream"])
+    found = find_late(log, app, event["stream"], identity, since)
+    return tuple(Aside(one.id, one.reason) for one in found)
+
+
+def follow(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Trace:
+    """The event's trace, out of the server's figures; `why` says why there are none."""
+    if event["state"] != "logged":
+        return Trace(event, [])
+    if system is None:
+        return Trace(event, [], why)
+    reached = {event["stream"]}
+    views = []
+    # Views in the order of the data: one that reads another comes after it.
+    waiting = list(system["views"])
+    while ready := [view for view in waiting if reached & set(view["inputs"])]:
+        waiting = [view for view in waiting if view not in ready]
+        reached |= {view["name"] for view in ready}
+        views += ready
+    return Trace(event, [_passed(event, view, reached, system) for view in views])
+
+
+def _passed(
+    event: Mapping[str, Any], view: Mapping[str, Any], reached: set[str], system: Mapping[str, Any]
+) -> Passed:
+    name, tiers = view["name"], system["tiers"]
+    analyze = tiers.get("analyze", {}).get("views", {}).get(name, {})
+    served = tiers.get("serve", {}).get("views", {}).get(name, {})
+    inputs = [source for source in view["inputs"] if source in reached]
+    place = (event["topic"], str(event["partition"]), event["offset"])
+
+    def passed(state: Certainty, by: str, words: str) -> Passed:
+        return Passed(name, inputs, state, by, words)
+
+    if event["stream"] in inputs:
+        if _is_past(served, *place):
+            return passed("read", system["now"], "its newest rows came from behind the event")
+        if _is_past(analyze, *place):
+            by = _moment(analyze.get("read_at", 0))
+            return passed("read", by, f"at the latest at {by}, says its checkpoint")
+    newest = served.get("newest_received_at", 0)
+    if newest and newest >= _milliseconds(event["received_at"]):
+        words = "likely: it holds an event that was received then or later"
+        return passed("likely", system["now"], words)
+    return passed("unknown", "", _why_unknown(event, view, analyze, inputs))
+
+
+def _why_unknown(
+    event: Mapping[str, Any],
+    view: Mapping[str, Any],
+    analyze: Mapping[str, Any],
+    inputs: Sequence[str],
+) -> str:
+    state = analyze.get("state") or "unknown"
+    if state != "running":
+        return f"not yet, as far as is known: its query is {state}"
+    if event["stream"] not in inputs:
+        return f"not known: it reads {', '.join(inputs)}, and holds nothing that came this late"
+    read_at = analyze.get("read_at", 0)
+    since = f"its checkpoint is of {_moment(read_at)}" if read_at else "it has no checkpoint yet"
+    filtered = "; an event that it filters out shows only there"
+    return f"not known: at least not in its rows, and {since}{filtered}"
+
+
+def _is_past(counts: Mapping[str, Any], topic: str, partition: str, offset: int) -> bool:
+    return bool(counts.get("read", {}).get(topic, {}).get(partition, -1) > offset)
+
+
+def _after(received: datetime, at: str | None) -> str:
+    if not at:
+        return "when is not known any more"
+    passed = (datetime.fromisoformat(at) - received).total_seconds() * 1000
+    return f"{at}  +{max(0.0, passed):,.0f} ms"
+
+
+def _milliseconds(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def _moment(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

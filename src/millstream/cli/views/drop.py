@@ -1,0 +1,48 @@
+"""`drop`: let go of what was computed of a view that the pipeline no longer has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millstream.cli.shared.options import home_option, log_of, open_home, set_option
+from millstream.errors import MillstreamError
+
+
+@click.command()
+@click.argument("view")
+@home_option
+@set_option
+@click.option("--app", default="", help="The pipeline, if the log has several.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: bool) -> None:
+    """Remove the rows and the state of a view that is not in the pipeline any more.
+
+    The streams that it read stay, so it can be computed again from them. Its ledger stays.
+
+    \b
+    millstream drop by_city
+    millstream drop by_city --yes
+    """
+    from millstream.analyze.rebuild.dropping import drop_view
+    from millstream.analyze.rebuild.editions import describe_views
+    from millstream.analyze.recovery.checkpoint import left_behind
+    from millstream.cli.audit.balance import app_of
+    from millstream.syntax.names import suggest
+
+    place, log = open_home(home), log_of(home, assignments)
+    app = app or app_of(log)
+    known = {*describe_views(app, log), *left_behind(place.checkpoints, ())}
+    if view not in known:
+        raise MillstreamError(f"there is no view {view!r}", remedy=suggest(view, sorted(known)))
+    running = place.running().get("analyze", {})
+    if view in running.get("views", ()):  # the file may have changed since
+        raise MillstreamError(
+            f"view {view} is in the pipeline that runs",
+            remedy=f"take it out of {running['pipeline']} and restart `analyze` first",
+        )
+    if not yes:
+        click.confirm(f"Remove all rows and the state of {view}?", abort=True, err=True)
+    drop_view(place, log, app, view)
+    click.echo(f"{view} is gone", err=True)

@@ -1,0 +1,64 @@
+"""What the commands that read history with Spark have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.cli.shared.options import Flags, load_app, open_home, settings_of, with_bootstrap
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.pipeline.app import App
+    from millstream.settings import Settings
+
+Report = Callable[[str], None]
+
+
+def open_past(
+    pipeline: Path | None, home: Path, assignments: tuple[str, ...]
+) -> tuple[App, Settings]:
+    """The pipeline, by default the one that runs in the home, and settings with a broker."""
+    place = open_home(home)
+    if pipeline is None:
+        running = place.running().get("analyze", {}).get("pipeline")
+        if not running:
+            raise MillstreamError(
+                f"no analyze runs in {home}, so the pipeline is not known",
+                remedy="name its file: … PIPELINE, or say where it runs: --home FOLDER",
+            )
+        pipeline = Path(running)
+    app = load_app(pipeline)
+    from millstream.log.connection import await_broker
+
+    settings = with_bootstrap(settings_of(pipeline, Flags(assignments)), place)
+    await_broker(settings.log)
+    return app, settings
+
+
+def moment_of(option: str, text: str) -> int | None:
+    """The time that an option names, in milliseconds; None if it is not given."""
+    from millstream.cli.dead_letters.selection import since_when
+
+    return since_when(text, option) if text else None
+
+
+@contextlib.contextmanager
+def working(words: str) -> Iterator[Report]:
+    """Tells on stderr what is being done, and keeps Spark's own words away from it."""
+    from rich.console import Console
+
+    from millstream.cli.commands.plan import sparks_words_kept
+
+    with os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w") as terminal:
+        console = Console(file=terminal, highlight=False)
+        if console.is_terminal:
+            with console.status(words) as status, sparks_words_kept():
+                yield status.update
+        else:
+            with sparks_words_kept():
+                yield lambda text: console.print(text, soft_wrap=True)

@@ -1,0 +1,248 @@
+"""`rebuild`: compute a view anew from the log, beside the one that is served, and swap."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millstream.cli.shared.options import home_option, json_option, log_of, set_option
+from millstream.cli.shared.outcome import FAILED
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.analyze.rebuild.edition_diff import Diff
+    from millstream.log.settings import LogSettings
+    from millstream.values.report import Rebuild, Report, ViewDescription
+
+SILENCE = 60.0  # seconds without a report of analyze, after which it is taken for dead
+SETTLING = 5  # times that a difference is looked at again, a second apart
+
+
+@click.command()
+@click.argument("view")
+@home_option
+@set_option
+@click.option("--app", default="", help="The pipeline, if the log has several.")
+@click.option("--from", "since", default="", metavar="TIME", help="Only events from then on.")
+@click.option("--yes", is_flag=True, help="Don't ask; swap whatever differs.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Rows to show."
+)
+@json_option
+def rebuild(
+    view: str,
+    home: Path,
+    assignments: tuple[str, ...],
+    app: str,
+    since: str,
+    yes: bool,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Compute a view again from the log while the system runs, and swap.
+
+    The log is replayed into a shadow of the view; the old answer is served meanwhile. Then the two
+    are compared, and if you agree the new one takes the old one's place: clients see a new epoch
+    and then a snapshot. Views that read this one's rows are rebuilt with it. --from leaves out
+    events that were collected earlier: '2 hours' ago, or 2026-01-31T12:00:00Z.
+
+    \b
+    millstream rebuild by_city
+    millstream rebuild by_city --from "1 day" --yes
+    """
+    from millstream.analyze.rebuild.editions import describe_views, known_view, written_to
+    from millstream.analyze.rebuild.requests import Request, put_request
+    from millstream.cli.audit.balance import app_of
+    from millstream.cli.views.past import moment_of
+
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("there is nobody to ask: give --yes")
+    log = log_of(home, assignments)
+    app = app or app_of(log)
+    known_view(describe_views(app, log), view)
+    wish = Request(uuid.uuid4().hex[:12], moment_of("--from", since))
+    watch = Watch(log, app, view)
+    put_request(log, app, view, wish)
+    swapped = False
+    try:
+        shadow = follow(watch, wish.id)
+        described = known_view(describe_views(app, log), view)
+        new = written_to(app, described, shadow.topic)
+        found = settled_diff(log, described, written_to(app, described), new)
+        if not as_json:
+            show(found, limit)
+        if yes or click.confirm("Swap?", err=True):
+            put_request(log, app, view, Request(wish.id, wish.since, go=True))
+            watch.await_end(wish.id)
+            swapped = True
+    finally:
+        if not swapped and watch.is_open(wish.id):
+            put_request(log, app, view, Request(wish.id, cancel=True))
+    if as_json:
+        click.echo(json.dumps(content(view, swapped, shadow, found), default=float, indent=2))
+    else:
+        done = f"{view} is served from {shadow.topic} now"
+        click.echo(done if swapped else "nothing was changed", err=not swapped)
+    return 0 if swapped else FAILED
+
+
+class Watch:
+    """What `analyze` tells of a view's rebuild, each second."""
+
+    def __init__(self, log: LogSettings, app: str, view: str) -> None:
+        from millstream.log.consumer import bounds
+        from millstream.log.topics import audit_topic
+
+        self._log, self._app, self._view = log, app, view
+        self._topic = audit_topic(app)
+        self._at = {partition: end for partition, (_, end) in bounds(log, self._topic).items()}
+
+    def states(self, request: str) -> Iterator[Rebuild | None]:
+        """Each report's word on the request, None if it has none; MillstreamError if none comes."""
+        heard = time.monotonic()
+        while True:
+            for report in self._reports():
+                if report.tier == "analyze":
+                    heard = time.monotonic()
+                    state = report.views[self._view].rebuild if self._view in report.views else None
+                    yield state if state is not None and state.request == request else None
+            if time.monotonic() - heard > SILENCE:
+                raise MillstreamError(
+                    f"cannot rebuild {self._view}: no analyze has told anything for {SILENCE:g} s",
+                    remedy="start the system with `millstream run PIPELINE`",
+                )
+            time.sleep(0.2)
+
+    def await_end(self, request: str) -> None:
+        """Return when the request is fulfilled; MillstreamError if it can't be."""
+        for state in self.states(request):
+            if state is not None and state.state == "failed":
+                raise _failed(state)
+            # An analyze that was restarted may have other things to do first, and tell of those.
+            if (state is None or state.state == "done") and not self.is_open(request):
+                return
+
+    def is_open(self, request: str) -> bool:
+        """Whether it is still wished for, and nothing else of the same view instead."""
+        from millstream.analyze.rebuild.requests import open_requests
+
+        wish = open_requests(self._log, self._app)[0].get(self._view)
+        return wish is not None and wish.id == request
+
+    def _reports(self) -> Iterator[Report]:
+        import msgspec
+
+        from millstream.log.consumer import bounds, read_range
+        from millstream.values.report import Report
+
+        for partition, (_, end) in bounds(self._log, self._topic).items():
+            start = self._at.get(partition, end)
+            for record in read_range(self._log, self._topic, partition, start, end):
+                try:
+                    yield msgspec.json.decode(record.value or b"", type=Report)
+                except msgspec.MsgspecError:
+                    continue
+            self._at[partition] = end
+
+
+def follow(watch: Watch, request: str) -> Rebuild:
+    """Show how far the rebuild is, until it is ready; MillstreamError if it can't be."""
+    from rich.console import Console
+
+    console, told = Console(stderr=True, highlight=False), ""
+    with console.status("asking analyze") as status:
+        for state in watch.states(request):
+            if state is None and watch.is_open(request):
+                continue
+            if state is None:
+                raise MillstreamError(
+                    "another rebuild of the view is under way, and goes on",
+                    remedy="wait until that is done; `millstream status` tells",
+                )
+            if state.state == "failed":
+                raise _failed(state)
+            if state.state == "ready":
+                return state
+            words = progress(state)
+            status.update(words)
+            if not console.is_terminal and words != told:
+                click.echo(words, err=True)
+            told = words
+    raise AssertionError("reports never end")
+
+
+def _failed(state: Rebuild) -> MillstreamError:
+    return MillstreamError(f"the rebuild failed: {state.error}")
+
+
+def progress(state: Rebuild) -> str:
+    """How far, and how long it takes on."""
+    if state.state != "replaying":
+        return {"waiting": "waiting for the views that it reads"}.get(state.state, "going live")
+    words = f"replayed {state.done:,} of {state.total:,} records"
+    if state.left_s is not None:
+        words += f", about {state.left_s:,.0f} s left"
+    return words if not state.error else f"{words}; {state.error}"
+
+
+def settled_diff(log: LogSettings, view: ViewDescription, old: str, new: str) -> Diff:
+    """The differences that stay: a row that is on its way is in one a moment before the other."""
+    from millstream.analyze.rebuild.edition_diff import diff
+
+    found = diff(log, view, old, new)
+    for _ in range(SETTLING):
+        if not found:
+            break
+        time.sleep(1.0)
+        before, found = len(found), diff(log, view, old, new)
+        if len(found) == before:
+            break
+    return found
+
+
+def show(found: Diff, limit: int) -> None:
+    from rich.text import Text
+
+    from millstream.cli.shared.text import harmless, shown
+    from millstream.supervise.tables import console, grid
+
+    out = console()
+    if found:
+        table = grid("key", "old", "new")
+        for key, old, new in list(rows_of(found))[:limit]:
+            cells = (shown(as_values(row)) if row else "–" for row in (old, new))
+            table.add_row(Text(harmless(key)), *(Text(cell) for cell in cells))
+        out.print(table)
+        if len(found) > limit:
+            out.print(Text(f"… and {len(found) - limit:,} more; see --limit", "dim"))
+    counts = f"{len(found.changed):,} changed, {len(found.come):,} new, {len(found.gone):,} gone"
+    out.print(f"{found.same:,} rows are the same, {counts}")
+
+
+def rows_of(found: Diff) -> Iterator[tuple[str, Any, Any]]:
+    yield from ((key, old, new) for key, (old, new) in found.changed.items())
+    yield from ((key, old, None) for key, old in found.gone.items())
+    yield from ((key, None, new) for key, new in found.come.items())
+
+
+def as_values(row: dict[str, Any]) -> Any:
+    visible = {name: value for name, value in row.items() if not name.startswith("_")}
+    return json.loads(json.dumps(visible, default=float))
+
+
+def content(view: str, swapped: bool, shadow: Rebuild, found: Diff) -> dict[str, Any]:
+    return {
+        "view": view,
+        "swapped": swapped,
+        "topic": shadow.topic,
+        "records": shadow.total,
+        "same": found.same,
+        "differences": [{"key": key, "old": old, "new": new} for key, old, new in rows_of(found)],
+    }

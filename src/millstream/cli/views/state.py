@@ -1,0 +1,94 @@
+"""`state`: what a view's query remembers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.shared.options import (
+    Flags,
+    home_option,
+    json_option,
+    open_home,
+    set_option,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from millstream.analyze.monitor.state import ViewState
+
+
+@click.command()
+@click.argument("view")
+@click.argument("key", nargs=-1)
+@home_option
+@set_option
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many keys."
+)
+@json_option
+def state(
+    view: str,
+    key: tuple[str, ...],
+    home: Path,
+    assignments: tuple[str, ...],
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what a view's query remembers: each KEY with its running values.
+
+    Read from the checkpoint with Spark's own reader, which takes some 10 s, whether or not the
+    system runs. It is as of the newest commit: a real-time query has gone on since.
+
+    \b
+    millstream state by_city
+    millstream state hourly Bern
+    millstream state by_city --json --limit 1000 | jq '.operators[].entries'
+    """
+    from rich.console import Console
+
+    from millstream.analyze.monitor.state import find_checkpoint
+    from millstream.cli.commands.plan import sparks_words_kept
+
+    checkpoint = find_checkpoint(open_home(home).checkpoints, view)
+    settings = settings_of(None, Flags(assignments)).analyze
+    with Console(stderr=True).status("reading the state with Spark"), sparks_words_kept():
+        from millstream.analyze.history.history import small_session
+        from millstream.analyze.monitor.state import read_state
+
+        with small_session(settings, "state") as spark:
+            found = read_state(spark, checkpoint, view, key, limit)
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=2, ensure_ascii=False))
+    else:
+        show(found)
+
+
+def show(found: ViewState) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from millstream.cli.shared.text import moment, shown
+    from millstream.supervise.tables import console
+
+    out = console()
+    out.print(f"view {found.view} as of batch {found.batch}, {moment(found.committed_at)}")
+    for operator in found.operators:
+        out.print(Text.assemble("\n", (operator.name, "bold"), f" {operator.keys:,}"))
+        if not operator.entries:
+            continue
+        picture = Table(header_style="bold")
+        first = operator.entries[0]
+        for name in first.key:
+            picture.add_column(Text(name, "cyan"))
+        for name in first.value:
+            picture.add_column(Text(name))
+        for entry in operator.entries:
+            values = (*entry.key.values(), *(entry.value.get(name) for name in first.value))
+            picture.add_row(*(Text(shown(value)) for value in values))
+        out.print(picture)

@@ -1,0 +1,253 @@
+"""From a body to its events: decompress, split, take envelopes off. The same body, the same events.
+
+What is wrong with one event is that event's fault, or left for the validator to find; what is wrong
+with the body as a whole is `BodyRefused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+
+import msgspec
+
+from millstream.collect.formats import cloudevents, csv
+from millstream.collect.formats.compression import decompress, encoding_of
+from millstream.collect.formats.unpacked import (
+    BodyRefused,
+    Limits,
+    Unpacked,
+    line_too_long,
+    too_many,
+)
+from millstream.errors import InvalidEvent
+from millstream.schema import Schema, Struct
+from millstream.schema.nesting import is_deeper
+
+__all__ = [
+    "BodyRefused",
+    "Form",
+    "Limits",
+    "Unpacked",
+    "Unpacker",
+    "check_readable",
+    "encoding_of",
+    "form_of",
+    "split",
+    "unpack",
+]
+
+_VALUE = msgspec.json.Decoder(msgspec.Raw)
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_WHITE = b" \t\r\n"
+_NO_SCHEMA = Struct(())
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+class Form(Enum):
+    """What a body's content type says about it."""
+
+    SNIFF = "look"
+    LINES = "lines"
+    ROWS = "rows"
+    EVENT = "CloudEvent"
+    BATCH = "CloudEvents"
+
+
+class UnreadableContentType(BodyRefused):
+    """A content type that the collector does not read."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message, status=415, remedy=remedy)
+
+
+_FORMS = {
+    "": Form.SNIFF,
+    "application/json": Form.SNIFF,
+    "text/json": Form.SNIFF,
+    "application/octet-stream": Form.SNIFF,
+    "application/x-ndjson": Form.LINES,
+    "application/ndjson": Form.LINES,
+    "application/jsonl": Form.LINES,
+    "application/x-jsonlines": Form.LINES,
+    "application/json-lines": Form.LINES,
+    "application/json-seq": Form.LINES,
+    "text/csv": Form.ROWS,
+    "application/cloudevents+json": Form.EVENT,
+    "application/cloudevents-batch+json": Form.BATCH,
+}
+
+
+@lru_cache(maxsize=128)
+def form_of(content_type: str | bytes) -> Form:
+    """The form that a content type promises; UnreadableContentType names those that are read."""
+    text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
+    media, _, parameters = text.partition(";")
+    form = _FORMS.get(media.strip().lower())
+    if form is None:
+        hint = " (`curl -d` alone does not: add -H 'content-type: application/json')"
+        raise UnreadableContentType(
+            f"content type {media.strip()[:100]!r} is not read here",
+            remedy="send application/json (an object or an array), application/x-ndjson, text/csv, "
+            "application/cloudevents+json or application/cloudevents-batch+json"
+            + hint
+            * media.startswith("application/x-www-form"),
+        )
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        given = value.strip().strip('"').lower()
+        match name.strip().lower():
+            case "charset" if given not in ("utf-8", "utf8", "us-ascii"):
+                raise UnreadableContentType(
+                    f"charset {given[:50]!r} is not read here", remedy="send UTF-8"
+                )
+            case "header" if given == "absent":
+                raise UnreadableContentType(
+                    "CSV without a header is not read here",
+                    remedy="name the columns in the first line",
+                )
+    return form
+
+
+def check_readable(content_type: str, attributes: Mapping[str, str] = _NO_ATTRIBUTES) -> None:
+    """BodyRefused (415) if no body of that content type can be read: known before it is read."""
+    if cloudevents.is_binary(attributes):
+        cloudevents.check_content_type(content_type)
+    else:
+        form_of(content_type)
+
+
+class Unpacker:
+    """Unpacks the bodies of one stream."""
+
+    def __init__(self, schema: Schema, limits: Limits) -> None:
+        self._schema = schema
+        self._limits = limits
+        # No limit can be passed in a body of so many bytes: an event has one at least, a level two.
+        self._small = min(
+            limits.max_events, limits.max_line, limits.max_event, 2 * limits.max_depth
+        )
+
+    def unpack(
+        self,
+        body: bytes,
+        content_type: str = "",
+        encoding: str = "",
+        attributes: Mapping[str, str] = _NO_ATTRIBUTES,
+    ) -> Unpacked:
+        """The body's events; BodyRefused if it cannot be read as a whole.
+
+        `encoding` is gzip, zstd or empty; `attributes` are a CloudEvent's that came beside the
+        body. No event at all is an empty list.
+        """
+        limits = self._limits
+        if len(body) <= self._small and not encoding and not attributes:
+            form = form_of(content_type)
+            if form is Form.SNIFF or form is Form.LINES:
+                return Unpacked(split(body, form))
+        if encoding:
+            body = decompress(body, encoding, limits.max_body)
+        if attributes and cloudevents.is_binary(attributes):
+            unpacked, form = cloudevents.binary(body, content_type, attributes), Form.SNIFF
+        else:
+            form = form_of(content_type)
+            unpacked = self._split(body, form)
+            if len(unpacked.values) > limits.max_events:
+                raise too_many(len(unpacked.values), limits)
+            if attributes and unpacked.attributes is None:
+                cloudevents.attach(unpacked, attributes)
+        # Most bodies are too small to hold a large or a deep event. But rows grow into JSON, and
+        # base64 hides it.
+        made = form is not Form.SNIFF and form is not Form.LINES
+        if made or len(body) > limits.max_event:
+            self._check_sizes(unpacked)
+        if made or len(body) > 2 * limits.max_depth:
+            self._check_depths(unpacked)
+        return unpacked
+
+    def _split(self, body: bytes, form: Form) -> Unpacked:
+        if form is Form.SNIFF:
+            return Unpacked(split(body, form))
+        match form:
+            case Form.EVENT:
+                return cloudevents.structured(body)
+            case Form.BATCH:
+                return cloudevents.batched(body, self._limits)
+            case Form.ROWS:
+                return csv.rows(body, self._schema, self._limits)
+            case Form.LINES:
+                unpacked = Unpacked(_lines(body))
+                if len(body) > self._limits.max_line:
+                    self._check_lines(unpacked)
+                return unpacked
+
+    def _check_lines(self, unpacked: Unpacked) -> None:
+        for index, line in enumerate(unpacked.values):
+            if len(line) > self._limits.max_line:
+                unpacked.faults[index] = line_too_long(len(line), self._limits)
+
+    def _check_sizes(self, unpacked: Unpacked) -> None:
+        for index, value in enumerate(unpacked.values):
+            if len(value) > self._limits.max_event and index not in unpacked.faults:
+                unpacked.faults[index] = InvalidEvent(
+                    f"the event has {len(value)} bytes, of at most {self._limits.max_event}",
+                    remedy="send a smaller one; keep what is large elsewhere, and its address in "
+                    "the event",
+                )
+
+    def _check_depths(self, unpacked: Unpacked) -> None:
+        most = self._limits.max_depth
+        shortest = 2 * most  # what is nested so deep has as many brackets at least
+        suspects = [i for i, value in enumerate(unpacked.values) if len(value) > shortest]
+        for index in suspects:
+            if index not in unpacked.faults and is_deeper(unpacked.values[index], most):
+                unpacked.faults[index] = InvalidEvent(
+                    f"objects and arrays are nested more than {most} deep", remedy="send it flatter"
+                )
+
+
+def unpack(
+    body: bytes,
+    content_type: str,
+    encoding: str,
+    limits: Limits,
+    attributes: Mapping[str, str] = _NO_ATTRIBUTES,
+    schema: Schema = _NO_SCHEMA,
+) -> Unpacked:
+    """What `Unpacker.unpack` gives; without a schema, every cell of CSV is text."""
+    return Unpacker(schema, limits).unpack(body, content_type, encoding, attributes)
+
+
+def split(body: bytes, form: Form) -> list[bytes]:
+    """Each event's bytes, as they came; what cannot be split is one, for the check to refuse."""
+    if form is Form.LINES:
+        return _lines(body)
+    trimmed = body.strip(_WHITE)
+    if trimmed[:1] == b"[":
+        try:
+            return [bytes(element) for element in _ARRAY.decode(body)]
+        except (msgspec.DecodeError, RecursionError):
+            return [body]
+    if b"\n" in trimmed and _starts_with_a_whole_line(body):
+        return _lines(body)
+    return [body] if trimmed else []
+
+
+def _lines(body: bytes) -> list[bytes]:
+    # Only \n separates: splitlines() would also cut at a lone \r. A \x1e starts each text of a
+    # json-seq (RFC 7464).
+    if b"\n" not in body:
+        return [line] if (line := body.strip(b" \t\r\x1e")) else []
+    return [line for raw in body.split(b"\n") if (line := raw.strip(b" \t\r\x1e"))]
+
+
+def _starts_with_a_whole_line(body: bytes) -> bool:
+    # An object printed over several lines is one event; lines that are each an object are many.
+    first = body.lstrip(_WHITE + b"\x1e").split(b"\n", 1)[0]
+    try:
+        _VALUE.decode(first)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

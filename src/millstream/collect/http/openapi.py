@@ -1,0 +1,285 @@
+"""The collector's calls as OpenAPI: every status that occurs, and what comes with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import millstream
+from millstream.collect.http.describe import event_schema
+from millstream.collect.http.request import levels_of
+from millstream.collect.settings import CollectSettings
+from millstream.pipeline.app import App, Stream
+
+Described = dict[str, Any]
+
+_TEXT: Described = {"type": "string"}
+_REJECTION = {
+    "type": "object",
+    "required": ["index", "error", "field", "receipt"],
+    "properties": {
+        "index": {"type": "integer", "description": "The event's place in the request, from 0."},
+        "error": _TEXT,
+        "field": {"type": "string", "description": "Where in the event; empty: the whole of it."},
+        "receipt": _TEXT,
+    },
+}
+_OUTCOME = {
+    "accepted": {"type": "integer"},
+    "receipts": {
+        "type": "array",
+        "items": _TEXT,
+        "description": "One for each accepted event, in their order.",
+    },
+    "rejected": {
+        "type": "array",
+        "items": _REJECTION,
+        "description": "The first 1,000 of them; all are in the rejected topic.",
+    },
+    "rejected_total": {
+        "type": "integer",
+        "description": "How many were rejected, if `rejected` does not name them all.",
+    },
+}
+_ALWAYS = ["accepted", "receipts", "rejected"]  # of these
+_FAILURE = {
+    "type": "object",
+    "required": ["index", "error", "receipt"],
+    "properties": {"index": {"type": "integer"}, "error": _TEXT, "receipt": _TEXT},
+}
+_ANSWER = {
+    "type": "object",
+    "required": _ALWAYS,
+    "properties": {
+        **_OUTCOME,
+        "failed": {
+            "type": "array",
+            "items": _FAILURE,
+            "description": "What Kafka refused for good; it is kept in the failed store.",
+        },
+        "duplicates": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Places of accepted events that had been handed in before; their "
+            "receipts are the first ones'.",
+        },
+        "shed": {
+            "type": "integer",
+            "description": "Events that were dropped under pressure; they have no receipt.",
+        },
+        "future": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Places of accepted events that are dated too far ahead: they are in "
+            "no view, but in the late topic.",
+        },
+        "warning": {"type": "string", "description": "What is wrong with the accepted events."},
+        "detail": {"type": "string", "description": "Why some have no place in the log yet."},
+    },
+}
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": _TEXT,
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+    },
+}
+_ALL_REJECTED = {
+    "allOf": [
+        {"$ref": "#/components/schemas/Problem"},
+        {"required": ["field", *_ALWAYS], "properties": {"field": _TEXT, **_OUTCOME}},
+    ]
+}
+_PLACE = {
+    "type": "object",
+    "required": ["state", "stream", "collector", "sequence", "index", "received_at"],
+    "properties": {
+        "state": {"enum": ["journaled", "logged", "rejected", "failed"]},
+        "stream": _TEXT,
+        "collector": _TEXT,
+        "sequence": {"type": "integer"},
+        "index": {"type": "integer"},
+        "received_at": {"type": "string", "format": "date-time"},
+        "journaled_at": {"type": "string", "format": "date-time"},
+        "logged_at": {"type": "string", "format": "date-time"},
+        "topic": _TEXT,
+        "partition": {"type": "integer"},
+        "offset": {"type": "integer"},
+        "id": {"type": "string", "description": "The event's id in the log."},
+        "error": {"type": "string", "description": "Why it was rejected, or failed."},
+    },
+}
+# What any call may be answered with, before anybody looks at what it asks for.
+_ANY_TIME = {
+    "400": "This is not HTTP, or nothing that can be read.",
+    "405": "The method is not possible here; `Allow` has those that are.",
+    "408": "The request did not come fast enough.",
+    "431": "The headers are too large.",
+    "503": "There are too many connections, or what is asked for cannot be had now.",
+}
+_POST = {
+    "400": "An unknown parameter, a header or a body that cannot be read, or no event in it.",
+    "409": "The stream promises more than `ack=none` can keep.",
+    "413": "The body is too large, or has too many events.",
+    "415": "The content type or encoding is not read.",
+    "503": "Nothing was taken in: the journal is full or fails, or Kafka is behind. Send it again.",
+}
+_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_FORMS = ("application/x-ndjson", "text/csv")
+_HEADERS = {
+    "Idempotency-Key": "Names the request: sent again with the same one, it is stored once.",
+    "Correlation-Id": "A receipt, or any text: kept with the events as ce_correlationid.",
+}
+
+
+def openapi(app: App, settings: CollectSettings) -> Described:
+    """The collector's calls, with each stream's schema."""
+    shared = _shared_problems(settings)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"{app.name}: collect", "version": millstream.__version__},
+        "security": _security(settings),
+        "paths": {
+            **{f"/v1/streams/{s.name}": {"post": _post(s, shared)} for s in app.streams.values()},
+            "/v1/streams": {"get": _get("The streams that are open.", shared)},
+            "/v1/receipts/{receipt}": {"get": _receipts(shared)},
+            "/v1/openapi.json": {"get": _get("This description.", shared)},
+            "/health/live": {"get": _open(_get("Whether the process answers.", shared))},
+            "/health/ready": {"get": _open(_get("Whether events can be taken in.", shared))},
+            "/metrics": {
+                "get": _get("Counts, as OpenMetrics.", shared, "application/openmetrics-text")
+            },
+        },
+        "components": {
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key, or a JSON Web Token.",
+                },
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "certificate": {"type": "mutualTLS"},
+            },
+            "schemas": {
+                "Answer": _ANSWER,
+                "Place": _PLACE,
+                "Problem": _PROBLEM,
+                "AllRejected": _ALL_REJECTED,
+                **{f"stream.{s.name}": event_schema(s) for s in app.streams.values()},
+            },
+        },
+    }
+
+
+def _security(settings: CollectSettings) -> list[Described]:
+    ways = {"key": ["bearer", "key"], "jwt": ["bearer"], "certificate": ["certificate"]}
+    names = dict.fromkeys(name for login in settings.auth for name in ways[login])
+    return [{name: []} for name in names]
+
+
+def _shared_problems(settings: CollectSettings) -> Described:
+    problems = {status: _problem(text) for status, text in _ANY_TIME.items()}
+    problems["503"]["headers"] = _RETRY
+    if settings.auth:
+        problems["401"] = _problem("No login came with it, or none that is known.")
+    if settings.auth or settings.rate:
+        problems["429"] = _problem("More than the caller may send; nothing was taken in.")
+        problems["429"]["headers"] = _RETRY
+    return problems
+
+
+def _post(stream: Stream, shared: Described) -> Described:
+    one = {"$ref": f"#/components/schemas/stream.{stream.name}"}
+    default, allowed = levels_of(stream)
+    named = {status: _problem(text) for status, text in _POST.items()}
+    named["403"] = _problem("The login, or the page that sends, may not write to this stream.")
+    named["503"]["headers"] = _RETRY
+    ack = {"type": "string", "enum": list(allowed), "default": default}
+    answers = {
+        "200": _json("The accepted events are in the log.", "Answer"),
+        "202": _json("The accepted events are on disk, and will get into the log.", "Answer"),
+        "422": _problem("No event is valid; each is in the rejected topic.", "AllRejected"),
+    }
+    if "none" in allowed:
+        answers["204"] = {"description": "Passed on; nothing is known of what became of it."}
+    return {
+        "operationId": f"send_{stream.name}",
+        "summary": f"Send events to {stream.name}.",
+        "parameters": [
+            {"name": "ack", "in": "query", "schema": ack},
+            *(
+                {
+                    "name": name,
+                    "in": "header",
+                    "description": text,
+                    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+                }
+                for name, text in _HEADERS.items()
+            ),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {"oneOf": [one, {"type": "array", "items": one}]}},
+                "application/cloudevents+json": {"schema": _cloud_event(one)},
+                "application/cloudevents-batch+json": {
+                    "schema": {"type": "array", "items": _cloud_event(one)}
+                },
+                **{form: {"schema": _TEXT} for form in _FORMS},
+            },
+        },
+        "responses": {**shared, **named, **answers},
+    }
+
+
+def _cloud_event(data: Described) -> Described:
+    text = {"type": "string", "minLength": 1}
+    return {
+        "type": "object",
+        "required": ["specversion", "id", "source", "type"],
+        "properties": {
+            "specversion": {"const": "1.0"},
+            "id": text,
+            "source": text,
+            "type": text,
+            "data": data,
+        },
+    }
+
+
+def _receipts(shared: Described) -> Described:
+    receipt = {"name": "receipt", "in": "path", "required": True, "schema": _TEXT}
+    answers = {
+        "200": _json("Where it is.", "Place"),
+        "404": _problem("No collector of this system gave it out."),
+        "410": _problem("The event was there, and is not any more."),
+    }
+    if "401" in shared:
+        answers["403"] = _problem("The login may not write to the event's stream.")
+    return {
+        "summary": "Where an event is now.",
+        "parameters": [receipt],
+        "responses": {**shared, **answers},
+    }
+
+
+def _get(summary: str, shared: Described, media: str = "application/json") -> Described:
+    answer = {"description": "The answer.", "content": {media: {}}}
+    return {"summary": summary, "responses": {**shared, "200": answer}}
+
+
+def _open(call: Described) -> Described:
+    """Nobody has to log in for it."""
+    return {**call, "security": []}
+
+
+def _json(text: str, schema: str) -> Described:
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
+    return {"description": text, "content": {"application/json": content}}
+
+
+def _problem(text: str, schema: str = "Problem") -> Described:
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
+    return {"description": text, "content": {"application/problem+json": content}}

@@ -1,0 +1,89 @@
+"""The HTTP server around the collector's application: logins, CORS, and files that may change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from millstream.collect.http.fast_path import ShortWay
+from millstream.collect.settings import CollectSettings
+from millstream.errors import SettingsError
+from millstream.web.asgi import Application
+from millstream.web.auth.middleware import Gate
+from millstream.web.cors import Cors
+from millstream.web.server import HttpServer
+from millstream.web.tls import Certificate
+
+_LOOK_SECONDS = 0.5  # between looks at files that may have changed
+
+_logger = logging.getLogger(__name__)
+
+
+class Server(HttpServer):
+    """The collector's server.
+
+    SettingsError if the keys, the issuer's keys or the certificate cannot be read.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        settings: CollectSettings,
+        *,
+        short_way: ShortWay | None = None,
+        streams: Iterable[str] = (),
+        keys_file: Path = Path("keys.json"),
+    ) -> None:
+        # It asks nobody who they are, and where they come from: with either, all go the long way.
+        is_open = not (settings.auth or settings.rate or settings.cors_origins)
+        self._gate: Gate | None = None
+        if settings.auth or settings.rate:
+            path = Path(settings.keys_file) if settings.keys_file else keys_file
+            application = self._gate = Gate(application, settings, streams, path)
+        if settings.cors_origins:
+            application = Cors(application, settings.cors_origins)
+        super().__init__(
+            application,
+            settings,
+            tier="collect",
+            stop_seconds=round(settings.stop_timeout) + 1,
+            fast_path=short_way if is_open else None,
+            certificate=_certificate(settings),
+            trusted_proxies=settings.trusted_proxies,
+        )
+
+    async def watch(self) -> None:
+        """Cut off slow senders, and take changed files; runs until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(super().watch())
+            tasks.create_task(self._reload())
+            if self._gate is not None and self._gate.bearers is not None:
+                tasks.create_task(self._gate.bearers.keys.watch())
+
+    @property
+    def refused(self) -> Counter[str]:
+        return super().refused + (Counter() if self._gate is None else self._gate.refused)
+
+    async def _reload(self) -> None:
+        watched = {
+            "keys": self._gate.keys if self._gate is not None else None,
+            "certificate": self.certificate,
+        }
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for name, each in watched.items():
+                try:
+                    if each is not None and each.reload():
+                        _logger.info("took the changed %s", name)
+                except SettingsError as error:
+                    _logger.error("kept the %s of before: %s", name, error)
+
+
+def _certificate(settings: CollectSettings) -> Certificate | None:
+    if not settings.tls_certificate:
+        return None
+    is_choice = "certificate" in settings.auth and len(set(settings.auth)) > 1
+    return Certificate(settings, is_choice=is_choice)

@@ -1,0 +1,179 @@
+"""What cannot get into Kafka: too large, no such topic, no right. Kept on disk, with the reason.
+
+One file for each event, named after it (`<collector>-<sequence>.<index>`): the same event that is
+refused again after a crash is still one. Commands and collectors use the folder side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from millstream.collect.journal.disk import sync_folder
+from millstream.errors import MillstreamError
+from millstream.runtime.home import private_opener
+from millstream.values import event
+
+_SUFFIX = ".failed"
+_SAFE = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
+
+Header = tuple[str, str | bytes | None]
+
+
+class Failed(msgspec.Struct, array_like=True, frozen=True):
+    """A record as it was to be, and why it is not in the log."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int  # the record's own, milliseconds since the epoch
+    reason: str
+    failed_at: int  # milliseconds since the epoch
+    id: str = ""  # the file's name, in memory only
+
+
+class FailedStore:
+    """The folder of failed events. Blocks: a loop calls it in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(
+        self,
+        topic: str,
+        key: str | bytes | None,
+        value: bytes,
+        headers: Iterable[Header],
+        timestamp: int,
+        reason: str,
+    ) -> str:
+        """Keep a record; durable when it returns the id. OSError if the disk refuses."""
+        failed = Failed(
+            topic,
+            _bytes(key),
+            value,
+            tuple((name, _bytes(text)) for name, text in headers),
+            timestamp,
+            reason,
+            time.time_ns() // 1_000_000,
+        )
+        name = _id(failed)
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+        # Two writers of the same event must not share a file that is not whole yet.
+        fresh = self.folder / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
+        try:
+            with open(fresh, "xb", opener=private_opener) as file:
+                file.write(msgspec.msgpack.encode(failed))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path(name))
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        sync_folder(self.folder)
+        return name
+
+    def ids(self) -> list[str]:
+        """All ids, in the order in which each collector took the events in."""
+        if not self.folder.is_dir():
+            return []
+        names = (path.name for path in self.folder.iterdir())
+        return sorted(
+            (name.removesuffix(_SUFFIX) for name in names if not name.startswith(".")),
+            key=_order,
+        )
+
+    def list(self) -> Iterator[Failed]:
+        """All failed events in the order of `ids`, read one by one."""
+        for each in self.ids():
+            try:
+                yield self.get(each)
+            except NotThere:  # dropped meanwhile
+                continue
+
+    def get(self, id: str) -> Failed:  # noqa: A002
+        """One of them; MillstreamError if there is none of that id, or its file is damaged."""
+        try:
+            data = self._path(id).read_bytes()
+        except FileNotFoundError:
+            raise NotThere(
+                f"there is no failed event {id!r} in {self.folder}",
+                remedy="`millstream failed list` shows those that are there",
+            ) from None
+        try:
+            failed = msgspec.msgpack.decode(data, type=Failed)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise MillstreamError(
+                f"the failed event in {self._path(id)} cannot be read: {error}",
+                remedy="look at the file, and `millstream failed drop` it",
+            ) from None
+        return msgspec.structs.replace(failed, id=id)
+
+    def find(self, collector: str, sequence: int, index: int) -> Failed | None:
+        """The event of that identity, if it is here."""
+        try:
+            return self.get(event_id(collector, sequence, index))
+        except NotThere:
+            return None
+
+    def drop(self, ids: Iterable[str]) -> int:
+        """Delete these; how many there were. Durable when it returns."""
+        dropped = 0
+        for each in ids:
+            try:
+                self._path(each).unlink()
+            except FileNotFoundError:
+                continue
+            dropped += 1
+        if dropped:
+            sync_folder(self.folder)
+        return dropped
+
+    def _path(self, id: str) -> Path:  # noqa: A002
+        if not _SAFE.fullmatch(id):
+            raise NotThere(f"{id!r} is no id of a failed event")
+        return self.folder / f"{id}{_SUFFIX}"
+
+
+class NotThere(MillstreamError):
+    """No failed event has that id."""
+
+
+def event_id(collector: str, sequence: int | str, index: int | str = 0) -> str:
+    """The id of an event by its identity."""
+    return f"{collector}-{sequence}.{index}"
+
+
+def _id(failed: Failed) -> str:
+    headers = {name: (value or b"").decode(errors="replace") for name, value in failed.headers}
+    name = event_id(
+        headers.get(event.COLLECTOR, ""),
+        headers.get(event.SEQUENCE, ""),
+        headers.get(event.INDEX, "0"),
+    )
+    if event.COLLECTOR in headers and event.SEQUENCE in headers and _SAFE.fullmatch(name):
+        return name
+    content = msgspec.msgpack.encode((failed.topic, failed.key, failed.value, failed.timestamp))
+    return f"unnumbered-{xxhash.xxh3_64_hexdigest(content)}"
+
+
+def _order(name: str) -> tuple[str, int, int, str]:
+    """Numbers by their value: entry 10 comes after entry 9."""
+    collector, _, place = name.rpartition("-")
+    sequence, _, index = place.partition(".")
+    if sequence.isdecimal() and index.isdecimal():
+        return collector, int(sequence), int(index), ""
+    return name, 0, 0, name
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text

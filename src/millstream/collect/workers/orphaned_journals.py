@@ -1,0 +1,88 @@
+"""Journals of workers that are no more: what waits in them is sent by those that there are.
+
+A folder stays when it is empty: it keeps its collector's name and the bookmarks of its sources, and
+a worker of that number may come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.collect.intake.intake import Intake
+from millstream.collect.intake.recover import resume
+from millstream.collect.journal import Journal
+from millstream.collect.reporter import Reporter
+from millstream.log.settings import LogSettings
+
+_LOOK_SECONDS = 0.2
+
+_logger = logging.getLogger(__name__)
+
+
+def left_over(journals: Path, worker: int, workers: int) -> list[int]:
+    """The numbers of the journals without a worker that this one has to care for."""
+    if not journals.is_dir():
+        return []
+    numbers = sorted(int(path.name) for path in journals.iterdir() if path.name.isdigit())
+    return [number for number in numbers if number >= workers and number % workers == worker]
+
+
+class Leftover(NamedTuple):
+    """Such a journal in which something waits or was lost, and its way to the log."""
+
+    journal: Journal
+    intake: Intake
+    reporter: Reporter
+
+
+async def take_over(
+    journals: Iterable[Journal],
+    intake_of: Callable[[Journal], Awaitable[Intake]],
+    reporter_of: Callable[[Intake], Reporter],
+    log: LogSettings,
+) -> list[Leftover]:
+    """Those of the journals in which something waits, ready to be sent; the others are closed.
+
+    Of those that have lost something, that is reported once more.
+    """
+    leftovers = []
+    for journal in journals:
+        if not journal.pending_entries and not journal.damage.lost():
+            await journal.close()
+            continue
+        intake = await intake_of(journal)
+        await resume(intake, log)
+        leftovers.append(Leftover(journal, intake, reporter_of(intake)))
+    return leftovers
+
+
+async def send(leftovers: Iterable[Leftover]) -> None:
+    """Send everything that waits in them, and close each when it is empty.
+
+    LogError if Kafka's client has died. When it is cancelled, the rest waits for the next start.
+    """
+    for each in leftovers:
+        await _send(each.journal, each.intake, each.reporter)
+
+
+async def _send(journal: Journal, intake: Intake, reporter: Reporter) -> None:
+    waiting = journal.pending_entries
+    tasks = [asyncio.create_task(intake.forwarder.run()), asyncio.create_task(reporter.run())]
+    try:
+        while journal.pending_entries:
+            await asyncio.wait(tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        _logger.info("sent %d entries that collector %s had left", waiting, intake.collector)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await intake.forwarder.drain(0.0)
+    reporter.end()
+    await journal.close()

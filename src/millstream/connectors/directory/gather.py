@@ -1,0 +1,138 @@
+"""Gathers the events of files into messages: large files are many, small files share one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors.directory.cut import Unreadable
+from millstream.connectors.directory.description import DirectorySource
+from millstream.connectors.directory.files import MOST_EVENTS, Piece, pieces
+from millstream.connectors.directory.progress import Progress
+from millstream.connectors.directory.scan import File
+
+_MOST_BYTES = 256 * 1024
+_TRIES = 3  # of a file whose reading fails by the system's fault, not the content's
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A message, and the bookmark of where the reading is after it."""
+
+    body: bytes
+    events: int
+    content_type: str
+    bookmark: bytes
+
+
+class Gathering:
+    """Reads files one after another. Its methods block: for a thread, one at a time."""
+
+    def __init__(
+        self,
+        source: DirectorySource,
+        progress: Progress,
+        settings: CollectSettings,
+        tries: dict[str, int],
+    ) -> None:
+        self._source = source
+        self._progress = progress
+        self._longest = settings.max_body
+        self._most = min(MOST_EVENTS, settings.max_events)
+        self._tries = tries  # by name; outlives this object
+        self._files: list[File] = []
+        self._file: File | None = None
+        self._pieces: Generator[Piece] | None = None
+        self._next: Piece | None = None  # read, but not part of a message yet
+
+    @property
+    def left(self) -> int:
+        """How many files are not read yet."""
+        return len(self._files) + (self._file is not None)
+
+    def add(self, files: list[File]) -> None:
+        """Read these, in their order."""
+        self._files = files[::-1]
+
+    def gather(self) -> Gathered | None:
+        """The next message; None when all files are read."""
+        taken: list[Piece] = []
+        size = events = 0
+        while (piece := self._peek(taken)) is not None:
+            if taken and (
+                (piece.content_type, piece.header) != (taken[0].content_type, taken[0].header)
+                or size + len(piece.body) > min(_MOST_BYTES, self._longest) - len(piece.header)
+                or events + piece.events > self._most
+            ):
+                break
+            taken.append(piece)
+            size, events = size + len(piece.body), events + piece.events
+            self._next = None
+            assert self._file is not None
+            self._progress.advance(self._file, piece.end)
+        if not taken:
+            return None
+        body = taken[0].header + b"".join(piece.body for piece in taken)
+        return Gathered(body, events, taken[0].content_type, self._progress.bookmark())
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._pieces is not None:
+            self._pieces.close()
+
+    def _peek(self, taken: list[Piece]) -> Piece | None:
+        while self._next is None:
+            if self._file is None:
+                if not self._files:
+                    return None
+                self._open(self._files.pop())
+            try:
+                self._advance()
+            except OSError:
+                if not taken:
+                    raise
+                return None  # what was read before counts as read, and must get out first
+        return self._next
+
+    def _open(self, file: File) -> None:
+        path = os.path.join(self._source.folder, file.name)
+        start = self._progress.position(file)
+        self._file = file
+        self._pieces = pieces(path, self._source.format, start, self._longest, self._most)
+
+    def _advance(self) -> None:
+        file = self._file
+        assert file is not None
+        try:
+            self._next = next(self._pieces, None) if self._pieces is not None else None
+            if self._next is not None:
+                return
+            self._progress.finish(file)
+        except FileNotFoundError:
+            _logger.info("%s was gone from %s before it was read", file.name, self._source.folder)
+            self._progress.forget(file)
+        except Unreadable as error:
+            self._fail(file, str(error))
+        except OSError as error:
+            tried = self._tries[file.name] = self._tries.get(file.name, 0) + 1
+            if tried < _TRIES and not isinstance(error, PermissionError):
+                self._files.append(file)  # to go on where it was
+                self._file = None
+                raise
+            self._fail(file, error.strerror or str(error))
+        self._tries.pop(file.name, None)
+        self._file = None
+
+    def _fail(self, file: File, reason: str) -> None:
+        self._progress.fail(file, reason)
+        _logger.error(
+            "cannot read %s in %s: %s; the other files are read on",
+            file.name,
+            self._source.folder,
+            reason,
+        )

@@ -1,0 +1,180 @@
+"""Reads a stream from files that arrive in a directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors.directory.description import DirectorySource
+from millstream.connectors.directory.gather import Gathering
+from millstream.connectors.directory.progress import Progress
+from millstream.connectors.directory.scan import File, Settling, scan
+from millstream.connectors.interface import Inlet
+from millstream.connectors.options import seconds
+from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.values.report import SourceState
+
+_MOST_FILES = 1000  # between two looks at the directory
+_VISIBLE_SECONDS = 60.0  # in which a file that arrived is seen, however slow the file system is
+_STOP_SECONDS = 0.5
+_SHARE_OF_SCANNING = 0.1  # of the time, in a directory with very many files
+
+_logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DirectoryReader(ReconnectingReader[DirectorySource]):
+    """Looks at the directory again and again, and reads what is new and whole.
+
+    Each file once: a message's bookmark says which files are read and how far, and is on disk when
+    the message is. Files are read in the order of their times, then names.
+    """
+
+    def __init__(self, stream: str, source: DirectorySource, settings: CollectSettings) -> None:
+        super().__init__(stream, source, settings)
+        self.behind_unit = "files"
+        self._progress: Progress | None = None
+        self._settling = Settling(seconds(source.settle) or 0.0)
+        self._stored: asyncio.Future[None] | None = None  # the last message
+        self._tries: dict[str, int] = {}
+        self._stuck: dict[str, str] = {}  # files that could not be put away, and why
+        self._scan_seconds = 0.0
+
+    @property
+    def state(self) -> SourceState:
+        """How it is doing; as long as there are files that could not be read, it says which."""
+        state = super().state
+        if state.state == "connected":
+            state.error = self._trouble()
+        return state
+
+    async def read(self, inlet: Inlet) -> None:
+        """Read until cancelled. OSError when the directory, or a file by its system, fails."""
+        if self._progress is None:
+            self._progress = Progress.of(inlet.bookmark, self.source.folder)
+        first = True
+        while True:
+            if self._stored is not None:  # only then may a file go
+                await asyncio.shield(self._stored)
+            files = await _in_thread(self._look)
+            if first:
+                self.connected()
+                first = False
+            if files:
+                await self._take(files, inlet)
+            if not self.behind:
+                pause = max(seconds(self.source.poll) or 0.0, self._scan_seconds)
+                await asyncio.sleep(pause)
+
+    def _look(self) -> list[File]:
+        """Put away what is done, and give what is to be read next, in order. In a thread."""
+        progress = self._progress
+        assert progress is not None
+        began, until = time.monotonic(), time.time_ns() - round(_VISIBLE_SECONDS * 1e9)
+        found = scan(self.source.folder, self.source.pattern)
+        self._forget_failed({file.name for file in found})
+        waiting = []
+        for file in found:
+            if progress.has_failed(file):
+                self._put_away(file, self.source.failed_to)
+            elif progress.remembers(file):
+                self._put_away(file, self.source.moved_to)
+            elif not progress.is_done(file):
+                waiting.append(file)
+        progress.shorten(waiting, until)
+        whole = self._settling.whole(waiting, time.monotonic())
+        self.behind = len(whole)
+        # Those that arrived first; among them, as their times say. And what was begun, before all.
+        chosen = sorted(whole, key=lambda file: (file.changed, file.name))[:_MOST_FILES]
+        chosen += [file for file in whole if progress.position(file) and file not in chosen]
+        self._scan_seconds = (time.monotonic() - began) / _SHARE_OF_SCANNING
+        return sorted(
+            chosen, key=lambda file: (not progress.position(file), file.modified, file.name)
+        )
+
+    async def _take(self, files: list[File], inlet: Inlet) -> None:
+        assert self._progress is not None
+        gathering = Gathering(self.source, self._progress, self.settings, self._tries)
+        gathering.add(files)
+        later = (self.behind or 0) - len(files)
+        try:
+            while (gathered := await _in_thread(gathering.gather)) is not None:
+                self._stored = await inlet.offer(
+                    gathered.body, content_type=gathered.content_type, bookmark=gathered.bookmark
+                )
+                self.received(gathered.events)
+                self.behind = later + gathering.left
+            self.behind = later
+        finally:
+            with contextlib.suppress(ValueError):  # a thread that hangs in it
+                gathering.close()
+
+    def _put_away(self, file: File, folder: str) -> None:
+        """Move or delete a file, as the source says. What failed is never deleted."""
+        progress, source = self._progress, self.source
+        assert progress is not None
+        failed = progress.failed.get(file.name) if progress.has_failed(file) else None
+        if source.done == "keep" or file.name in self._stuck:
+            return
+        path = Path(source.folder, file.name)
+        try:
+            if source.done == "delete" and failed is None:
+                path.unlink()
+            else:
+                target = _free_name(Path(source.folder, folder), file.name)
+                shutil.move(path, target)
+                if failed is not None:
+                    failed.moved_to = str(target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._stuck[file.name] = f"cannot {source.done} {file.name}: {error}"
+            _logger.error("%s; it stays in %s", self._stuck[file.name], source.folder)
+            return
+        progress.forget(file)
+
+    def _forget_failed(self, present: set[str]) -> None:
+        """Somebody has taken care of them."""
+        assert self._progress is not None
+        self._stuck = {name: why for name, why in self._stuck.items() if name in present}
+        for name, failed in list(self._progress.failed.items()):
+            if not (os.path.exists(failed.moved_to) if failed.moved_to else name in present):
+                del self._progress.failed[name]
+
+    def _trouble(self) -> str:
+        failed = dict(self._progress.failed) if self._progress is not None else {}
+        if failed:
+            name, last = list(failed.items())[-1]
+            where = last.moved_to or os.path.join(self.source.folder, name)
+            count = f"{len(failed)} files" if len(failed) > 1 else "a file"
+            return f"cannot read {count}; {where}: {last.reason}"
+        return next(reversed(self._stuck.values()), "")
+
+
+def _free_name(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    target, number = folder / name, 0
+    while target.exists():
+        number += 1
+        target = folder / f"{name}.{number}"
+    return target
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `function` returns. When cancelled, a moment is left to it to come to its end."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_STOP_SECONDS)
+        raise

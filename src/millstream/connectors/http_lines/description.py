@@ -1,0 +1,40 @@
+"""An endless HTTP answer with one event a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from millstream.connectors.description import Source, url_problem, without_secrets
+from millstream.connectors.options import duration_problem, headers_problem, pairs
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLinesSource(Source):
+    """Each line of an HTTP answer is one event; the answer is asked for again when it ends.
+
+    A server that sends nothing, not even an empty line, for `silence` counts as dead; without it,
+    only one whose machine is gone does.
+    """
+
+    kind: ClassVar[str] = "http_lines"
+    example: ClassVar[str] = "HttpLinesSource('https://host/path')"
+    sql_example: ClassVar[str] = "(kind = 'http_lines', url = 'https://host/path')"
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    silence: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", pairs(self.headers, ":"))
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return (
+            url_problem(self.url, ("http", "https"), "an HTTP answer")
+            or headers_problem(self.headers)
+            or duration_problem("silence", self.silence)
+        )

@@ -1,0 +1,34 @@
+"""Reads an endless HTTP answer with one event a line."""
+
+from __future__ import annotations
+
+from millstream.connectors import HttpLinesSource
+from millstream.connectors.interface import Inlet
+from millstream.connectors.options import seconds
+from millstream.connectors.reading.lines import Lines, chunk_size
+from millstream.connectors.reading.over_http import Refused, answer, chunks
+from millstream.connectors.reading.reconnecting import ReconnectingReader
+
+
+class HttpLinesReader(ReconnectingReader[HttpLinesSource]):
+    """Keeps one request open, and offers the lines of its answer."""
+
+    async def read(self, inlet: Inlet) -> None:
+        """Read until the answer ends."""
+        self.least_pause = 0.0
+        try:
+            async with answer(self.source.url, self.source.headers, self.settings) as response:
+                self.connected()
+                lines, size = Lines(self.settings), chunk_size(self.settings)
+                async for chunk in chunks(response, seconds(self.source.silence)):
+                    for start in range(0, len(chunk), size):
+                        await self._take(inlet, lines, chunk[start : start + size])
+                await self.hand_over(inlet, lines.end())
+        except Refused as error:
+            self.least_pause = error.retry_after
+            raise
+
+    async def _take(self, inlet: Inlet, lines: Lines, chunk: bytes) -> None:
+        await self.hand_over(inlet, lines.feed(chunk))
+        if skipped := lines.skipped():
+            self.missed(skipped, "the line is too long")

@@ -1,0 +1,85 @@
+"""Reads a topic of Kafka that another system writes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors import KafkaTopicSource
+from millstream.connectors.interface import Inlet
+from millstream.connectors.kafka.topic import Topic, offsets_in
+from millstream.connectors.reading.reconnecting import ReconnectingReader
+
+_WAIT = 0.1  # seconds; how late at most the thread notices that it should end
+_CLOSE_SECONDS = 5.0
+
+
+class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
+    """One thread asks Kafka, hands what it got to the event loop, and waits until that has it.
+
+    The client is made, used and closed in that thread only.
+    """
+
+    def __init__(self, stream: str, source: KafkaTopicSource, settings: CollectSettings) -> None:
+        super().__init__(stream, source, settings)
+        self.behind_unit = "messages"
+        self._offsets: dict[int, int] | None = None  # after what was handed over, by partition
+
+    async def read(self, inlet: Inlet) -> None:
+        """Read until Kafka is lost."""
+        if self._offsets is None:
+            self._offsets = offsets_in(inlet.bookmark)
+        loop, ending = asyncio.get_running_loop(), threading.Event()
+        ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                self._run(inlet, loop, ending)
+            except BaseException as raised:
+                error = raised
+            loop.call_soon_threadsafe(ended.set_result, error)
+
+        threading.Thread(target=run, name=f"kafka source {self.stream}", daemon=True).start()
+        try:
+            if (error := await asyncio.shield(ended)) is not None:
+                raise error
+        finally:
+            ending.set()
+            self.behind = None
+            await asyncio.wait([ended], timeout=_CLOSE_SECONDS)
+
+    def _run(self, inlet: Inlet, loop: asyncio.AbstractEventLoop, ending: threading.Event) -> None:
+        assert self._offsets is not None
+        with Topic(self.source, self.settings, self._offsets, ending) as topic:
+            missed = topic.open()
+            if ending.is_set():
+                return
+            loop.call_soon_threadsafe(self.connected)
+            if missed:
+                why = "they were deleted from the topic before they could be read"
+                loop.call_soon_threadsafe(self.missed, missed, why)
+            while not ending.is_set():
+                parcels = topic.read(_WAIT)
+                self.behind = topic.behind
+                if topic.oversized:
+                    why = "larger than collect.max_body"
+                    loop.call_soon_threadsafe(self.missed, topic.oversized, why)
+                    topic.oversized = 0
+                if parcels:
+                    handed_over = asyncio.run_coroutine_threadsafe(
+                        self.hand_over(inlet, parcels), loop
+                    )
+                    self._await(handed_over, topic, ending)
+
+    def _await(self, done: Future[None], topic: Topic, ending: threading.Event) -> None:
+        """Wait until the loop has done the work, or the reader is to end."""
+        while not ending.is_set():
+            try:
+                return done.result(_WAIT)
+            except TimeoutError:
+                topic.count()
+                self.behind = topic.behind
+        done.cancel()

@@ -1,0 +1,237 @@
+"""What the server has for us, and what must be made there: tables, publication, slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from millstream.connectors.postgres.protocol.connection import Connection
+from millstream.connectors.postgres.protocol.messages import (
+    ServerError,
+    literal,
+    lsn_number,
+    quoted,
+)
+from millstream.connectors.postgres.protocol.values import Types
+from millstream.connectors.reading.reconnecting import Lost
+
+_OLDEST = 130000
+_KIND_PARTITIONED = b"p"
+IN_USE = "55006"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    system: str
+    version: int
+    sender_timeout: float  # seconds after which it gives up on a reader that is silent; 0: never
+    end: int  # of its log
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table to read. `sql` is its name for a query that sees what the publication sends."""
+
+    name: str
+    oid: int
+    sql: str
+    key: tuple[str, ...]
+    identified: bool  # published, it still lets its rows be updated and deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    confirmed: int
+    active: bool
+    lost: bool  # the server has thrown away what we have not read
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlot:
+    lsn: int
+    snapshot: str  # readable until the connection that made it does something else
+
+
+async def inspect(connection: Connection) -> Server:
+    """What the server is. Lost, with a remedy, if it cannot serve changes."""
+    [identified] = await connection.query("IDENTIFY_SYSTEM")
+    system, _, end, _ = _texts(identified)
+    [settings] = await connection.query(
+        "SELECT current_setting('server_version_num'), current_setting('wal_level'),"
+        " extract(epoch FROM current_setting('wal_sender_timeout')::interval)"
+    )
+    version, level, timeout = _texts(settings)
+    if int(version) < _OLDEST:
+        raise Lost(f"the server is of version {version}; changes are read from PostgreSQL 13 on")
+    if level != "logical":
+        raise Lost(
+            f"the server's wal_level is {level!r}, so it logs no changes that can be read; "
+            "set wal_level = logical there (ALTER SYSTEM SET wal_level = logical) and restart it"
+        )
+    return Server(system, int(version), float(timeout), lsn_number(end))
+
+
+async def find_tables(connection: Connection, names: Iterable[str]) -> list[Table]:
+    """The tables of these names. Lost if one is not there."""
+    return [await _find(connection, name) for name in names]
+
+
+async def _find(connection: Connection, name: str) -> Table:
+    schema, _, table = name.partition(".")
+    path = f"{quoted(schema)}.{quoted(table)}"
+    rows = await connection.query(
+        "SELECT c.oid, c.relkind, c.relreplident, i.indrelid, a.attname"
+        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND CASE c.relreplident"
+        " WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END"
+        " LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid"
+        " AND a.attnum = ANY (i.indkey) AND a.attnum > 0"
+        f" WHERE n.nspname = {literal(schema)} AND c.relname = {literal(table)}"
+        " AND c.relkind IN ('r', 'p') ORDER BY array_position(i.indkey::int2[], a.attnum)"
+    )
+    if not rows:
+        raise Lost(
+            f"the table {name} does not exist in this database, or is not a table; create it, or "
+            "correct the source's tables (schema.table, as PostgreSQL writes them without quotes)"
+        )
+    oid, kind, identity, indexed, _ = rows[0]
+    return Table(
+        name,
+        int(oid or 0),
+        path if kind == _KIND_PARTITIONED else f"ONLY {path}",
+        tuple(row[4].decode() for row in rows if row[4]),
+        identity == b"f" or (identity != b"n" and indexed is not None),
+    )
+
+
+async def published(connection: Connection, publication: str) -> set[str] | None:
+    """The tables in a publication; None if there is no such publication."""
+    name = literal(publication)
+    if not await connection.query(f"SELECT FROM pg_publication WHERE pubname = {name}"):
+        return None
+    rows = await connection.query(
+        f"SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = {name}"
+    )
+    return {text for row in rows for text in _texts(row)}
+
+
+async def publish(
+    connection: Connection, publication: str, tables: Sequence[Table], present: set[str] | None
+) -> None:
+    """See to it that the publication is there and has the tables."""
+    missing = [table for table in tables if table.name not in (present or ())]
+    if not missing:
+        return
+    for table in missing:
+        if not table.identified:
+            # Published like this, the application's own updates and deletes would fail.
+            raise Lost(
+                f"the table {table.name} has no primary key, so its changes could not say which "
+                f"row they are about; add one, or ALTER TABLE {table.name} REPLICA IDENTITY FULL"
+            )
+    named = ", ".join(table.sql for table in missing)
+    if present is None:
+        command = (
+            f"CREATE PUBLICATION {quoted(publication)} FOR TABLE {named}"
+            " WITH (publish_via_partition_root = true)"
+        )
+    else:
+        command = f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {named}"
+    try:
+        await connection.query(command)
+    except ServerError as error:
+        raise Lost(
+            f"cannot publish the tables: {error}; let their owner, who needs CREATE on the "
+            f"database too, run: {command}"
+        ) from None
+
+
+async def find_slot(connection: Connection, name: str) -> Slot | None:
+    """The state of our slot; None if there is none."""
+    rows = await connection.query(
+        "SELECT confirmed_flush_lsn, active, wal_status, slot_type, plugin,"
+        " coalesce(database, '') = current_database()"
+        f" FROM pg_replication_slots WHERE slot_name = {literal(name)}"
+    )
+    if not rows:
+        return None
+    confirmed, active, status, kind, plugin, here = rows[0]
+    if kind != b"logical" or plugin != b"pgoutput" or here != b"t":
+        raise Lost(
+            f"the slot {name} is not a pgoutput slot of this database; give the source another slot"
+        )
+    return Slot(
+        lsn_number(confirmed.decode()) if confirmed else 0,
+        active == b"t",
+        status == b"lost" or confirmed is None,
+    )
+
+
+async def claim(connection: Connection, slot: str, before: int) -> None:
+    """Keep other readers of the slot away for as long as the connection lasts.
+
+    `before` is the session that we had last; the server may not know yet that it is dead.
+    """
+    # The slot itself is only taken while it streams, so not during a snapshot.
+    rows = await connection.query(
+        f"SELECT pg_try_advisory_lock(hashtext('millstream'), hashtext({literal(slot)}))"
+    )
+    found = await find_slot(connection, slot)
+    if rows[0][0] == b"t" and (found is None or not found.active):
+        return
+    if before:
+        await connection.query(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {before}"
+            " AND usename = current_user AND application_name = 'millstream'"
+        )
+    raise Lost(in_use(slot))
+
+
+def in_use(slot: str) -> str:
+    """What to say when someone else reads from the slot."""
+    return (
+        f"the slot {slot} is in use by another reader; this one takes over when that stops. If "
+        "both should read, give each its own slot"
+    )
+
+
+async def make_slot(connection: Connection, name: str, *, temporary: bool) -> NewSlot:
+    """A slot, which waits for the transactions that are running; with a snapshot at its start."""
+    lasting = "TEMPORARY " if temporary else ""
+    try:
+        rows = await connection.query(
+            f"CREATE_REPLICATION_SLOT {quoted(name)} {lasting}LOGICAL pgoutput EXPORT_SNAPSHOT"
+        )
+    except ServerError as error:
+        raise Lost(f"cannot make the slot {name}: {explain(error)}") from None
+    _, lsn, snapshot, _ = _texts(rows[0])
+    return NewSlot(lsn_number(lsn), snapshot)
+
+
+async def drop_slot(connection: Connection, name: str) -> None:
+    """Remove a slot and let the server forget what it kept for it."""
+    await connection.query(f"DROP_REPLICATION_SLOT {quoted(name)} WAIT")
+
+
+async def learn_types(connection: Connection) -> Types:
+    """How the values of this database are converted."""
+    rows = [[int(text) for text in _texts(row)] for row in await connection.query(Types.QUERY)]
+    return Types([(oid, base, element) for oid, base, element in rows])
+
+
+def explain(error: ServerError) -> str:
+    """A server's error with what to do about it, where that is known."""
+    remedies = {
+        "28P01": "check the user and the password in the source's url",
+        "28000": "check the user in the source's url, and pg_hba.conf on the server",
+        "3D000": "check the database in the source's url",
+        "42501": "let a superuser run: ALTER ROLE … REPLICATION, and GRANT SELECT on the tables",
+        "53400": "raise max_replication_slots and max_wal_senders on the server, or drop a slot",
+        "53300": "raise max_connections or max_wal_senders on the server",
+    }
+    remedy = remedies.get(error.code, "")
+    return f"{error}; {remedy}" if remedy else str(error)
+
+
+def _texts(row: Sequence[bytes | None]) -> list[str]:
+    return [(value or b"").decode() for value in row]

@@ -1,0 +1,102 @@
+"""Tables of a PostgreSQL database, and every change to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.options import words
+
+SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
+_OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL
+_LONGEST_SLOT = 48  # PostgreSQL takes 63; the slot of a snapshot has a suffix
+_SLOT = re.compile(rf"[a-z0-9_]{{1,{_LONGEST_SLOT}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSource(Source):
+    """First the tables' rows, then each insert, update, delete and truncate as one event.
+
+    `publication` and `slot` are made if they are missing; both are named `millstream_<stream>`
+    unless said otherwise. `on_lost` says what to do when the server no longer has the changes
+    since the last one read: "stop" (and say so), or "snapshot" (read the tables again).
+    """
+
+    kind: ClassVar[str] = "postgres"
+    schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
+    example: ClassVar[str] = "PostgresSource('postgresql://user:password@host/db', 'public.orders')"
+    sql_example: ClassVar[str] = (
+        "(kind = 'postgres', url = 'postgresql://user:password@host/db', tables = 'orders')"
+    )
+
+    url: str = field(repr=False)
+    tables: str | Sequence[str] = ""
+    publication: str = ""
+    slot: str = ""
+    snapshot: bool | str = True
+    on_lost: str = "stop"
+
+    def __post_init__(self) -> None:
+        names = words(self.tables)
+        if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
+            names = tuple(name if "." in name else f"public.{name}" for name in names)
+        object.__setattr__(self, "tables", names)
+        if isinstance(self.snapshot, str) and self.snapshot.lower() in ("true", "false"):
+            object.__setattr__(self, "snapshot", self.snapshot.lower() == "true")
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def publication_of(self, stream: str) -> str:
+        """The publication's name, for the stream of this name."""
+        return self.publication or f"millstream_{stream}"
+
+    def slot_of(self, stream: str) -> str:
+        """The replication slot's name, for the stream of this name."""
+        return self.slot or f"millstream_{stream}"[:_LONGEST_SLOT]
+
+    def problem(self) -> str | None:
+        if wrong := self._url_problem():
+            return wrong
+        if not self.tables:
+            return f"has the source {self.address!r} without tables, as in 'public.orders'"
+        if self.slot and not _SLOT.fullmatch(self.slot):
+            return (
+                f"has a source with the slot {self.slot!r}, which is not made of at most "
+                f"{_LONGEST_SLOT} of a-z, 0-9 and _"
+            )
+        if not isinstance(self.snapshot, bool):
+            return f"has a source with snapshot={self.snapshot!r}, which is neither true nor false"
+        if self.on_lost not in ("stop", "snapshot"):
+            return f"has a source with on_lost={self.on_lost!r}, which is not 'stop' or 'snapshot'"
+        if self.on_lost == "snapshot" and not self.snapshot:
+            return "has a source with on_lost='snapshot' that may not read one: snapshot=False"
+        return None
+
+    def _url_problem(self) -> str | None:
+        try:
+            parts = urlsplit(self.url)
+            options = parse_qs(parts.query)
+            host = parts.hostname or options.get("host", [""])[0]
+            known = parts.scheme in self.schemes and host and parts.port != 0
+        except (ValueError, AttributeError, TypeError):  # a port that is no number; no text at all
+            known, options = False, {}
+        if not known or not parts.path.strip("/"):
+            # Not shown as written: it may hold a password.
+            return "has a source whose url is not postgresql://user:password@host:port/database"
+        for name in options:
+            if name not in _OPTIONS:
+                allowed = ", ".join(_OPTIONS)
+                return f"has the source {self.address!r} with unknown ?{name}=; known: {allowed}"
+        if not options.get("port", ["5432"])[0].isdecimal():
+            return f"has the source {self.address!r} with a ?port= that is not a number"
+        mode = options.get("sslmode", ["prefer"])[0]
+        if mode not in SSL_MODES:
+            allowed = ", ".join(SSL_MODES)
+            return f"has the source {self.address!r} with sslmode {mode!r}; known: {allowed}"
+        return None

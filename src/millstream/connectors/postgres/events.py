@@ -1,0 +1,125 @@
+"""Changes and rows as events: CloudEvents whose data says what happened to which row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from millstream.connectors.postgres.protocol.messages import lsn_text
+from millstream.connectors.postgres.protocol.pgoutput import Change, Relation, Unchanged, Value
+from millstream.connectors.postgres.protocol.values import Types
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something was committed; a snapshot has no transaction of its own."""
+
+    lsn: int
+    at: datetime
+    xid: int | None = None
+
+    def texts(self) -> tuple[str, str, str]:
+        """Place, time and transaction as JSON writes them, the first two without quotes."""
+        at = self.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return lsn_text(self.lsn), at, "null" if self.xid is None else str(self.xid)
+
+
+class Shape:
+    """A table's columns, ready to write its rows."""
+
+    def __init__(self, relation: Relation, types: Types, key: Sequence[str] = ()) -> None:
+        self.table = relation.table
+        self.columns = relation.columns
+        self._names = [_encode(name) + b":" for name in relation.columns]
+        self._convert = [types.convert(oid) for oid in relation.types]
+        # The primary key where it is known; else the replica identity, unless that is all columns.
+        places = [i for i, name in enumerate(relation.columns) if name in key]
+        self.key = places or ([] if relation.full else list(relation.key))
+        self.identity = relation.key
+
+    def row(self, values: Sequence[Value], places: Sequence[int] | None = None) -> bytes:
+        """The columns at `places` (all of them) as a JSON object, without those left unchanged."""
+        return b"{%s}" % b",".join(
+            self._names[i] + (b"null" if value is None else self._convert[i](value))
+            for i in (range(len(self._names)) if places is None else places)
+            if not isinstance(value := values[i], Unchanged)
+        )
+
+    def key_text(self, values: Sequence[Value]) -> bytes:
+        """The key's values as a JSON array in a JSON string: a stream's key must be one text."""
+        parts = [
+            b"null" if value is None or isinstance(value, Unchanged) else self._convert[i](value)
+            for i in self.key
+            for value in [values[i]]
+        ]
+        return _encode(f"[{b','.join(parts).decode()}]") if parts else b"null"
+
+
+class Events:
+    """Writes the events of one source. `index` counts within a transaction, or a snapshot."""
+
+    def __init__(self, slot: str, address: str) -> None:
+        self._slot = slot
+        self._source = _encode(address).decode()
+
+    def change(self, shape: Shape, change: Change, moment: Moment, index: int) -> bytes:
+        """The event for a row's insert, update or delete."""
+        before, after, more = b"null", b"null", b""
+        known: Sequence[Value] = change.new or change.old or ()
+        if change.old is not None:
+            before = shape.row(change.old, shape.identity if change.old_is_key else None)
+        elif change.op == "update":
+            before = shape.row(known, shape.identity)  # it was not changed, or it would be there
+        if change.new is not None:
+            after, more = self._after(shape, change)
+        key = shape.key_text(known)
+        return self._event(change.op, shape.table, key, before, after, moment, str(index), more)
+
+    def row(self, shape: Shape, values: Sequence[Value], moment: Moment, index: int) -> bytes:
+        """The event for a row of a snapshot."""
+        key, after = shape.key_text(values), shape.row(values)
+        place = f"{shape.table}/{index}"
+        return self._event("snapshot", shape.table, key, b"null", after, moment, place)
+
+    def truncate(self, table: str, moment: Moment, place: str) -> bytes:
+        """The event that says: whatever was in the table, it is empty now."""
+        return self._event("truncate", table, b"null", b"null", b"null", moment, place)
+
+    def _after(self, shape: Shape, change: Change) -> tuple[bytes, bytes]:
+        new = list(change.new or ())
+        whole = change.old if change.old is not None and not change.old_is_key else None
+        missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
+        if whole is not None:  # the row as it was has the value that was not written anew
+            for i in missing:
+                new[i] = whole[i]
+            missing = []
+        if not missing:
+            return shape.row(new), b""
+        return shape.row(new), b',"unchanged":' + _encode([shape.columns[i] for i in missing])
+
+    def _event(
+        self,
+        op: str,
+        table: str,
+        key: bytes,
+        before: bytes,
+        after: bytes,
+        moment: Moment,
+        place: str,
+        more: bytes = b"",
+    ) -> bytes:
+        lsn, at, xid = moment.texts()
+        name = _encode(table).decode()
+        head = (
+            f'{{"specversion":"1.0","id":{_encode(f"{self._slot}/{lsn}/{place}").decode()},'
+            f'"source":{self._source},"type":"postgres.{op}","subject":{name},"time":"{at}",'
+            f'"datacontenttype":"application/json","data":{{"op":"{op}","table":{name},"key":'
+        )
+        tail = f',"lsn":"{lsn}","xid":{xid},"committed_at":"{at}"}}}}'
+        parts = (head.encode(), key, b',"before":', before, b',"after":', after, more)
+        return b"".join(parts) + tail.encode()

@@ -1,0 +1,164 @@
+"""What PostgreSQL's output plugin `pgoutput` (version 1) says about a transaction."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from millstream.connectors.reading.reconnecting import Lost
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_BEGIN = struct.Struct("!QqI")
+_COMMIT = struct.Struct("!BQQq")
+_OID = struct.Struct("!I")
+_COUNT = struct.Struct("!h")
+_COLUMN = struct.Struct("!Ii")
+_TRUNCATE = struct.Struct("!iB")
+
+
+class Unchanged:
+    """Stands for a value that lies outside of its row (TOAST) and was not written anew."""
+
+
+UNCHANGED = Unchanged()
+Value = bytes | None | Unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    commit_lsn: int
+    committed_at: datetime
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    end_lsn: int  # where to go on after this transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as it is from here on; sent before its first change and whenever it has changed."""
+
+    oid: int
+    table: str
+    columns: tuple[str, ...]
+    types: tuple[int, ...]
+    key: tuple[int, ...]  # the columns of its replica identity
+    full: bool  # the replica identity is the whole row
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row's change. `old` is the whole row before, or its key's columns, or None."""
+
+    op: str
+    relation: int
+    old: list[Value] | None
+    new: list[Value] | None
+    old_is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    relations: tuple[int, ...]
+
+
+Message = Begin | Commit | Relation | Change | Truncate | None
+
+
+def instant(microseconds: int) -> datetime:
+    """A moment as PostgreSQL counts it. OverflowError if that is no time of this era."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def decode(data: bytes) -> Message:
+    """A message; None for those without a meaning here. Lost, or an error of decoding, if it is
+    none: struct.error, IndexError, ValueError."""
+    match chr(data[0]):
+        case "I":
+            new, _ = _row(data, _expect(data, 5, b"N"))
+            return Change("insert", _OID.unpack_from(data, 1)[0], None, new)
+        case "U":
+            return _update(data)
+        case "D":
+            old, _ = _row(data, _expect(data, 5, b"KO"))
+            return Change("delete", _OID.unpack_from(data, 1)[0], old, None, data[5:6] == b"K")
+        case "B":
+            lsn, at, xid = _BEGIN.unpack_from(data, 1)
+            return Begin(lsn, instant(at), xid)
+        case "C":
+            return Commit(_COMMIT.unpack_from(data, 1)[2])
+        case "R":
+            return _relation(data)
+        case "T":
+            count, _ = _TRUNCATE.unpack_from(data, 1)
+            return Truncate(struct.unpack_from(f"!{count}I", data, 6))
+        case "Y" | "O" | "M":
+            return None  # a type's name, an origin, a message of an application
+        case other:
+            raise Lost(f"pgoutput sent a message {other!r} that is not known here")
+
+
+def _expect(data: bytes, place: int, kinds: bytes) -> int:
+    if data[place] not in kinds:
+        raise Lost("pgoutput sent a change that cannot be read")
+    return place + 1
+
+
+def _update(data: bytes) -> Change:
+    oid, kind, old, place = _OID.unpack_from(data, 1)[0], data[5:6], None, 5
+    if kind in (b"K", b"O"):
+        old, place = _row(data, 6)
+    new, _ = _row(data, _expect(data, place, b"N"))
+    return Change("update", oid, old, new, kind == b"K")
+
+
+def _row(data: bytes, place: int) -> tuple[list[Value], int]:
+    values: list[Value] = []
+    count = _COUNT.unpack_from(data, place)[0]
+    place += 2
+    for _ in range(count):
+        kind = data[place]
+        place += 1
+        if kind == 0x74:  # t: text
+            end = place + 4 + _OID.unpack_from(data, place)[0]
+            if end > len(data):
+                raise Lost("pgoutput sent a value that is cut short")
+            values.append(data[place + 4 : end])
+            place = end
+        elif kind == 0x6E:  # n: null
+            values.append(None)
+        elif kind == 0x75:  # u: unchanged
+            values.append(UNCHANGED)
+        else:
+            raise Lost(f"pgoutput sent a value of kind {chr(kind)!r} that is not known here")
+    return values, place
+
+
+def _relation(data: bytes) -> Relation:
+    oid = _OID.unpack_from(data, 1)[0]
+    schema, place = _text(data, 5)
+    name, place = _text(data, place)
+    full = data[place : place + 1] == b"f"
+    count = _COUNT.unpack_from(data, place + 1)[0]
+    place += 3
+    names: list[str] = []
+    types: list[int] = []
+    key: list[int] = []
+    for index in range(count):
+        if data[place] & 1:
+            key.append(index)
+        column, place = _text(data, place + 1)
+        names.append(column)
+        types.append(_COLUMN.unpack_from(data, place)[0])
+        place += _COLUMN.size
+    return Relation(
+        oid, f"{schema or 'pg_catalog'}.{name}", tuple(names), tuple(types), tuple(key), full
+    )
+
+
+def _text(data: bytes, place: int) -> tuple[str, int]:
+    end = data.index(b"\0", place)
+    return data[place:end].decode(), end + 1

@@ -1,0 +1,144 @@
+"""Bytes to messages: a transport that is not read while its messages are not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from typing import cast
+
+from millstream.connectors.reading.reconnecting import Lost
+
+_ENOUGH = 512 * 1024  # bytes that wait here before the peer is held back
+LARGEST = 0x3FFFFFFF  # PostgreSQL's own limit for a value
+_CLOSE_SECONDS = 0.3
+_LARGEST_BEFORE_LOGIN = 64 * 1024  # what is not yet known to be our server gets no memory
+
+_LENGTH = struct.Struct("!i")
+
+
+class Wire(asyncio.Protocol):
+    """The messages of one connection, in order."""
+
+    def __init__(self) -> None:
+        self.largest = _LARGEST_BEFORE_LOGIN
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._start = 0  # of what is not yet taken
+        self._paused = False
+        self._ended: BaseException | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._gone = asyncio.Event()
+        self._since = 0.0  # when the waiting began, or a part of a message came in
+
+    @property
+    def ready(self) -> bool:
+        """Whether a whole message waits to be taken."""
+        length = self._length()
+        return length > 0 and len(self._buffer) - self._start > length
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What has arrived and is not taken yet."""
+        return len(self._buffer) - self._start
+
+    @property
+    def silent(self) -> float:
+        """Seconds that we have waited for the peer; 0 while it is us who do not read."""
+        waiting = self._waiting is not None and not self._waiting.done()
+        return time.monotonic() - self._since if waiting else 0.0
+
+    async def message(self) -> tuple[int, bytes]:
+        """The next message: the byte that names its type, and its payload."""
+        while not self.ready:
+            await self._more()
+        begin = self._start + 5
+        self._start = end = self._start + 1 + self._length()
+        kind, payload = self._buffer[begin - 5], bytes(self._buffer[begin:end])
+        self._release()
+        return kind, payload
+
+    async def byte(self) -> bytes:
+        """One byte outside of any message: the answer to a request for TLS."""
+        while not self.waiting_bytes:
+            await self._more()
+        first = bytes(self._buffer[self._start : self._start + 1])
+        self._start += 1
+        return first
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; what cannot be sent is noticed by reading."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def abort(self, reason: str) -> None:
+        """End it without a word; who reads is told `reason`."""
+        self._end(Lost(reason))
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Say goodbye, and let go even of a peer that does not answer."""
+        if self._transport is None:
+            return
+        self.send(b"X\0\0\0\4")
+        self._transport.close()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await self._gone.wait()
+
+    def _length(self) -> int:
+        if len(self._buffer) - self._start < 5:
+            return 0
+        length: int = _LENGTH.unpack_from(self._buffer, self._start + 1)[0]
+        if not 4 <= length <= self.largest:
+            raise Lost("what it sends is not PostgreSQL's protocol")
+        return length
+
+    async def _more(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        self._since = time.monotonic()
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
+
+    def _release(self) -> None:
+        if self._start == len(self._buffer):
+            self._buffer.clear()
+            self._start = 0
+        elif self._start > _ENOUGH:
+            del self._buffer[: self._start]
+            self._start = 0
+        if self._paused and self.waiting_bytes < _ENOUGH // 2 and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _end(self, reason: BaseException) -> None:
+        self._ended = self._ended or reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self.waiting_bytes > _ENOUGH and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gone.set()
+        self._end(Lost(str(error) if error else "the server closed the connection"))

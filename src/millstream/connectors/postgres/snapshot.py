@@ -1,0 +1,99 @@
+"""The rows that a table has at one moment, which is also a place in the server's log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from millstream.connectors.postgres.bookmark import Bookmark
+from millstream.connectors.postgres.catalog import NewSlot, Table
+from millstream.connectors.postgres.events import Events, Moment, Shape
+from millstream.connectors.postgres.outlet import Outlet
+from millstream.connectors.postgres.protocol.connection import Connection
+from millstream.connectors.postgres.protocol.messages import ServerError, literal, quoted
+from millstream.connectors.postgres.protocol.pgoutput import Relation
+from millstream.connectors.postgres.protocol.values import Types
+from millstream.connectors.postgres.start import Start
+from millstream.connectors.reading.reconnecting import Lost
+
+
+async def read_tables(
+    connection: Connection,
+    publication: str,
+    start: Start,
+    made: NewSlot,
+    types: Types,
+    events: Events,
+    outlet: Outlet,
+    received: Callable[[int], None],
+) -> Bookmark:
+    """Hand over the rows of `start.to_read` as `made` sees them; the bookmark that holds then."""
+    bookmark = start.bookmark
+    at = await _see(connection, made)
+    for table in start.to_read:
+        if start.again:
+            # Rows that were handed over before, and are gone or different now, count no more.
+            outlet.add(events.truncate(table.name, at, f"{table.name}/begin"))
+        async for event in rows(connection, publication, table, types, events, at):
+            if not outlet.fits(event):
+                received(await outlet.flush(bookmark))
+            outlet.add(event)
+        bookmark = replace(bookmark, tables=bookmark.tables | {table.name: made.lsn})
+        received(await outlet.flush(bookmark))
+    await connection.query("COMMIT")
+    return bookmark
+
+
+async def _see(connection: Connection, made: NewSlot) -> Moment:
+    await connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    await connection.query(f"SET TRANSACTION SNAPSHOT {literal(made.snapshot)}")
+    return Moment(made.lsn, datetime.now(UTC))
+
+
+async def rows(
+    connection: Connection, publication: str, table: Table, types: Types, events: Events, at: Moment
+) -> AsyncIterator[bytes]:
+    """An event for each row of a table; as many as the publication would send."""
+    shape: Shape | None = None
+    index = 0
+    try:
+        async for columns, values in connection.rows(await _select(connection, publication, table)):
+            if shape is None:
+                names, oids = [c.name for c in columns], [c.type for c in columns]
+                relation = Relation(table.oid, table.name, tuple(names), tuple(oids), (), False)
+                shape = Shape(relation, types, table.key)
+            yield events.row(shape, values, at, index)
+            index += 1
+    except ServerError as error:
+        remedy = f"; GRANT SELECT ON {table.name} to its user" if error.code == "42501" else ""
+        raise Lost(f"cannot read the table {table.name}: {error}{remedy}") from None
+
+
+async def _select(connection: Connection, publication: str, table: Table) -> str:
+    """What the publication sends of a table: not the generated columns, and since PostgreSQL 15
+    perhaps only some columns and some rows."""
+    columns = await connection.query(
+        "SELECT attname FROM pg_catalog.pg_attribute WHERE attnum > 0 AND NOT attisdropped"
+        f" AND attgenerated = '' AND attrelid = {table.oid} ORDER BY attnum"
+    )
+    names = [name.decode() for (name,) in columns if name]
+    where = ""
+    [[restricts]] = await connection.query(
+        "SELECT count(*) FROM pg_catalog.pg_attribute WHERE attname = 'rowfilter'"
+        " AND attrelid = 'pg_catalog.pg_publication_tables'::regclass"
+    )
+    if restricts != b"0":
+        schema, _, name = table.name.partition(".")
+        published = await connection.query(
+            "SELECT rowfilter, array_to_json(attnames) FROM pg_catalog.pg_publication_tables"
+            f" WHERE pubname = {literal(publication)} AND schemaname = {literal(schema)}"
+            f" AND tablename = {literal(name)}"
+        )
+        for row_filter, attributes in published:
+            where = f" WHERE {row_filter.decode()}" if row_filter else ""
+            if attributes:
+                names = [name for name in names if name in msgspec.json.decode(attributes)]
+    return f"SELECT {', '.join(map(quoted, names))} FROM {table.sql}{where}"

@@ -1,0 +1,98 @@
+"""Where to begin: what is on disk, what the server still has, and what must be read anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.connectors.postgres import catalog
+from millstream.connectors.postgres.bookmark import Bookmark
+from millstream.connectors.postgres.catalog import Server, Slot, Table
+from millstream.connectors.postgres.description import PostgresSource
+from millstream.connectors.postgres.protocol.connection import Connection
+from millstream.connectors.postgres.protocol.messages import lsn_text
+from millstream.connectors.reading.reconnecting import Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`bookmark.lsn` is where the slot goes on, or 0 if it is yet to be made."""
+
+    server: Server
+    bookmark: Bookmark
+    tables: list[Table]
+    to_read: list[Table]  # those that need a snapshot
+    again: bool  # some of their rows may have been handed over before
+    lost: str  # why everything must be read anew; the old slot is yet to be dropped
+
+
+async def find_start(
+    connection: Connection, stream: str, source: PostgresSource, note: Bookmark | None
+) -> Start:
+    """Look at everything, and see to it that the publication is there. Lost if it cannot be."""
+    slot_name, publication = source.slot_of(stream), source.publication_of(stream)
+    server = await catalog.inspect(connection)
+    tables = await catalog.find_tables(connection, source.tables)
+    present = await catalog.published(connection, publication)
+    slot = await catalog.find_slot(connection, slot_name)
+    again = note is not None or slot is not None
+    lost = _what_is_lost(note, slot, server, slot_name, publication if present is None else "")
+    if lost:
+        if source.on_lost == "stop":
+            raise Lost(f"{lost}; to read the tables anew, set on_lost='snapshot' on the source")
+        return Start(server, Bookmark(server.system, slot_name, 0, {}), tables, tables, True, lost)
+    if slot is not None and present is None:
+        # A slot sees the publications as they were at its place in the log: not a later one.
+        await catalog.drop_slot(connection, slot_name)
+        slot = None
+    await catalog.publish(connection, publication, tables, present)
+    read = note.tables if note is not None else {}
+    if not source.snapshot:
+        read = dict.fromkeys((table.name for table in tables), 0) | read
+    to_read = [table for table in tables if table.name not in read]
+    bookmark = _bookmark(note, slot, server, slot_name, read)
+    return Start(server, bookmark, tables, to_read, again, "")
+
+
+def _bookmark(
+    note: Bookmark | None, slot: Slot | None, server: Server, name: str, read: dict[str, int]
+) -> Bookmark:
+    if slot is None:
+        return Bookmark(server.system, name, 0, read)
+    if note is None:
+        return Bookmark(server.system, name, slot.confirmed, read)
+    # Only what is on disk is confirmed, here or by another collector that used the slot; while
+    # nothing concerns us, that goes on without a bookmark.
+    lsn = max(note.lsn, slot.confirmed)
+    return Bookmark(server.system, name, lsn, read, note.transaction, note.changes)
+
+
+def _what_is_lost(
+    note: Bookmark | None, slot: Slot | None, server: Server, name: str, no_publication: str
+) -> str:
+    """Why the changes since the bookmark cannot be had; empty if they can."""
+    if slot is not None and slot.lost:
+        why = (
+            f"the server has invalidated the slot {name}, which was too far behind for its "
+            "max_slot_wal_keep_size"
+        )
+        return f"{why}: {_since(note)}"
+    if note is None or not note.lsn:  # nothing was read yet
+        return ""
+    if note.system != server.system:
+        why = "this is not the server that was read until now"
+    elif note.slot != name:
+        why = f"the slot was {note.slot} until now, not {name}"
+    elif slot is None:
+        why = f"the slot {name} is gone from the server"
+    elif no_publication:
+        why = f"the publication {no_publication} is gone from the server"
+    elif note.lsn > server.end:
+        why = "the server has gone back to an earlier state, as from a backup"
+    else:
+        return ""
+    return f"{why}: {_since(note)}"
+
+
+def _since(note: Bookmark | None) -> str:
+    place = f"{lsn_text(note.lsn)}" if note is not None else "the slot was made"
+    return f"the changes since {place} are lost"

@@ -1,0 +1,180 @@
+"""The changes of a slot, as events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from millstream.connectors.postgres.bookmark import Bookmark
+from millstream.connectors.postgres.catalog import Table
+from millstream.connectors.postgres.events import Events, Moment, Shape
+from millstream.connectors.postgres.outlet import Outlet
+from millstream.connectors.postgres.protocol.connection import Connection
+from millstream.connectors.postgres.protocol.messages import error, packet
+from millstream.connectors.postgres.protocol.pgoutput import (
+    Begin,
+    Change,
+    Commit,
+    Relation,
+    Truncate,
+    decode,
+)
+from millstream.connectors.postgres.protocol.values import Types
+from millstream.connectors.reading.reconnecting import Lost
+
+_DATA = 25  # where a message begins, behind its places and the server's clock
+_KEEPALIVE = struct.Struct("!QqB")
+_STATUS = struct.Struct("!cQQQqB")
+_EPOCH = 946_684_800  # 2000-01-01, where PostgreSQL's time begins
+_LEAST_PAUSE = 0.05  # seconds between two reports, however fast the disk is
+
+
+class ChangeStream:
+    """Reads one connection that streams, from where `bookmark` says."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        outlet: Outlet,
+        events: Events,
+        bookmark: Bookmark,
+        tables: Iterable[Table],
+        types: Types,
+        received: Callable[[int], None],
+    ) -> None:
+        self._connection = connection
+        self._outlet = outlet
+        self._events = events
+        self._bookmark = bookmark  # its lsn moves with each commit
+        self._keys = {table.oid: table.key for table in tables}
+        self._wanted = {table.name for table in tables}
+        self._types = types
+        self._received = received
+        self._shapes: dict[int, Shape | None] = {}  # None: a table that is not asked for
+        self._transaction: Begin | None = None
+        self._moment: Moment | None = None
+        self._changes = 0  # of this transaction, so far
+        self._skip = 0  # how many of them are in already
+        self._seen = bookmark.lsn  # the furthest place that the server has spoken of
+
+    async def run(self) -> None:
+        """Hand over changes until the connection ends."""
+        wire = self._connection.wire
+        while True:
+            if self._outlet.events and self._transaction is None and not wire.ready:
+                await self._flush()  # nothing more is here: what there is need not wait
+            kind, payload = await self._connection.receive()
+            match kind:
+                case 0x64:  # d
+                    await self._take(payload)
+                case 0x45:  # E
+                    raise error(payload)
+                case 0x63:  # c
+                    raise Lost("the server has ended the replication")
+                case _:
+                    raise Lost(f"the server sent the message {chr(kind)!r} instead of changes")
+
+    async def report(self, every: float, ping_after: float, ping_timeout: float) -> None:
+        """Tell the server at least so often what is on disk; that also keeps the connection.
+
+        It runs beside `run`, which may be held up for long: the server gives up on readers that
+        say nothing.
+        """
+        every = min(every, ping_after, ping_timeout)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(every):
+                    await self._outlet.moved.wait()
+            self._outlet.moved.clear()
+            silent = self._connection.wire.silent
+            if silent > ping_after + ping_timeout:
+                self._connection.wire.abort(f"the server has said nothing for {silent:.0f} s")
+                return
+            self._tell(ask=silent > ping_after)
+            await asyncio.sleep(_LEAST_PAUSE)
+
+    def _tell(self, *, ask: bool = False) -> None:
+        stored = self._outlet.confirmed
+        now = int((time.time() - _EPOCH) * 1e6)
+        status = _STATUS.pack(b"r", max(self._seen, stored), stored, stored, now, ask)
+        self._connection.wire.send(packet(b"d", status))
+
+    async def _take(self, payload: bytes) -> None:
+        if payload[:1] == b"k":
+            end, _, asked = _KEEPALIVE.unpack_from(payload, 1)
+            if self._transaction is None:
+                self._seen = max(self._seen, end)
+                self._outlet.passed(end)
+            if asked:
+                self._tell()
+            return
+        if payload[:1] != b"w":
+            raise Lost("the server sent something else than changes")
+        match decode(payload[_DATA:]):
+            case Change() as change:
+                shape = self._shape(change.relation)
+                if shape is not None and (at := self._due(shape.table)):
+                    await self._add(self._events.change(shape, change, at, self._changes))
+                self._changes += 1
+            case Begin() as begin:
+                self._begin(begin)
+            case Commit(end_lsn):
+                self._commit(end_lsn)
+            case Relation() as relation:
+                self._learn(relation)
+            case Truncate(relations):
+                for oid in relations:
+                    shape = self._shape(oid)
+                    if shape is not None and (at := self._due(shape.table)):
+                        await self._add(self._events.truncate(shape.table, at, str(self._changes)))
+                    self._changes += 1
+
+    def _begin(self, begin: Begin) -> None:
+        self._transaction = begin
+        self._moment = Moment(begin.commit_lsn, begin.committed_at, begin.xid)
+        self._changes = 0
+        partly = self._bookmark.transaction == begin.commit_lsn
+        self._skip = self._bookmark.changes if partly else 0
+
+    def _commit(self, end: int) -> None:
+        self._transaction = self._moment = None
+        self._bookmark = msgspec.structs.replace(self._bookmark, lsn=end, transaction=0, changes=0)
+        self._seen = max(self._seen, end)
+        self._outlet.passed(end)
+
+    def _learn(self, relation: Relation) -> None:
+        wanted = relation.oid in self._keys or relation.table in self._wanted
+        shape = Shape(relation, self._types, self._keys.get(relation.oid, ())) if wanted else None
+        self._shapes[relation.oid] = shape
+
+    def _shape(self, oid: int) -> Shape | None:
+        try:
+            return self._shapes[oid]
+        except KeyError:
+            raise Lost("pgoutput sent a change of a table that it has not described") from None
+
+    def _due(self, table: str) -> Moment | None:
+        """When the next change was committed; None if it is in already."""
+        if self._moment is None:
+            raise Lost("pgoutput sent a change outside of a transaction")
+        done_before = self._changes < self._skip
+        in_snapshot = self._moment.lsn < self._bookmark.tables.get(table, 0)
+        return None if done_before or in_snapshot else self._moment
+
+    async def _add(self, event: bytes) -> None:
+        if not self._outlet.fits(event):
+            await self._flush()
+        self._outlet.add(event)
+
+    async def _flush(self) -> None:
+        bookmark = self._bookmark
+        if self._transaction is not None:
+            bookmark = msgspec.structs.replace(
+                bookmark, transaction=self._transaction.commit_lsn, changes=self._changes
+            )
+        self._received(await self._outlet.flush(bookmark))

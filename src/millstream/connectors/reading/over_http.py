@@ -1,0 +1,103 @@
+"""What sources share that read one endless answer over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+
+import httpx
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors.description import without_secrets
+from millstream.connectors.reading.reconnecting import Lost
+
+_OPEN_SECONDS = 10.0
+_MOST_RETRY_AFTER = 3600.0
+
+# At lower levels they write URLs and headers, which hold secrets.
+for _name in ("httpx", "httpcore"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+class Refused(Lost):
+    """An answer that is not the stream; `retry_after` is how long the server asks us to wait."""
+
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+@contextlib.asynccontextmanager
+async def answer(
+    url: str, headers: Mapping[str, str | bytes], settings: CollectSettings
+) -> AsyncIterator[httpx.Response]:
+    """The answer's head, if it is a 200; what is lost on the way is Lost, without secrets."""
+    transport = httpx.AsyncHTTPTransport(socket_options=keepalive(settings))
+    # Waiting for the next chunk is timed by `chunks`, which knows the source's patience.
+    timeout = httpx.Timeout(_OPEN_SECONDS, read=None)
+    wanted: dict[str, str | bytes] = {"accept-encoding": "identity", **headers}
+    try:
+        async with httpx.AsyncClient(transport=transport, timeout=timeout) as client:
+            request = client.build_request("GET", url, headers=_encoded(wanted))
+            try:
+                async with asyncio.timeout(_OPEN_SECONDS):
+                    response = await client.send(request, stream=True, follow_redirects=True)
+            except TimeoutError:
+                raise Lost(f"no answer in {_OPEN_SECONDS:g} s") from None
+            try:
+                _check(response)
+                yield response
+            finally:
+                await response.aclose()
+    except httpx.LocalProtocolError:  # its text quotes the header
+        raise Lost("a header of the source cannot be sent") from None
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise Lost(str(error).replace(url, without_secrets(url)) or type(error).__name__) from None
+
+
+async def chunks(response: httpx.Response, silence: float | None) -> AsyncIterator[bytes]:
+    """The body as it comes; Lost after `silence` seconds without any of it.
+
+    The time that the receiver of a chunk takes does not count: silence is then our own doing.
+    """
+    body = response.aiter_raw()
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                chunk = await anext(body)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Lost(f"nothing came for {silence:g} s") from None
+        yield chunk
+
+
+def keepalive(settings: CollectSettings) -> list[tuple[int, int, int]]:
+    """Socket options by which the kernel finds out that a silent peer's machine is gone."""
+    probe = max(1, round(settings.ping_timeout / 3))
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(settings.ping_after))),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    ]
+
+
+def _encoded(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.encode("ascii"), value if isinstance(value, bytes) else value.encode())
+        for name, value in headers.items()
+    ]
+
+
+def _check(response: httpx.Response) -> None:
+    if response.status_code != 200:
+        text = f"it answers {response.status_code} {response.reason_phrase}".rstrip()
+        written = response.headers.get("retry-after", "")
+        wait = min(float(written), _MOST_RETRY_AFTER) if written.isdecimal() else 0.0
+        raise Refused(text, wait)
+    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise Lost(f"it answers in {encoding[:20]}, though asked not to")

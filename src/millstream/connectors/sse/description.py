@@ -1,0 +1,42 @@
+"""Server-sent events that someone else serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from millstream.connectors.description import Source, url_problem, without_secrets
+from millstream.connectors.options import duration_problem, headers_problem, pairs, words
+
+
+@dataclass(frozen=True, slots=True)
+class SseSource(Source):
+    """The data of each server-sent event is one event; it goes on after the last one it stored.
+
+    `types` leaves out events of other types (`message` if the server names none); empty: all are
+    read. A server that sends nothing, not even a comment, for `silence` counts as dead.
+    """
+
+    kind: ClassVar[str] = "sse"
+    example: ClassVar[str] = "SseSource('https://host/path')"
+    sql_example: ClassVar[str] = "(kind = 'sse', url = 'https://host/path')"
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    types: tuple[str, ...] = ()
+    silence: str = "2 minutes"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", pairs(self.headers, ":"))
+        object.__setattr__(self, "types", words(self.types))
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return (
+            url_problem(self.url, ("http", "https"), "server-sent events")
+            or headers_problem(self.headers)
+            or duration_problem("silence", self.silence)
+        )

@@ -1,0 +1,76 @@
+"""Lines over TCP: from a server that we connect to, or from clients that connect to us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.options import (
+    duration_problem,
+    endpoint_problem,
+    networks_problem,
+    number,
+    number_problem,
+    words,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TcpLinesSource(Source):
+    """Each line that a TCP server sends is one event.
+
+    A server that sends nothing for `silence` counts as dead; without it, only one whose machine is
+    gone does.
+    """
+
+    kind: ClassVar[str] = "tcp_lines"
+    schemes: ClassVar[tuple[str, ...]] = ("tcp", "tls")
+    example: ClassVar[str] = "TcpLinesSource('tcp://host:9000')"
+    sql_example: ClassVar[str] = "'tcp://host:9000'"
+
+    url: str
+    silence: str = ""
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return endpoint_problem(
+            self.url, self.schemes, "a TCP server with its port"
+        ) or duration_problem("silence", self.silence)
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener(Source):
+    """Each line that a TCP client sends here is one event. Who may connect, may send: see `allow`.
+
+    A client that sends nothing for `idle` is cut off. `allow` names the networks that clients may
+    come from, as in `10.0.0.0/8`; empty: any.
+    """
+
+    kind: ClassVar[str] = "tcp_listener"
+    example: ClassVar[str] = "TcpListener('tcp://127.0.0.1:9000')"
+    sql_example: ClassVar[str] = "(kind = 'tcp_listener', url = 'tcp://127.0.0.1:9000')"
+
+    url: str
+    max_connections: int = 100
+    idle: str = "5 minutes"
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_connections", number(self.max_connections))
+        object.__setattr__(self, "allow", words(self.allow))
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return (
+            endpoint_problem(self.url, ("tcp",), "a TCP port to listen on")
+            or number_problem("max_connections", self.max_connections)
+            or duration_problem("idle", self.idle)
+            or networks_problem("allow", self.allow)
+        )

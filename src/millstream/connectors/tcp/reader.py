@@ -1,0 +1,127 @@
+"""Reads lines over TCP: from a server that we connect to, or from clients that connect to us."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors import TcpLinesSource, TcpListener
+from millstream.connectors.interface import Inlet
+from millstream.connectors.options import endpoint, seconds
+from millstream.connectors.reading.allowed_senders import Admission
+from millstream.connectors.reading.bundle import Parcel
+from millstream.connectors.reading.lines import Lines, chunk_size
+from millstream.connectors.reading.over_http import keepalive
+from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader, S
+
+_OPEN_SECONDS = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class _LineReader(ReconnectingReader[S]):
+    """Reads one connection's lines."""
+
+    async def _lines(
+        self,
+        inlet: Inlet,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        silence: float | None,
+    ) -> None:
+        """Read until the peer ends; Lost if it is silent for too long while we read."""
+        for option in keepalive(self.settings):
+            writer.get_extra_info("socket").setsockopt(*option)
+        lines, size = Lines(self.settings), chunk_size(self.settings)
+        while True:
+            try:
+                async with asyncio.timeout(silence):
+                    chunk = await reader.read(size)
+            except TimeoutError:
+                raise Lost(f"nothing came for {silence:g} s") from None
+            await self.hand_over(inlet, lines.feed(chunk) if chunk else lines.end())
+            if skipped := lines.skipped():
+                self.missed(skipped, "the line is too long")
+            if not chunk:
+                return
+
+
+class TcpLinesReader(_LineReader[TcpLinesSource]):
+    """Keeps one connection open."""
+
+    async def read(self, inlet: Inlet) -> None:
+        """Read until the server ends."""
+        host, port = endpoint(self.source.url)
+        encrypted = urlsplit(self.source.url).scheme == "tls"
+        try:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=encrypted or None, limit=chunk_size(self.settings)
+                )
+        except TimeoutError:
+            raise Lost(f"no connection in {_OPEN_SECONDS:g} s") from None
+        try:
+            self.connected()
+            await self._lines(inlet, reader, writer, seconds(self.source.silence))
+        finally:
+            writer.transport.abort()
+
+
+class TcpListenerReader(_LineReader[TcpListener]):
+    """Listens, and reads many connections at once, each in its order.
+
+    While the inlet takes nothing, none is read: TCP slows the clients, and nothing piles up here.
+    """
+
+    def __init__(self, stream: str, source: TcpListener, settings: CollectSettings) -> None:
+        super().__init__(stream, source, settings)
+        self._admission = Admission(source.allow)
+        self._peers = 0
+        self._turn = asyncio.Lock()  # one waits for the inlet, the others for their turn
+
+    async def read(self, inlet: Inlet) -> None:
+        """Listen until cancelled; OSError if the port cannot be had."""
+        tasks: asyncio.TaskGroup | None = None
+
+        def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            assert tasks is not None
+            tasks.create_task(self._serve(inlet, reader, writer))
+
+        server = await asyncio.start_server(
+            arrive, *endpoint(self.source.url), limit=chunk_size(self.settings), start_serving=False
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await server.start_serving()
+                self.listening()
+                await asyncio.Event().wait()
+        finally:
+            server.close()
+
+    async def hand_over(self, inlet: Inlet, parcels: Iterable[Parcel]) -> None:
+        """As a reader does, after those who came before."""
+        async with self._turn:
+            await super().hand_over(inlet, parcels)
+
+    async def _serve(
+        self, inlet: Inlet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        address = writer.get_extra_info("peername")[0]
+        try:
+            if not self._admission.admits(address):
+                self.complain(f"{address} wanted to connect, and is not in a network of `allow`")
+            elif self._peers >= self.source.max_connections:
+                self.complain(f"{address} was turned away: {self._peers} connections are open")
+            else:
+                self._peers += 1
+                try:
+                    await self._lines(inlet, reader, writer, seconds(self.source.idle))
+                finally:
+                    self._peers -= 1
+        except (OSError, Lost) as error:
+            _logger.debug("%s is gone: %s", address, error)
+        finally:
+            writer.transport.abort()

@@ -1,0 +1,38 @@
+"""Datagrams that are sent to us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.options import endpoint_problem, networks_problem, words
+
+
+@dataclass(frozen=True, slots=True)
+class UdpSource(Source):
+    """Each datagram is one event, or an array or lines of them. Some get lost: nobody resends.
+
+    `allow` names the networks that datagrams may come from, as in `10.0.0.0/8`; empty: any. (A
+    sender can lie about its address.)
+    """
+
+    kind: ClassVar[str] = "udp"
+    schemes: ClassVar[tuple[str, ...]] = ("udp",)
+    example: ClassVar[str] = "UdpSource('udp://127.0.0.1:9000')"
+    sql_example: ClassVar[str] = "'udp://127.0.0.1:9000'"
+
+    url: str
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allow", words(self.allow))
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return endpoint_problem(
+            self.url, self.schemes, "a UDP port to listen on"
+        ) or networks_problem("allow", self.allow)

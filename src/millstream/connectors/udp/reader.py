@@ -1,0 +1,102 @@
+"""Takes datagrams in: the cheapest way, with no promise but that what is lost here is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors import UdpSource
+from millstream.connectors.interface import Inlet
+from millstream.connectors.options import endpoint
+from millstream.connectors.reading.allowed_senders import Admission
+from millstream.connectors.reading.bundle import Bundle
+from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.values.report import SourceState
+
+_LARGEST = 65535
+_BATCH = 500  # datagrams that are read without looking after others
+_BUFFER = 8 << 20  # bytes that the kernel is asked to keep for us; net.core.rmem_max limits it
+_SO_MEMINFO = 55  # of Linux: nine figures of a socket, the last is how many datagrams it dropped
+_FIGURES = struct.Struct("9I")
+
+
+class UdpReader(ReconnectingReader[UdpSource]):
+    """Reads what the kernel has, whenever the inlet takes it; what does not fit meanwhile is lost.
+
+    Nothing waits here: while the inlet takes nothing the kernel's buffer fills, and then drops.
+    """
+
+    def __init__(self, stream: str, source: UdpSource, settings: CollectSettings) -> None:
+        super().__init__(stream, source, settings)
+        self._admission = Admission(source.allow)
+        self._socket: socket.socket | None = None
+        self._dropped = 0  # by this socket, as far as it was told
+
+    @property
+    def state(self) -> SourceState:
+        """How it is doing, with what the kernel has dropped by now."""
+        self._count_drops()
+        return super().state
+
+    async def read(self, inlet: Inlet) -> None:
+        """Listen until cancelled; OSError if the port cannot be had."""
+        host, port = endpoint(self.source.url)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as bound:
+            bound.setblocking(False)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            bound.bind(address)
+            self._socket, self._dropped = bound, 0
+            try:
+                self.listening()
+                while True:
+                    await _readable(bound)
+                    bundle = Bundle(self.settings)
+                    for datagram in self._waiting(bound):
+                        bundle.add(datagram)
+                    if bundle.oversized:
+                        self.missed(bundle.oversized, "larger than collect.max_body")
+                    await self.hand_over(inlet, bundle.take())
+            finally:
+                self._count_drops()
+                self._socket = None
+
+    def _waiting(self, bound: socket.socket) -> Iterator[bytes]:
+        try:
+            for _ in range(_BATCH):
+                if self._admission.is_open:
+                    yield bound.recv(_LARGEST)
+                else:
+                    datagram, sender = bound.recvfrom(_LARGEST)
+                    if self._admission.admits(sender[0]):
+                        yield datagram
+                    else:
+                        self.complain(f"{sender[0]} sends, and is not in a network of `allow`")
+        except BlockingIOError:
+            return
+
+    def _count_drops(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            figures = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _FIGURES.size)
+        except OSError:  # not Linux: nobody tells
+            return
+        dropped = _FIGURES.unpack(figures)[-1]
+        if new := (dropped - self._dropped) % 2**32:  # the kernel's counter wraps
+            self._dropped = dropped
+            self.missed(new, "the kernel had no room for the datagram")
+
+
+async def _readable(bound: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(bound, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(bound)

@@ -1,0 +1,32 @@
+"""A WebSocket that someone else serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from millstream.connectors.description import Source, url_problem, without_secrets
+from millstream.connectors.options import headers_problem, pairs
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketSource(Source):
+    """Each text message of a WebSocket is one event (or an array, or lines of events)."""
+
+    kind: ClassVar[str] = "websocket"
+    schemes: ClassVar[tuple[str, ...]] = ("ws", "wss")
+    example: ClassVar[str] = "WebSocketSource('ws://host/path')"
+    sql_example: ClassVar[str] = "'ws://host/path'"
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", pairs(self.headers, ":"))
+
+    @property
+    def address(self) -> str:
+        return without_secrets(self.url)
+
+    def problem(self) -> str | None:
+        return url_problem(self.url, self.schemes, "a WebSocket") or headers_problem(self.headers)

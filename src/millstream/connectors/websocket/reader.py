@@ -1,0 +1,86 @@
+"""Reads a stream from a WebSocket that someone else serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors import WebSocketSource
+from millstream.connectors.interface import Inlet
+from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+
+_OPEN_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
+
+
+class WebSocketReader(ReconnectingReader[WebSocketSource]):
+    """Keeps one connection open, and offers each of its messages to the stream."""
+
+    def __init__(self, stream: str, source: WebSocketSource, settings: CollectSettings) -> None:
+        super().__init__(stream, source, settings)
+        self._heard = 0.0
+        self._reading = False  # False while the log holds us up: silence is then our own doing
+
+    async def read(self, inlet: Inlet) -> None:
+        """Read until the connection ends."""
+        try:
+            await self._connect_and_read(inlet)
+        except WebSocketException as error:
+            raise Lost(str(error) or type(error).__name__) from None
+
+    async def _connect_and_read(self, inlet: Inlet) -> None:
+        async with await self._connect() as connection:
+            self.connected()
+            self._heard = time.monotonic()
+            watch = asyncio.create_task(self._watch(connection))
+            try:
+                while True:
+                    self._reading = True
+                    message = await connection.recv(decode=False)
+                    self._reading = False
+                    await inlet.offer(message)
+                    self._heard = time.monotonic()
+                    self.received()
+            finally:
+                watch.cancel()
+
+    async def _connect(self) -> ClientConnection:
+        try:
+            return await connect(
+                self.source.url,
+                additional_headers=self.source.headers,
+                open_timeout=_OPEN_SECONDS,
+                close_timeout=_CLOSE_SECONDS,
+                max_size=self.settings.max_body,
+                # The library's keepalive takes a peer for dead whose pong waits behind messages
+                # that we are not reading; ours knows when we are the ones who are slow.
+                ping_interval=None,
+            )
+        except ValueError as error:  # the peer redirects us to what is no address
+            raise Lost(f"the address cannot be used: {error}") from None
+
+    async def _watch(self, connection: ClientConnection) -> None:
+        after, timeout = self.settings.ping_after, self.settings.ping_timeout
+        while True:
+            silent = time.monotonic() - self._heard if self._reading else 0.0
+            if silent < after:
+                await asyncio.sleep(after - silent)
+                continue
+            asked = time.monotonic()
+            try:
+                pong = asyncio.ensure_future(await connection.ping())
+                await asyncio.wait([pong], timeout=timeout)
+                answered = pong.done() and pong.result() is not None
+            except ConnectionClosed:  # the reading ends of it too
+                return
+            if answered:
+                self._heard = time.monotonic()
+            elif self._reading and self._heard < asked:
+                # Nor did a message come, behind which the pong could be waiting. No closing
+                # handshake with a peer that does not answer.
+                connection.transport.abort()
+                return

@@ -1,0 +1,79 @@
+"""The events that are missing in views: late, dated in the future, without a time, broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from millstream.log.dead_letters.topic import SetAside, Shelf
+from millstream.log.settings import LogSettings
+from millstream.log.topics import late_topic
+from millstream.values.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
+
+
+class Late(SetAside):
+    """An event as it came, how late it was, and which windows it missed."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """`late`, `future` or `broken`."""
+        return self.headers.get(LATE_REASON, "")
+
+    @property
+    def by_ms(self) -> int:
+        text = self.headers.get(LATE_BY, "0")
+        return int(text) if text.lstrip("-").isdigit() else 0
+
+    @property
+    def views(self) -> dict[str, list[list[str]]]:
+        """Per view, the start and end of each window that it is not in."""
+        try:
+            found: Any = json.loads(self.headers.get(LATE_VIEWS, "{}"))
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        where = ", ".join(
+            f"{view} {_span(windows)}" if windows else view for view, windows in self.views.items()
+        )
+        match self.kind:
+            case "late":
+                return f"late by {_seconds(self.by_ms)} for {where}"
+            case "future":
+                return f"dated {_seconds(self.by_ms)} in the future; not in {where or 'any view'}"
+            case "broken" if error := self.headers.get(LATE_ERROR):
+                return f"the query of {where} fails on it: {error}"
+            case "broken":
+                return f"without a time; not in {where or 'any view'}"
+        return self.kind
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"kind": self.kind, "late_by_ms": self.by_ms, "views": self.views}
+
+
+LATE = Shelf("late", Late, late_topic)
+
+
+def find_late(
+    log: LogSettings, app: str, stream: str, identity: tuple[str, int, int], since: int
+) -> list[Late]:
+    """Where the event of that identity is among them; it was received at `since`; blocks.
+
+    Once if it was late, and once for each view whose query fails on it.
+    """
+    return [one for one in LATE.read(log, app, stream, since) if one.identity == identity]
+
+
+def _span(windows: list[list[str]]) -> str:
+    first, last = windows[0][0], windows[-1][-1]
+    return f"[{first}, {last})" if len(windows) == 1 else f"({len(windows)} windows to {last})"
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:,.3f} s"

@@ -1,0 +1,247 @@
+"""What a user writes: an `App` with its streams and views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Never, TypeVar, overload
+
+from millstream.connectors import Source
+from millstream.errors import PipelineError
+from millstream.pipeline.declarations import check_name, declare_stream, declare_view
+from millstream.pipeline.graph import check_graph, in_order
+from millstream.pipeline.model import Delivery, Mode, OnDataLoss, OnInvalid, Reading, Stream, View
+from millstream.pipeline.trigger import Accumulation
+from millstream.syntax.source_location import Call, Place, Statement, mistake
+
+__all__ = ["App", "Delivery", "Mode", "OnInvalid", "Place", "Reading", "Stream", "View"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class App:
+    """A pipeline: streams in, views out."""
+
+    def __init__(self, name: str) -> None:
+        self._start(Call.of_user(), name)
+
+    @classmethod
+    def at(cls, statement: Statement, name: str) -> App:
+        """An app that is declared by something else than a Python call."""
+        app = cls.__new__(cls)
+        app._start(statement, name)
+        return app
+
+    def _start(self, statement: Statement, name: str) -> None:
+        self.name = check_name(statement, "app", name)
+        self.place = statement.place
+        self.streams: dict[str, Stream] = {}
+        self.views: dict[str, View] = {}
+        self._undecorated: dict[int, Statement] = {}
+
+    def stream(
+        self,
+        name: str,
+        *,
+        schema: str | type | None = None,
+        key: str | None = None,
+        event_time: str | None = None,
+        lateness: str | timedelta = "0 seconds",
+        ahead: str | timedelta = "1 minute",
+        delivery: Delivery = "exactly_once",
+        retention: str | timedelta = "7 days",
+        source: Source | str | None = None,
+        dedup: str | timedelta = "1 hour",
+        on_invalid: OnInvalid = "reject",
+        shed: str | None = None,
+        shed_at: float = 0.8,
+        description: str = "",
+        **unknown: Never,
+    ) -> Stream:
+        """Declare events that come in.
+
+        schema: Spark DDL, or a dataclass, msgspec Struct or pydantic model.
+        key: the column by which events are spread over partitions; order holds per key.
+        event_time: the TIMESTAMP column that says when an event happened.
+        lateness: how long a window waits for events that come late.
+        ahead: how far in the future an event may be dated; beyond, it is set aside.
+        delivery: what holds when something dies: exactly_once, at_least_once or at_most_once.
+        retention: how long the log keeps events.
+        source: where the collector pulls events from, or its URL; posting works as well.
+        dedup: how long a sender's id (Idempotency-Key, CloudEvents id) makes a retry safe.
+        on_invalid: reject what does not fit the schema, or keep it in the stream, marked.
+        shed: what may be dropped under pressure: 'random', or an SQL condition on an event.
+        shed_at: how full the journal is when that begins, between 0 and 1.
+        """
+        options = {
+            "schema": schema,
+            "key": key,
+            "event_time": event_time,
+            "lateness": lateness,
+            "ahead": ahead,
+            "delivery": delivery,
+            "retention": retention,
+            "source": source,
+            "dedup": dedup,
+            "on_invalid": on_invalid,
+            "shed": shed,
+            "shed_at": shed_at,
+            "description": description,
+            **unknown,
+        }
+        return self.add_stream(Call.of_user(), name, options)
+
+    @overload
+    def view(self, name: Function, /) -> Function: ...
+
+    @overload
+    def view(
+        self,
+        name: str | None = None,
+        *,
+        sql: str,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> View: ...
+
+    @overload
+    def view(
+        self,
+        name: str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> Callable[[Function], Function]: ...
+
+    def view(
+        self,
+        name: Callable[..., Any] | str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        keep: str | timedelta | None = None,
+        mode: Mode = "auto",
+        sql: str | None = None,
+        reads: Mapping[str, Reading] | None = None,
+        on_data_loss: OnDataLoss | None = None,
+        trigger: str = "every change",
+        accumulation: Accumulation = "accumulate",
+        ledger: str | Sequence[str] | None = None,
+        shed: str | timedelta | None = None,
+        description: str = "",
+        **unknown: Never,
+    ) -> Any:
+        """Declare what a continuous query keeps: above a function, or with sql=.
+
+        name: the view's name; a function's own name if left out.
+        key: result columns of which each combination has one row; makes the view a table.
+        keep: how long a table's row stays: after its window's end, else after its last change.
+        mode: real_time or micro_batch forces one; auto takes real_time where Spark can.
+        sql: a SELECT in Spark SQL over streams and views.
+        reads: how each table among the inputs is read: its "changes", or as "reference".
+        on_data_loss: continue or stop when retention took events before the view came to them.
+        trigger: when a row is shown: 'every change', 'every 10 seconds', 'every 100 events',
+            'when n > 100', 'at the watermark'.
+        accumulation: what it shows: accumulate, discard (what is new), retract (old, then new).
+        ledger: counts and sums of which each final row is entered, and each correction.
+        shed: how far behind the view may be before it takes a sample of its input, and tells
+            estimates with their error; 'stream': only weigh what its streams have shed.
+        """
+        call = Call.of_user()
+        if callable(name):
+            return self._decorator(call, None, {})(name)
+        options = {
+            "key": key,
+            "keep": keep,
+            "mode": mode,
+            "reads": reads,
+            "on_data_loss": on_data_loss,
+            "trigger": trigger,
+            "accumulation": accumulation,
+            "ledger": ledger,
+            "shed": shed,
+            "description": description,
+            **unknown,
+        }
+        if sql is not None:
+            return self.add_view(call, name, {**options, "sql": sql})
+        return self._decorator(call, name, options)
+
+    def _decorator(
+        self, call: Call, name: str | None, options: Mapping[str, Any]
+    ) -> Callable[[Function], Function]:
+        self._undecorated[id(call)] = call
+
+        def declare(function: Function) -> Function:
+            self._undecorated.pop(id(call), None)
+            if isinstance(function, type) or not callable(function):
+                raise mistake(
+                    call, f"{function!r} is not a function", remedy="put @app.view above a def"
+                )
+            own_name = getattr(function, "__name__", None)
+            self.add_view(call, own_name if name is None else name, options, function)
+            return function
+
+        return declare
+
+    def add_stream(self, statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
+        """Declare a stream by a call or by an SQL statement."""
+        stream = declare_stream(statement, name, options)
+        self._check_new(stream)
+        self.streams[stream.name] = stream
+        return stream
+
+    def add_view(
+        self,
+        statement: Statement,
+        name: object,
+        options: Mapping[str, Any],
+        function: Callable[..., Any] | None = None,
+    ) -> View:
+        """Declare a view by a call or by an SQL statement."""
+        view = declare_view(statement, name, options, function)
+        self._check_new(view)
+        self.views[view.name] = view
+        return view
+
+    def check(self) -> None:
+        """PipelineError if the declarations, now that all are there, do not fit together."""
+        for statement in self._undecorated.values():
+            raise mistake(
+                statement,
+                "this view has no query",
+                remedy="put @app.view(…) above a function, or add sql='SELECT …'",
+            )
+        check_graph(self.streams, self.views)
+
+    def views_in_order(self) -> list[View]:
+        """The views, each after those that it reads."""
+        return in_order(self.views)
+
+    def _check_new(self, new: Stream | View) -> None:
+        old = self.streams.get(new.name) or self.views.get(new.name)
+        if old is not None:
+            kind = "stream" if isinstance(old, Stream) else "view"
+            raise PipelineError(
+                f"the name {new.name!r} is taken by the {kind} in line {old.place.line}",
+                remedy="give one of them another name",
+                file=new.place.file,
+                line=new.place.line,
+            )

@@ -1,0 +1,9 @@
+"""Streams and views from what the user wrote, each option checked as far as it can be by itself."""
+
+from __future__ import annotations
+
+from millstream.pipeline.declarations.options import check_name
+from millstream.pipeline.declarations.stream import STREAM_OPTIONS, declare_stream
+from millstream.pipeline.declarations.view import VIEW_OPTIONS, declare_view
+
+__all__ = ["STREAM_OPTIONS", "VIEW_OPTIONS", "check_name", "declare_stream", "declare_view"]

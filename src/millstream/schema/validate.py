@@ -1,0 +1,196 @@
+"""Whether the bytes of an event fit its stream's schema."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable
+from datetime import date
+from typing import Annotated, Any
+
+import msgspec
+
+from millstream.errors import InvalidEvent
+from millstream.pipeline.model import Stream
+from millstream.schema import Array, Field, Map, Primitive, Struct, Type
+from millstream.schema.explain import explain
+from millstream.schema.nesting import blank_texts, is_deeper
+from millstream.schema.scalars import Decimals, EventTime, Timestamp
+from millstream.schema.types import INTEGERS
+
+# What Spark's JSON reader (Jackson) takes: a number of 1,000 characters, 1,000 levels.
+_LONGEST_NUMBER = 1000
+_DEEPEST = 1000
+_SAMPLE = _LONGEST_NUMBER // 2
+# Only from a number's start: or each of its digits would be tried as one.
+_LONG_NUMBER = re.compile(rb"(?<![-+.0-9eE])[-+.0-9eE]{%d}" % (_LONGEST_NUMBER + 1))
+_PART_OF_NUMBER = re.compile(rb"[-+.0-9eE]{2}")
+_HUGE_EXPONENT = re.compile(rb"[0-9][eE][-+]?[0-9]{4}")
+_PATH = re.compile(r"(?:at `\$\.|required field `)([^`]+)`")  # in the decoder's words
+_FLOAT_MAX = 3.4028234663852886e38
+
+
+class Checked(msgspec.Struct, frozen=True, gc=False):
+    """What the collector needs to know of a valid event."""
+
+    key: str | None
+    time: int | None  # its event time, in milliseconds since the epoch; None if the stream has none
+
+
+class Validator:
+    """Checks events of one stream; compiled once, then one decoding per event.
+
+    Unknown fields are fine. Of a name that an object has twice, the last counts, here as in Spark.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        needed = {stream.key, stream.event_time}
+        self._schema = Struct(
+            tuple(
+                Field(each.name, each.type, each.required or each.name in needed)
+                for each in stream.schema.fields
+            )
+        )
+        event, attributes = _compile_struct(self._schema, stream.event_time)
+        self._decode = msgspec.json.Decoder(event, dec_hook=_decode_scalar).decode
+        self._key = _key_reader(stream, attributes)
+        self._time: Callable[[Any], int | None] = _nothing
+        if stream.event_time is not None:
+            self._time = operator.attrgetter(f"{attributes[stream.event_time]}.milliseconds")
+        self._has_decimals = _has_decimals(self._schema)
+
+    def check(self, raw: bytes, in_full: bool = True) -> Checked:
+        """What is known of a valid event; InvalidEvent names field, value and expectation.
+
+        Unless `in_full`, it has the decoder's words: a tenth of the work, where many are invalid.
+        """
+        try:
+            # msgspec skips the values of unknown fields without looking at their encoding.
+            raw.decode()
+            if len(raw) > _LONGEST_NUMBER:
+                _check_limits(raw)
+            if self._has_decimals and _HUGE_EXPONENT.search(raw):
+                _check_exponents(raw)
+            event = self._decode(raw)
+            return Checked(self._key(event), self._time(event))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if in_full:
+                raise explain(self._schema, raw, error) from None
+            raise _in_brief(error) from None
+
+
+def _in_brief(error: Exception) -> InvalidEvent:
+    words = str(error)
+    found = _PATH.search(words)
+    return InvalidEvent(
+        f"the event does not fit its schema: {words}", field=found[1] if found else ""
+    )
+
+
+def _check_limits(raw: bytes) -> None:
+    """Refuse what Spark could not read; looks closely only at bytes that could be such."""
+    # A number that is too long covers at least two neighbouring samples.
+    if _PART_OF_NUMBER.search(raw[::_SAMPLE]) and _LONG_NUMBER.search(blank_texts(raw)):
+        raise InvalidEvent(
+            f"a number has more than {_LONGEST_NUMBER} characters", remedy="send it as text"
+        )
+    if is_deeper(raw, _DEEPEST):
+        raise InvalidEvent(
+            f"objects and arrays are nested more than {_DEEPEST} deep", remedy="send it flatter"
+        )
+
+
+def _check_exponents(raw: bytes) -> None:
+    """Refuse 1e-99999: as a decimal, Spark would write out all of its digits."""
+    if _HUGE_EXPONENT.search(blank_texts(raw)):
+        raise InvalidEvent("a number has an exponent of four digits", remedy="send a smaller one")
+
+
+def _compile_struct(
+    struct: Struct, event_time: str | None = None
+) -> tuple[type[msgspec.Struct], dict[str, str]]:
+    """A class that msgspec can decode the struct into, and its attribute for each field."""
+    attributes = {field.name: f"f{index}" for index, field in enumerate(struct.fields)}
+    fields: list[Any] = []
+    for field in struct.fields:
+        kind = EventTime if field.name == event_time else _compile(field.type)
+        attribute = attributes[field.name]
+        fields.append((attribute, kind) if field.required else (attribute, kind | None, None))
+    compiled = msgspec.defstruct(
+        "Event",
+        fields,
+        rename={attribute: name for name, attribute in attributes.items()},
+        kw_only=True,
+        gc=False,
+    )
+    return compiled, attributes
+
+
+def _compile(of: Type) -> Any:
+    match of:
+        case Struct():
+            return _compile_struct(of)[0]
+        case Array(element):
+            return list[_compile(element) | None]  # type: ignore[misc]
+        case Map(value):
+            return dict[str, _compile(value) | None]  # type: ignore[misc]
+        case Primitive(name):
+            return _compile_primitive(of, name)
+
+
+def _compile_primitive(of: Primitive, name: str) -> Any:
+    if name in INTEGERS:
+        bound = 2 ** (INTEGERS[name] - 1)
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
+    if of.decimal:
+        return Decimals.of(*of.decimal)
+    return {
+        "boolean": bool,
+        "float": Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)],
+        "double": float,
+        "string": str,
+        "binary": bytes,
+        "date": date,
+        "timestamp": Timestamp,
+    }[name]
+
+
+def _decode_scalar(kind: Any, value: object) -> object:
+    return kind.check(value)
+
+
+def _key_reader(stream: Stream, attributes: dict[str, str]) -> Callable[[Any], str | None]:
+    if stream.key is None:
+        return _nothing
+    field = stream.schema.field(stream.key)
+    assert field is not None
+    attribute = attributes[stream.key]
+    as_text: Callable[[Any], str] = str
+    if field.type == Primitive("boolean"):
+        as_text = _json_bool
+    elif field.type == Primitive("string"):
+        return operator.attrgetter(attribute)
+    return functools.partial(_read_key, attribute, as_text)
+
+
+def _read_key(attribute: str, as_text: Callable[[Any], str], event: Any) -> str:
+    return as_text(getattr(event, attribute))
+
+
+def _nothing(event: Any) -> None:
+    return None
+
+
+def _json_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _has_decimals(of: Type) -> bool:
+    match of:
+        case Primitive():
+            return of.decimal is not None
+        case Array(inner) | Map(inner):
+            return _has_decimals(inner)
+        case Struct(fields):
+            return any(_has_decimals(field.type) for field in fields)

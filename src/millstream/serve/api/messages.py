@@ -1,0 +1,190 @@
+"""Answers and messages that clients get, as types: what OpenAPI and AsyncAPI publish.
+
+The server writes most of them byte by byte, because it sends one row to many clients. So these
+types describe; `tests/serve/api/test_messages.py` reads what a running server sends with them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Identifier = Annotated[str, Meta(description="The id of the subscription.")]
+Place = Annotated[
+    str, Meta(description="A position, <epoch>:<partition>=<offset>,…: send it back as `after`.")
+]
+Watermark = Annotated[
+    str | None,
+    Meta(description="Windows that end by then are final (RFC 3339); null if it is not known."),
+]
+Key = Annotated[
+    list[Any] | None,
+    Meta(description="The values of the key columns; null if there is no key."),
+]
+Row = Annotated[dict[str, Any], Meta(description="The columns and their values.")]
+Name = Annotated[str, Meta(description="What the subscription names.")]
+Total = Annotated[int, Meta(description="How many rows satisfy the filter.")]
+Truncated = Annotated[bool, Meta(description="Whether some of those are left out, by the limit.")]
+_STALE = "Why the rows may not be up to date; missing if nothing is known to be wrong."
+
+
+class KeyedRow(msgspec.Struct):
+    """A row with its key."""
+
+    key: Key
+    row: Row
+
+
+class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
+    """The rows at `position`. Replace everything that you hold by them; changes follow."""
+
+    id: Identifier | UnsetType = UNSET
+    position: Place
+    watermark: Watermark
+    view: Name | UnsetType = UNSET
+    stream: Name | UnsetType = UNSET
+    ledger: Name | UnsetType = UNSET
+    total: Total | UnsetType = UNSET
+    truncated: Truncated | UnsetType = UNSET
+    rows: list[KeyedRow]
+
+
+class Change(msgspec.Struct, tag_field="type", tag="change", kw_only=True):
+    """One row that was added, changed or deleted; `position` is the place after it."""
+
+    id: Identifier | UnsetType = UNSET
+    op: Literal["upsert", "delete"]
+    key: Key
+    row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    position: Place
+
+
+class Gap(msgspec.Struct, tag_field="type", tag="gap", kw_only=True):
+    """The changes after `asked` are not available any more. A snapshot follows."""
+
+    id: Identifier | UnsetType = UNSET
+    position: Place
+    asked: Annotated[str, Meta(description="The position that the client was at.")]
+    reason: Annotated[str, Meta(description="Why it cannot continue from there.")]
+
+
+class Lag(msgspec.Struct, tag_field="type", tag="lag", kw_only=True):
+    """The client reads too slowly, or its filter matched nothing for 15 seconds (`behind` is 0)."""
+
+    id: Identifier | UnsetType = UNSET
+    position: Place
+    behind: Annotated[int, Meta(description="Changes that wait for the client.")]
+
+
+class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
+    """A message of the client that the server cannot fulfil; the connection stays open."""
+
+    id: Annotated[str | None, Meta(description="The id in that message; null if it has none.")]
+    title: Annotated[str, Meta(description="The phrase of an HTTP status, as in Bad Request.")]
+    detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
+
+
+class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
+    """The subscription has ended; no message with this id follows."""
+
+    id: Identifier
+
+
+class Pong(msgspec.Struct, tag_field="type", tag="pong"):
+    """The answer to a ping."""
+
+
+SENT = (Snapshot, Change, Gap, Lag, Error, Unsubscribed, Pong)
+"""Messages that a server sends on a WebSocket."""
+
+EVENTS = (Snapshot, Change, Gap, Lag)
+"""Server-sent events; they are named after `type`, and have no `id` in their data."""
+
+
+class Changed(msgspec.Struct):
+    """A change in the answer to a long poll."""
+
+    op: Literal["upsert", "delete"]
+    key: Key
+    row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    position: Place
+
+
+class PollGap(msgspec.Struct):
+    """Why the answer has rows although the request had a position."""
+
+    position: Place
+    asked: str
+    reason: str
+
+
+class Poll(msgspec.Struct, kw_only=True):
+    """The answer to a long poll: `changes` since `after`, or else `rows`, which replace all."""
+
+    gap: PollGap | UnsetType = UNSET
+    position: Place
+    watermark: Watermark
+    changes: list[Changed] | UnsetType = UNSET
+    total: Total | UnsetType = UNSET
+    truncated: Truncated | UnsetType = UNSET
+    rows: list[KeyedRow] | UnsetType = UNSET
+    hint: Annotated[str, Meta(description="Other ways to get changes.")] | UnsetType = UNSET
+
+
+class ViewRows(msgspec.Struct):
+    """The rows of a view."""
+
+    view: str
+    position: Place
+    watermark: Watermark
+    total: Total
+    truncated: Truncated
+    rows: list[Row]
+    warning: Annotated[str, Meta(description=_STALE)] | UnsetType = UNSET
+
+
+class ViewRow(msgspec.Struct):
+    """One row of a view."""
+
+    view: str
+    position: Place
+    watermark: Watermark
+    key: Key
+    row: Row
+    warning: Annotated[str, Meta(description=_STALE)] | UnsetType = UNSET
+
+
+class SqlColumn(msgspec.Struct):
+    """A column of an answer to SQL."""
+
+    name: str
+    type: Annotated[str, Meta(description="DuckDB's type, in lower case.")]
+
+
+class Table(msgspec.Struct):
+    """The answer to SQL."""
+
+    columns: list[SqlColumn]
+    rows: list[list[Any]]
+    truncated: Annotated[bool, Meta(description="Whether the query finds more than `limit` rows.")]
+    elapsed_ms: float
+
+
+class Views(msgspec.Struct):
+    """All views, each with its columns, key, query mode, position and watermark."""
+
+    views: list[dict[str, Any]]
+
+
+class Problem(msgspec.Struct):
+    """What went wrong, as RFC 9457 writes it."""
+
+    type: str
+    title: Annotated[str, Meta(description="The status in words.")]
+    status: int
+    detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
+
+
+ANSWERS = (Poll, ViewRows, ViewRow, Table, Views, Problem)

@@ -1,0 +1,292 @@
+"""The whole system as its own reports tell it: what `/v1/system` answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+import millstream
+from millstream.log.record import Record
+from millstream.log.topics import stream_topic
+from millstream.pipeline.app import App
+from millstream.pipeline.model import Stream
+from millstream.runtime.failing_processes import Failure
+from millstream.schema import type_ddl
+from millstream.serve.views.encoding import moment
+from millstream.serve.views.served_view import Live
+from millstream.values.report import (
+    JournalDamage,
+    JournalState,
+    Latency,
+    Report,
+    StreamCounts,
+    ViewCounts,
+)
+
+_DEAD_MS = 5_000
+_FORGOTTEN_MS = 60_000
+_SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")
+_COUNTED = ("accepted", *_SETTLED, "pending", "recovered")
+_TIMED = ("out_of_order", "future")
+_STEPS = ("latency_ms", "journaled_ms", "sent_ms")
+
+
+class System:
+    """Collects the newest report of every process.
+
+    `failures` tells which processes keep dying; it is asked with every answer.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        views: Mapping[str, Live],
+        streams: Mapping[str, Live] | None = None,
+        failures: Callable[[], Sequence[Failure]] = tuple,
+    ) -> None:
+        self._app = app
+        self._views = views
+        self._streams = streams or {}
+        self._failures = failures
+        self._reports: dict[tuple[str, str], Report] = {}
+        self._decode = msgspec.json.Decoder(Report).decode
+
+    def take(self, record: Record) -> None:
+        """A record of the audit topic."""
+        try:
+            report = self._decode(record.value or b"")
+        except msgspec.MsgspecError:
+            return  # of another version of us
+        self._reports[report.tier, report.instance] = report
+        if report.tier == "analyze":
+            for name, view in self._views.items():
+                counts = report.views.get(name, ViewCounts())
+                view.watermark, view.warning = counts.watermark, warning_of(counts)
+            for name, stream in self._streams.items():
+                stream.watermark = report.streams[name].watermark if name in report.streams else 0
+
+    def describe(self) -> dict[str, Any]:
+        """The picture now."""
+        now = time.time() * 1000
+        self._forget(now)
+        collect, analyze, serve = (
+            [r for r in self._reports.values() if r.tier == tier and now - r.at <= _DEAD_MS]
+            for tier in ("collect", "analyze", "serve")
+        )
+        collected = _collect(collect) if collect else _silent(self._last("collect"))
+        return {
+            "app": self._app.name,
+            "version": millstream.__version__,
+            "now": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "streams": [
+                {
+                    **describe_stream(self._app.name, stream),
+                    "watermark": self._stream_watermark(stream.name),
+                }
+                for stream in self._app.streams.values()
+            ],
+            "views": [describe_view(self._app, live) for live in self._views.values()],
+            "tiers": {
+                "collect": {**collected, "reported_at": self._reported_at("collect")},
+                "log": {
+                    "state": "up" if collect or analyze or serve else "down",
+                    "rate": collected["rate"],
+                },
+                "analyze": {
+                    **self._analyze(analyze, serve),
+                    "reported_at": self._reported_at("analyze"),
+                },
+                "serve": self._serve(serve),
+            },
+            "failing": self._failures(),
+            "end_to_end_ms": _merge(live.tally.whole.summary() for live in self._views.values()),
+        }
+
+    def _forget(self, now: float) -> None:
+        """Leave out what is long silent, but not the last that came of a whole tier."""
+        kept = {id(r) for tier in ("collect", "analyze") for r in self._last(tier)}
+        self._reports = {
+            at: report
+            for at, report in self._reports.items()
+            if now - report.at <= _FORGOTTEN_MS or id(report) in kept
+        }
+
+    def _last(self, tier: str) -> list[Report]:
+        """The reports of the last seconds in which a tier reported at all."""
+        reports = [report for report in self._reports.values() if report.tier == tier]
+        newest = max((report.at for report in reports), default=0)
+        return [report for report in reports if newest - report.at <= _DEAD_MS]
+
+    def _reported_at(self, tier: str) -> str | None:
+        """When the tier was last heard of; None if never since this server started."""
+        return moment(max((report.at for report in self._last(tier)), default=0))
+
+    def _stream_watermark(self, name: str) -> str | None:
+        return moment(self._streams[name].watermark) if name in self._streams else None
+
+    def _analyze(self, reports: Sequence[Report], serve: Sequence[Report]) -> dict[str, Any]:
+        views = {name: counts for report in reports for name, counts in report.views.items()}
+        starting = any(counts.state == "starting" for counts in views.values())
+        seen = _sum_views(serve)
+        return {
+            "state": "down" if not reports else "starting" if starting else "up",
+            "instances": len(reports),
+            "rate": round(sum(counts.rate for counts in seen.values()), 2),
+            "latency_ms": _merge(
+                counts.analyze_ms for report in serve for counts in report.views.values()
+            ),
+            "views": views,
+            "drifts": [drift for report in reports for drift in report.drifts],
+            "streams": {name: each for report in reports for name, each in report.streams.items()},
+        }
+
+    def _serve(self, reports: Sequence[Report]) -> dict[str, Any]:
+        views = _sum_views(reports)
+        return {
+            "state": "up",
+            "instances": max(1, len(reports)),
+            "clients": sum(report.clients for report in reports),
+            "rate": round(sum(counts.rate for counts in views.values()), 2),
+            "latency_ms": _merge(
+                counts.serve_ms for report in reports for counts in report.views.values()
+            ),
+            "views": views,
+        }
+
+
+def warning_of(counts: ViewCounts) -> str:
+    """Why a view's rows may not be up to date, if its query has said so."""
+    if counts.state in ("failed", "restarting"):
+        return f"the query is {counts.state}: {counts.error}" if counts.error else ""
+    return counts.warning
+
+
+def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
+    source = stream.source
+    return {
+        "name": stream.name,
+        "topic": stream_topic(app, stream.name),
+        "columns": [{"name": f.name, "type": type_ddl(f.type)} for f in stream.schema.fields],
+        "key": stream.key,
+        "event_time": stream.event_time,
+        "lateness_ms": round(stream.lateness.total_seconds() * 1000),
+        "delivery": stream.delivery,
+        "source": None if source is None else {"kind": source.kind, "url": source.address},
+    }
+
+
+def describe_view(app: App, live: Live) -> dict[str, Any]:
+    """A view as its pipeline and, once it runs, `analyze` describe it."""
+    view, described = app.views[live.name], live.description
+    keep = None if view.keep is None else round(view.keep.total_seconds() * 1000)
+    return {
+        "name": live.name,
+        "topic": live.topic,
+        "inputs": list(view.inputs),
+        "key": None if view.key is None else list(view.key),
+        "columns": list(live.columns),
+        "window": described.window if described else None,
+        "keep_ms": keep,
+        "trigger": str(view.trigger),
+        "accumulation": view.accumulation,
+        "ledger": list(view.ledger),
+        "mode": described.mode if described else None,
+        "reason": described.reason if described else "analyze has not started it yet",
+        "guarantee": described.guarantee if described else None,
+        "lineage": described.lineage if described else None,
+        "description": view.description,
+        "rows": len(live.table),
+        "position": str(live.position),
+        "watermark": moment(live.watermark),
+        "warning": live.warning or None,
+    }
+
+
+def _collect(reports: Sequence[Report]) -> dict[str, Any]:
+    streams: dict[str, StreamCounts] = {}
+    for report in reports:
+        for name, counts in report.streams.items():
+            held = streams.setdefault(name, StreamCounts())
+            for field in ("rate", *_COUNTED, *_TIMED):
+                setattr(held, field, getattr(held, field) + getattr(counts, field))
+            for field in (*_STEPS, "skew_ms"):
+                setattr(held, field, _merge((getattr(held, field), getattr(counts, field))))
+    total = {
+        field: sum(getattr(counts, field) for counts in streams.values())
+        for field in ("rate", *_COUNTED)
+    }
+    return {
+        "state": "up" if reports else "down",
+        "instances": len(reports),
+        **total,
+        "rate": round(total["rate"], 2),
+        **{step: _merge(getattr(each, step) for each in streams.values()) for step in _STEPS},
+        "unaccounted": sum(abs(counts.missing()) for counts in streams.values()),
+        "journal": _journal([report.journal for report in reports if report.journal is not None]),
+        "streams": streams,
+        "sources": [source for report in reports for source in report.sources],
+    }
+
+
+def _silent(reports: Sequence[Report]) -> dict[str, Any]:
+    """The last figures of collectors that do not report any more; how fast they are is unknown."""
+    last = _collect(reports)
+    for counts in last["streams"].values():
+        counts.rate = 0.0
+    return {**last, "state": "down", "instances": 0, "rate": None}
+
+
+def _journal(journals: Sequence[JournalState]) -> JournalState | None:
+    """Several collectors' journals as one; `broken` tells the first reason that one has."""
+    if not journals:
+        return None
+    return JournalState(
+        **{
+            field: sum(getattr(journal, field) for journal in journals)
+            for field in ("entries", "bytes", "stored_bytes", "max_bytes")
+        },
+        broken=next((journal.broken for journal in journals if journal.broken), ""),
+        damage=_damage([journal.damage for journal in journals if journal.damage is not None]),
+    )
+
+
+def _damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
+    if not found:
+        return None
+    total = JournalDamage()
+    for damage in found:
+        for field in ("entries", "events", "bytes", "unread", "acknowledged"):
+            setattr(total, field, getattr(total, field) + getattr(damage, field))
+        for name, events in damage.streams.items():
+            total.streams[name] = total.streams.get(name, 0) + events
+    return total
+
+
+def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:
+    """Each server reads every view, so what they count is the same: the furthest one tells."""
+    views: dict[str, ViewCounts] = {}
+    for report in reports:
+        for name, counts in report.views.items():
+            if name not in views or counts.changes > views[name].changes:
+                views[name] = counts
+    return views
+
+
+def _merge(latencies: Iterable[Latency | None]) -> Latency | None:
+    """Several processes' latencies as one: the medians by weight, the worst of the rest."""
+    seen = [latency for latency in latencies if latency is not None]
+    count = sum(latency.count for latency in seen)
+    if not count:
+        return None
+    return Latency(
+        p50=round(sum(latency.p50 * latency.count for latency in seen) / count, 3),
+        p99=round(max(latency.p99 for latency in seen), 3),
+        max=round(max(latency.max for latency in seen), 3),
+        count=count,
+        min=round(min(latency.min for latency in seen), 3),
+        mean=round(sum(latency.mean * latency.count for latency in seen) / count, 3),
+    )

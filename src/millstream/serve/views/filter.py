@@ -1,0 +1,183 @@
+"""What a client asks of rows: which (`where`), what of them (`select`), in which order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cmp_to_key
+from typing import Any, NamedTuple
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from millstream.errors import QueryError
+from millstream.expression import functions
+from millstream.expression.cache import TextCache
+from millstream.expression.compiler import Unsupported
+from millstream.expression.condition import (
+    Predicate,
+    check_tokens,
+    compile_condition,
+    compile_tree,
+    dialect_of,
+    parse,
+)
+from millstream.values.report import Column
+
+Evaluate = Callable[[Mapping[str, Any]], Any]
+Pick = Callable[[Mapping[str, Any]], dict[str, Any]]
+_MAX_PATHS = 1_000
+_MAX_ORDERS = 32
+
+
+def compile_where(text: str, columns: tuple[Column, ...], canonical: bool = True) -> Predicate:
+    """Whether a row satisfies `text`, as SQL's WHERE says: NULL is no. QueryError if not SQL."""
+    with _pointing_to_queries():
+        return compile_condition(text, columns, canonical)
+
+
+class Deadline:
+    """How long rows may be looked at for one client; QueryError after that."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._checks = 0
+
+    def check(self) -> None:
+        """To be called for each row, and for each comparison of two."""
+        self._checks += 1
+        if self._checks % 16 == 0 and time.monotonic() > self._end:
+            raise QueryError(
+                f"the filter or order took longer than {self._seconds:g} s",
+                remedy="ask for less, or POST /v1/query",
+            )
+
+
+class Order(NamedTuple):
+    """One expression that rows are ordered by."""
+
+    evaluate: Evaluate
+    descending: bool
+    nulls_first: bool
+
+    def compare(self, x: Any, y: Any) -> int:
+        if functions.same(x, y):
+            return 0
+        if x is None or y is None:
+            first = -1 if x is None else 1
+            return first if self.nulls_first else -first
+        sign = -1 if self.descending else 1
+        if isinstance(x, float) or isinstance(y, float):
+            return sign * functions.compare(x, y)
+        return sign if x > y else -sign
+
+
+_picks: TextCache[Pick] = TextCache(250_000)
+_orders: TextCache[list[Order]] = TextCache(100_000)
+
+
+def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Pick:
+    """The named columns of a row, in that order; a field of a struct keeps its dotted name."""
+    if len(paths) > _MAX_PATHS:
+        raise QueryError(f"select names {len(paths)} columns; at most {_MAX_PATHS} are read")
+    return _picks.get(
+        (paths, columns), sum(map(len, paths)), lambda: _compile_select(paths, columns)
+    )
+
+
+def _compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Pick:
+    picks = {}
+    for path in paths:
+        tree = parse(path, "select")
+        if not isinstance(tree, exp.Column | exp.Dot):
+            raise QueryError(
+                f"cannot select {path[:100]!r}", remedy="select takes column names; see /v1/query"
+            )
+        picks[path], _ = _compile(tree, columns, as_held=True)
+    return lambda row: {name: pick(row) for name, pick in picks.items()}
+
+
+def compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
+    """What rows are ordered by in `n DESC, city`; NULLs come last, as in DuckDB."""
+    return _orders.get((text, columns), len(text), lambda: _compile_order(text, columns))
+
+
+def _compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
+    orders = []
+    for ordered in _parse_order(text):
+        evaluate, kind = _compile(ordered.this, columns)
+        if kind in ("struct", "array", "map", "other"):
+            raise QueryError(
+                f"cannot order by a {kind} in {text[:100]!r}",
+                remedy="order by one of its fields, as in window.start",
+            )
+        descending, nulls_first = ordered.args.get("desc"), ordered.args.get("nulls_first")
+        orders.append(Order(evaluate, bool(descending), bool(nulls_first)))
+    return orders
+
+
+def order_rows(
+    rows: Iterable[tuple[Any, Mapping[str, Any]]],
+    text: str,
+    columns: tuple[Column, ...],
+    deadline: Deadline | None = None,
+) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Keyed rows in the order that `text` asks for. Each row is evaluated once."""
+    orders = compile_order(text, columns)
+
+    def values(row: Mapping[str, Any]) -> list[Any]:
+        if deadline is not None:
+            deadline.check()
+        return [order.evaluate(row) for order in orders]
+
+    def compare(a: list[Any], b: list[Any]) -> int:
+        if deadline is not None:
+            deadline.check()
+        for order, x, y in zip(orders, a, b, strict=True):
+            if found := order.compare(x, y):
+                return found
+        return 0
+
+    in_order = cmp_to_key(compare)
+    return sorted(rows, key=lambda keyed: in_order(values(keyed[1])))
+
+
+def split_select(text: str) -> tuple[str, ...]:
+    """The names in `a,b.c`."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _compile(
+    tree: exp.Expression, columns: tuple[Column, ...], *, as_held: bool = False
+) -> tuple[Evaluate, str]:
+    with _pointing_to_queries():
+        return compile_tree(tree, columns, as_held=as_held)
+
+
+@contextmanager
+def _pointing_to_queries() -> Iterator[None]:
+    """Add to a refusal that a query of its own can do more."""
+    try:
+        yield
+    except Unsupported as error:
+        raise QueryError(
+            error.message, remedy=f"{error.remedy}; for more, POST /v1/query"
+        ) from None
+
+
+def _parse_order(text: str) -> list[exp.Ordered]:
+    try:
+        check_tokens(text, "order")
+        tree = sqlglot.parse_one(f"ORDER BY {text}", dialect=dialect_of(text), into=exp.Order)
+    except (SqlglotError, RecursionError):
+        tree = None
+    if not isinstance(tree, exp.Order):
+        raise QueryError(
+            f"cannot read order {text[:100]!r}", remedy="write columns, as in n DESC, city"
+        )
+    if len(tree.expressions) > _MAX_ORDERS:
+        raise QueryError(f"order has {len(tree.expressions)} parts; at most {_MAX_ORDERS} are read")
+    return [o if isinstance(o, exp.Ordered) else exp.Ordered(this=o) for o in tree.expressions]

@@ -1,0 +1,138 @@
+"""Which SQL a client may run: one SELECT over the views, with functions that only compute.
+
+DuckDB's own parser says what a text means, so there is no second opinion to slip between. This is
+one wall of several: the database has no access to files or network, its settings are locked, and it
+runs in a process of its own (see `millstream.store.sql.sql`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from millstream.errors import QueryError
+from millstream.syntax.names import suggest
+
+_TABLE_FUNCTIONS = {"unnest", "range", "generate_series"}
+# What tells about the server or the session, runs text as SQL, or writes somewhere.
+_FORBIDDEN = {
+    "current_setting", "getvariable", "getenv", "current_query", "current_user", "current_role",
+    "current_connection_id", "current_query_id", "current_transaction_id", "txid_current",
+    "session_user", "user", "nextval", "currval", "setseed", "write_log", "query", "query_table",
+    "json_execute_serialized_sql", "json_serialize_sql", "json_deserialize_sql",
+    "json_serialize_plan", "which_secret", "version", "get_block_size", "create_sort_key",
+    "parse_duckdb_log_message", "in_search_path", "getpid", "sleep", "sleep_ms",
+}  # fmt: skip
+_FORBIDDEN_PREFIXES = (
+    "__internal",
+    "duckdb_",
+    "pragma_",
+    "pg_",
+    "inet_",
+    "has_",
+    "read_",
+    "parquet_",
+)
+
+
+# Tables of DuckDB's own that a plain name reaches. No CTE may have such a name, in case that DuckDB
+# sees less of a query as the CTE's scope than we do.
+_CATALOGUE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
+_Names = frozenset[str]
+
+
+def check(parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None) -> None:
+    """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
+
+    `broken`: views that cannot be queried, and why.
+    """
+    tree = msgspec.json.decode(parsed)
+    if tree.get("error"):
+        message = str(tree.get("error_message") or "it cannot be read")
+        if "Only SELECT" in message:
+            raise QueryError(
+                "only SELECT is answered", remedy="views are kept by the pipeline; see its file"
+            )
+        raise QueryError(f"cannot read the query: {message}")
+    statements = tree.get("statements") or []
+    if len(statements) != 1:
+        raise QueryError(f"there are {len(statements)} statements", remedy="send one SELECT")
+    for node, named in _nodes(statements[0]):
+        _check_node(node, views, named, broken or {})
+
+
+def _check_node(
+    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
+) -> None:
+    match node.get("type"):
+        case "BASE_TABLE":
+            _check_table(node, views, named, broken)
+        case "TABLE_FUNCTION":
+            function = node.get("function") or {}
+            name = str(function.get("function_name", "")).lower()
+            if name not in _TABLE_FUNCTIONS:
+                raise QueryError(
+                    f"cannot read from {name or 'that'}()",
+                    remedy=f"a query reads views: {', '.join(views)}",
+                )
+        case "SHOW_REF" if node.get("query") is None:
+            raise QueryError("only SELECT is answered", remedy="GET /v1/views lists the views")
+        case "PARAMETER" | "VALUE_PARAMETER":
+            raise QueryError("there are no parameters", remedy="write the values into the query")
+    name = str(node.get("function_name", "")).lower()
+    if name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES):
+        raise QueryError(f"the function {name} is not available")
+
+
+def _check_table(
+    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
+) -> None:
+    name = str(node.get("table_name", ""))
+    place = (node.get("catalog_name") or "", node.get("schema_name") or "")
+    if place in (("", ""), ("", "main")) and name.lower() in {view.lower() for view in views}:
+        return
+    if place == ("", "") and name.lower() in named:
+        return
+    if name in broken:
+        raise QueryError(f"view {name} cannot be queried: {broken[name]}")
+    raise QueryError(f"there is no view {name[:100]!r}", remedy=suggest(name, views))
+
+
+def _nodes(tree: object) -> Iterator[tuple[dict[str, Any], _Names]]:
+    """Every node of the syntax tree, with the names that WITH gives where it stands."""
+    pending: list[tuple[object, _Names]] = [(tree, frozenset())]
+    while pending:
+        part, named = pending.pop()
+        if isinstance(part, list):
+            pending += [(item, named) for item in part]
+        elif isinstance(part, dict):
+            yield part, named
+            pending += _children(part, named)
+
+
+def _children(node: dict[str, Any], named: _Names) -> Iterator[tuple[object, _Names]]:
+    """A node's parts. A CTE is known to those after it and to the query that it belongs to.
+
+    It does not know itself, unless it is recursive, and then only in the part that is repeated:
+    elsewhere its name is that of a table.
+    """
+    rest = dict(node)
+    cte_map = rest.pop("cte_map", None)
+    if isinstance(cte_map, dict):
+        for entry in cte_map.get("map") or []:
+            yield entry.get("value"), named
+            named |= {_cte_name(entry.get("key"))}
+    if rest.get("type") == "RECURSIVE_CTE_NODE":
+        yield rest.pop("left", None), named
+        named |= {_cte_name(rest.get("cte_name"))}
+    for value in rest.values():
+        yield value, named
+
+
+def _cte_name(name: object) -> str:
+    text = str(name or "").lower()
+    if text.startswith(_CATALOGUE_PREFIXES):
+        raise QueryError(f"WITH cannot name a query {text[:100]!r}", remedy="choose another name")
+    return text

@@ -1,0 +1,274 @@
+"""The views as DuckDB tables, for SQL over all of them; `millstream.store.sql.sql` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from millstream.errors import QueryError
+from millstream.schema.column_types import duckdb_type, parse_type
+from millstream.store.sql.guard import check
+from millstream.values.report import Column
+
+# Before the doors are closed; each of them stays closed, since the last one locks the settings.
+_LOCK = (
+    "SET TimeZone='UTC'",
+    "SET temp_directory=''",
+    "SET autoload_known_extensions=false",
+    "SET autoinstall_known_extensions=false",
+    "SET allow_community_extensions=false",
+    "SET allow_unsigned_extensions=false",
+    "SET python_enable_replacements=false",
+    "SET enable_external_access=false",
+    "SET lock_configuration=true",
+)
+
+
+class TooSlow(QueryError):
+    """A query that took longer than it may."""
+
+
+class TooLarge(QueryError):
+    """A query that needs more memory than there is."""
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The table of one view."""
+
+    keyed: bool
+    types: str  # its columns, as json_transform takes them
+    count: int = 0  # rows ever put into it: numbers them, so that the oldest can be evicted
+
+
+class Mirror:
+    """Tables that are changed in batches and read by clients' queries.
+
+    All of a batch is one transaction, however many calls of `fold` bring it: no query sees a part.
+    """
+
+    def __init__(self, memory: str, threads: int = 2) -> None:
+        self._database = duckdb.connect(
+            ":memory:", config={"memory_limit": memory, "threads": threads}
+        )
+        self._run("CREATE SCHEMA store")
+        for statement in _LOCK:
+            self._run(statement)
+        self._tables: dict[str, _Stored] = {}
+        self._changing: tuple[str, _Stored] | None = None  # while a transaction is open
+        self._broken: dict[str, str] = {}  # views that have no table, and why
+
+    def close(self) -> None:
+        self._database.close()
+
+    def define(self, name: str, columns: Sequence[Column], keyed: bool) -> None:
+        """Begin a batch with the view's table empty, whatever it held."""
+        types = {column.name: duckdb_type(parse_type(column.type)) for column in columns}
+        structure = msgspec.json.encode(types).decode().replace("'", "''")
+        with self._batch(name, _Stored(keyed, f"'{structure}'")):
+            self._drop(name)
+            struct = ", ".join(f"{_quote(column)} {type_}" for column, type_ in types.items())
+            stored, shown = f"store.{_quote(name)}", _quote(name)
+            self._run(f"CREATE TABLE {stored} (_key VARCHAR, _number BIGINT, {struct})")
+            listed = ", ".join(map(_quote, types))
+            self._run(f"CREATE VIEW main.{shown} AS SELECT {listed} FROM {stored}")
+
+    def fold(
+        self,
+        name: str,
+        keys: list[str],
+        rows: list[str | None],
+        newest: int,
+        last: bool = True,
+    ) -> None:
+        """Replace the rows of these keys; None is gone. Without key: append, and keep `newest`.
+
+        `last` ends the batch: from then on queries see it.
+        """
+        changing = self._changing
+        held = changing[1] if changing and changing[0] == name else self._tables.get(name)
+        if held is None:
+            return
+        with self._batch(name, held):
+            self._fold(f"store.{_quote(name)}", held, _incoming(keys, rows, held.count), newest)
+            held.count += len(rows)
+            if last:
+                self._run("COMMIT")
+                self._tables[name], self._changing = held, None
+                self._broken.pop(name, None)
+
+    def _fold(self, stored: str, held: _Stored, incoming: pa.Table, newest: int) -> None:
+        self._database.register("incoming", incoming)
+        if held.keyed:
+            self._run(f"DELETE FROM {stored} WHERE _key IN (SELECT _key FROM incoming)")
+        self._run(
+            # Lenient: a value that is not of the described type is NULL, and hidden columns are
+            # left out.
+            f"INSERT INTO {stored} SELECT _key, _number, "
+            f"unnest(json_transform(_row, {held.types})) FROM incoming WHERE _row IS NOT NULL"
+        )
+        if not held.keyed:
+            oldest = held.count + incoming.num_rows - newest
+            self._run(f"DELETE FROM {stored} WHERE _number <= {oldest}")
+        self._database.unregister("incoming")
+
+    @contextlib.contextmanager
+    def _batch(self, name: str, table: _Stored) -> Iterator[None]:
+        """Work in the batch of that table; one that fails leaves nothing of the view."""
+        if self._changing is None or self._changing[1] is not table:
+            if self._changing is not None:  # nobody ended it
+                self._run("ROLLBACK")
+                self._tables.pop(self._changing[0], None)
+            self._run("BEGIN")
+            self._changing = (name, table)
+        try:
+            yield
+        except Exception as error:
+            self._changing = None
+            self._run("ROLLBACK")
+            self._database.unregister("incoming")
+            self._tables.pop(name, None)
+            self._drop(name)
+            if is_memory(error):
+                raise
+            self._broken[name] = _first_lines(error)
+            raise QueryError(f"cannot make a table of view {name}: {_first_lines(error)}") from None
+
+    def _drop(self, name: str) -> None:
+        self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
+        self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
+
+    def query(self, sql: str, limit: int, seconds: float, most_bytes: int) -> bytes:
+        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
+
+        TooSlow or TooLarge if it needs too much.
+        """
+        began = time.perf_counter()
+        session = self._database.cursor()
+        timer = threading.Timer(seconds, session.interrupt)
+        timer.daemon = True
+        try:
+            timer.start()
+            session.begin()  # so that checking and answering see the same tables
+            parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
+            check(parsed.encode(), self._tables, self._broken)
+            # The line's end closes a comment that the query may end with.
+            text = sql.strip().rstrip(";")
+            found = session.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
+            types = [str(type_) for type_ in found.types]
+            table = found.to_arrow_table()
+        except duckdb.InterruptException:
+            raise TooSlow(
+                f"the query took longer than {seconds:g} s", remedy="ask for less"
+            ) from None
+        except duckdb.OutOfMemoryException:
+            raise TooLarge("the query needs too much memory", remedy="ask for less") from None
+        except duckdb.Error as error:
+            raise QueryError(f"cannot answer the query: {_first_lines(error)}") from None
+        finally:
+            timer.cancel()
+            session.close()
+        # The server holds an answer as a whole, more than once, so it must not be of any size.
+        _check_size(table.nbytes // 4, most_bytes)  # eight bytes of Arrow are "0," at the least
+        answer = _encode_answer(table, types, limit, began)
+        _check_size(len(answer), most_bytes)
+        return answer
+
+    def _run(self, statement: str) -> None:
+        self._database.execute(statement).fetchall()
+
+
+def is_memory(error: Exception) -> bool:
+    """Whether something failed for lack of memory; a thread that cannot start is such a case."""
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError | TooLarge):
+        return True
+    return any(words in str(error) for words in ("bad_alloc", "bad allocation", "new thread"))
+
+
+def _incoming(keys: list[str], rows: list[str | None], count: int) -> pa.Table:
+    return pa.table(
+        {
+            "_key": pa.array(keys, pa.string()),
+            "_row": pa.array(rows, pa.string()),
+            "_number": pa.array(range(count + 1, count + 1 + len(rows)), pa.int64()),
+        }
+    )
+
+
+def _encode_answer(table: pa.Table, types: list[str], limit: int, began: float) -> bytes:
+    answer = {
+        "columns": [
+            {"name": name, "type": type_.lower()}
+            for name, type_ in zip(table.column_names, types, strict=True)
+        ],
+        "rows": [list(row.values()) for row in _rows(table.slice(0, limit))],
+        "truncated": table.num_rows > limit,
+        "elapsed_ms": round((time.perf_counter() - began) * 1000, 3),
+    }
+    return _encode(answer)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise QueryError(
+            f"the answer has {size} bytes, more than {most}",
+            remedy="ask for fewer rows or columns, or raise serve.query_bytes",
+        )
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    # Columns may share a name in SQL, in a dict they may not.
+    numbered = table.rename_columns([str(i) for i in range(table.num_columns)])
+    try:
+        rows = numbered.to_pylist(maps_as_pydicts="lossy")  # DuckDB's maps have each key once
+    except TypeError:  # keys that are structs or lists
+        rows = numbered.to_pylist()
+    return [{k: _plain(v) for k, v in row.items()} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """A value as our JSON writes it."""
+    match value:
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else _NO_JSON.get(value, "NaN")
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else value
+        case datetime():
+            moment = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return moment + ("Z" if value.tzinfo else "")
+        case date() | timedelta():
+            return str(value)
+        case dict():
+            return {str(k): _plain(v) for k, v in value.items()}
+        case list() | tuple():
+            if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+                return {str(k): _plain(v) for k, v in value}
+            return [_plain(item) for item in value]
+        case bytes():
+            return value.hex()
+    return str(value)
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())[:500]
+
+
+_NO_JSON = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Spark writes them too
+_encode = msgspec.json.Encoder(decimal_format="number").encode

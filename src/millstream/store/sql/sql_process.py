@@ -1,0 +1,108 @@
+"""The process that answers SQL: reads requests from its input, writes answers to its output.
+
+Requests are folded and answered in the order they came, but queries run beside, so that a slow one
+does not hold up the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+import msgspec
+
+from millstream.errors import QueryError
+from millstream.store.sql.mirror import Mirror, TooSlow, is_memory
+from millstream.values.report import Column
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_OWN_BYTES = 512 * 2**20  # what the interpreter and the libraries need beside the tables
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    memory = sys.argv[1]
+    _limit(memory)
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    mirror, lock = Mirror(memory), threading.Lock()
+
+    def answer(request: dict[str, Any]) -> None:
+        data = msgspec.msgpack.encode({"number": request["number"], **_handle(mirror, request)})
+        with lock:
+            answers.write(len(data).to_bytes(4, "big") + data)
+            answers.flush()
+
+    with ThreadPoolExecutor(2) as beside:
+        while (request := _read(requests)) is not None:
+            if request["op"] == "query":
+                beside.submit(answer, request)
+            else:
+                answer(request)
+
+
+def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        match request["op"]:
+            case "define":
+                columns = [Column(c["name"], c["type"]) for c in request["columns"]]
+                mirror.define(request["name"], columns, request["keyed"])
+            case "fold":
+                mirror.fold(
+                    request["name"],
+                    request["keys"],
+                    request["rows"],
+                    request["newest"],
+                    request["last"],
+                )
+            case "query":
+                asked = ("sql", "limit", "seconds", "most_bytes")
+                return {"result": mirror.query(*(request[name] for name in asked))}
+    except QueryError as error:
+        return _failure(_reason(error), error.message, error.remedy)
+    except Exception as error:
+        if is_memory(error):
+            return _failure("memory", "the query needs too much memory", "ask for less")
+        return _failure("error", f"{type(error).__name__}: {error}")
+    return {}
+
+
+def _reason(error: QueryError) -> str:
+    if isinstance(error, TooSlow):
+        return "time"
+    return "memory" if is_memory(error) else "error"
+
+
+def _failure(reason: str, message: str, remedy: str = "") -> dict[str, Any]:
+    return {"failure": {"reason": reason, "message": message, "remedy": remedy}}
+
+
+def _read(requests: BinaryIO) -> dict[str, Any] | None:
+    size = requests.read(4)
+    if len(size) < 4:
+        return None
+    request: dict[str, Any] = msgspec.msgpack.decode(requests.read(int.from_bytes(size, "big")))
+    return request
+
+
+def _limit(memory: str) -> None:
+    number = memory.rstrip("KMGiBkmgb ")
+    unit = memory[len(number) :].strip().upper()
+    size = int(float(number) * _UNITS.get(unit, 1)) + _OWN_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # not a byte into any file
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    os.nice(5)
+    if sys.platform == "linux":  # end with the server, however that ends
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

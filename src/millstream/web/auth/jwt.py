@@ -1,0 +1,124 @@
+"""JWT: tokens that an issuer signed, verified by its public keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+
+from millstream.web.auth.caller import Caller, matching
+from millstream.web.auth.jwks import ALGORITHMS, KeySet
+from millstream.web.auth.settings import ProtectionSettings
+
+_LONGEST = 8 * 1024
+_PATIENCE = 2.0  # seconds that a sender waits for keys which have to be fetched
+
+
+class TokenRefused(Exception):
+    """Why a token is no login; says nothing of what is in it."""
+
+
+class KeysMissing(Exception):
+    """The issuer's keys could not be had so far: nothing is known of the token."""
+
+
+class Bearers:
+    """Makes callers of tokens."""
+
+    def __init__(self, settings: ProtectionSettings, streams: frozenset[str]) -> None:
+        self._settings = settings
+        self._streams = streams
+        self.keys = KeySet(
+            settings.jwt_jwks,
+            refresh=settings.jwt_refresh,
+            refresh_least=settings.jwt_refresh_least,
+        )
+
+    async def verify(self, token: bytes) -> tuple[Caller, float]:
+        """Who it speaks for, and until when (as time.time()); TokenRefused, KeysMissing."""
+        if len(token) > _LONGEST:
+            raise TokenRefused("it is too long")
+        text = token.decode("latin-1")
+        kid, algorithm = _read_header(text)
+        keys = self.keys.find(kid, algorithm)
+        if not keys and await self.keys.look_again(_PATIENCE):
+            keys = self.keys.find(kid, algorithm)
+        if not keys and self.keys.is_empty:
+            raise KeysMissing
+        if not keys:
+            raise TokenRefused("no key of the issuer signed it")
+        claims = self._decode(text, keys, algorithm)
+        allowed = matching(self._patterns(claims), self._streams)
+        name = str(claims.get("sub") or claims.get("client_id") or "")[:200]
+        # No further than floats go: an issuer may write any number for "never".
+        until = float(min(int(claims["exp"]), 1 << 60)) + self._settings.jwt_leeway
+        return Caller("jwt", name, allowed), until
+
+    def _decode(self, token: str, keys: list[Any], algorithm: str) -> dict[str, Any]:
+        error: Exception = TokenRefused("no key of the issuer signed it")
+        for key in keys[:8]:  # several only if the token names none
+            try:
+                return jwt.decode(
+                    token,
+                    key,
+                    algorithms=[algorithm],
+                    audience=self._settings.jwt_audience,
+                    issuer=self._settings.jwt_issuer,
+                    leeway=self._settings.jwt_leeway,
+                    options={"require": ["exp", "iss", "aud"]},
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.PyJWTError as refused:
+                error = TokenRefused(_why(refused))
+            except (ValueError, TypeError, OverflowError, RecursionError):
+                error = TokenRefused("it is not a JSON Web Token")
+        raise error
+
+    def _patterns(self, claims: dict[str, Any]) -> list[str]:
+        value = claims.get(self._settings.jwt_claim)
+        if value is None:
+            value = claims
+            for part in self._settings.jwt_claim.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+        words = value.split() if isinstance(value, str) else value
+        prefix = self._settings.jwt_claim_prefix
+        return [
+            word.removeprefix(prefix)
+            for word in (words if isinstance(words, list) else ())
+            if isinstance(word, str) and word.startswith(prefix)
+        ]
+
+
+def is_token(credential: bytes) -> bool:
+    """Whether it has the form of a JWT, which no key of ours has."""
+    return credential.count(b".") == 2
+
+
+def _read_header(token: str) -> tuple[str | None, str]:
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise TokenRefused("it is not a JSON Web Token") from None
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if algorithm not in ALGORITHMS:
+        raise TokenRefused(f"its algorithm is none of {', '.join(ALGORITHMS)}")
+    if "crit" in header:
+        raise TokenRefused("it has critical extensions")
+    return kid if isinstance(kid, str) else None, str(algorithm)
+
+
+def _why(error: jwt.PyJWTError) -> str:
+    """The reason in words of ours: the library's may repeat what the token says."""
+    match error:
+        case jwt.ExpiredSignatureError():
+            return "it has expired"
+        case jwt.InvalidAudienceError():
+            return "it is for another audience"
+        case jwt.InvalidIssuerError():
+            return "it is from another issuer"
+        case jwt.ImmatureSignatureError():
+            return "it is not valid yet"
+        case jwt.MissingRequiredClaimError():
+            return "it lacks exp, iss or aud"
+    return "it is not a JSON Web Token"

@@ -1,0 +1,181 @@
+"""The gate before the collector's HTTP: who calls, may it, and not too often.
+
+It stands around the application only where there is something to check; else it costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from millstream.web.asgi import (
+    Application,
+    HeaderList,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    answer_problem,
+)
+from millstream.web.auth.api_keys import KeyRing, digest
+from millstream.web.auth.caller import Caller, matching, note_caller
+from millstream.web.auth.jwt import Bearers, KeysMissing, TokenRefused, is_token
+from millstream.web.auth.rate import Bucket, Rates, note_bucket
+from millstream.web.auth.settings import ProtectionSettings
+from millstream.web.connections import CERTIFICATE, network_of
+from millstream.web.problem import Problem
+
+_STREAMS = "/v1/streams/"
+_OPEN = "/health/"
+_MOST_KNOWN = 10_000
+# A wrong token costs a signature's check, some 50 µs: each address may have that much of our time.
+_WRONG_TOKENS_PER_SECOND = 20.0
+_REASONS = {401: "login", 403: "rights", 429: "rate"}  # by which refusals are counted
+
+
+class Gate:
+    """An ASGI application that lets through to another what it admits."""
+
+    def __init__(
+        self,
+        inner: Application,
+        settings: ProtectionSettings,
+        streams: Iterable[str],
+        keys_file: Path,
+    ) -> None:
+        self._inner = inner
+        self._settings = settings
+        self._streams = frozenset(streams)
+        self.keys = KeyRing(keys_file) if "key" in settings.auth else None
+        self.bearers = Bearers(settings, self._streams) if "jwt" in settings.auth else None
+        # Who was recognised, by the hash of what they showed, and until when that holds.
+        self._known: dict[bytes, tuple[Caller, float]] = {}
+        self._versions = (0, 0)
+        self._rates = Rates(settings.rate_burst)
+        self._wrong = Rates(5.0)
+        self.refused: Counter[str] = Counter()  # by reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] != "http" or path.startswith(_OPEN):
+            await self._inner(scope, receive, send)
+            return
+        try:
+            caller = await self._caller(scope)
+            bucket = self._charge(caller)
+            stream = path[len(_STREAMS) :] if path.startswith(_STREAMS) else ""
+            if stream in self._streams:
+                caller.check_writes(stream)
+        except Problem as problem:
+            self.refused[_REASONS.get(problem.status, "no_keys")] += 1
+            await answer_problem(send, problem)
+            return
+        note_caller(scope, caller)
+        if bucket is not None:
+            note_bucket(scope, bucket)
+            send = _with_headers(send, bucket)
+        await self._inner(scope, receive, send)
+
+    async def _caller(self, scope: Scope) -> Caller:
+        settings = self._settings
+        if not settings.auth:
+            return Caller("address", _address(scope), self._streams)
+        credential = _credential(scope["headers"])
+        if credential is None:
+            certificate = scope.get(CERTIFICATE)
+            if certificate and "certificate" in settings.auth:
+                return self._holder(certificate)
+            raise self._refused("no key or token came with the request")
+        versions = (
+            0 if self.keys is None else self.keys.version,
+            0 if self.bearers is None else self.bearers.keys.version,
+        )
+        if versions != self._versions:  # a key that is gone must not go on opening
+            self._known.clear()
+            self._versions = versions
+        hashed = digest(credential)
+        known = self._known.get(hashed)
+        if known is None or known[1] <= time.time():
+            if is_token(credential) and self.bearers is not None:
+                known = await self._bearer(self.bearers, credential, _address(scope))
+            else:
+                known = self._key(hashed)
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[hashed] = known
+        return known[0]
+
+    def _key(self, hashed: bytes) -> tuple[Caller, float]:
+        key = self.keys.find(hashed) if self.keys is not None else None
+        if key is None:
+            raise self._refused("the key is unknown, revoked or expired", error="invalid_token")
+        until = key.expires.timestamp() if key.expires else float("inf")
+        return Caller("key", key.name, matching(key.write, self._streams), key.rate), until
+
+    async def _bearer(self, bearers: Bearers, token: bytes, address: str) -> tuple[Caller, float]:
+        wrong = self._wrong.bucket(address, _WRONG_TOKENS_PER_SECOND)
+        if wrong.left() < 1:
+            raise Problem(
+                429, "too many wrong tokens from this address", headers=[(b"retry-after", b"1")]
+            )
+        try:
+            return await bearers.verify(token)
+        except TokenRefused as refused:
+            wrong.owe(1)
+            raise self._refused(f"the token is refused: {refused}", error="invalid_token") from None
+        except KeysMissing:
+            raise Problem(
+                503,
+                "the issuer's keys could not be read so far; nothing was taken in, send it again",
+                headers=[(b"retry-after", b"2")],
+            ) from None
+
+    def _holder(self, names: tuple[str, ...]) -> Caller:
+        granted = self._settings.tls_client_streams
+        if not granted:
+            return Caller("certificate", names[0], self._streams)
+        patterns = [
+            pattern for name in granted if matching([name], names) for pattern in granted[name]
+        ]
+        return Caller("certificate", names[0], matching(patterns, self._streams))
+
+    def _charge(self, caller: Caller) -> Bucket | None:
+        rate = self._settings.rate if caller.rate is None else caller.rate
+        return self._rates.admit(f"{caller.kind} {caller.name}", rate) if rate else None
+
+    def _refused(self, why: str, *, error: str = "") -> Problem:
+        challenge = 'Bearer realm="millstream"' + (f', error="{error}"' if error else "")
+        return Problem(
+            401,
+            f"{why}; send `Authorization: Bearer KEY-OR-TOKEN`, or `X-API-Key: KEY`",
+            headers=[(b"www-authenticate", challenge.encode())],
+            logins=self._settings.auth,
+        )
+
+
+def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    found = None
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, rest = value.partition(b" ")
+            return rest.strip() if scheme.lower() == b"bearer" else b""
+        if name == b"x-api-key":
+            found = value.strip()
+    return found
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return network_of(client[0]) if client else "unknown"
+
+
+def _with_headers(send: Send, bucket: Bucket) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers: HeaderList = [*message.get("headers", ()), *bucket.headers()]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending

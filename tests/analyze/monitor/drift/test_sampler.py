@@ -1,0 +1,40 @@
+"""Drift seen in a real topic, however much it holds."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from confluent_kafka import Producer
+from tests.conftest import Eventually
+
+from millstream.analyze.monitor.drift.sampler import Drifts
+from millstream.analyze.monitor.drift.watch import SAMPLE
+from millstream.log.connection import client_config
+from millstream.log.settings import LogSettings
+from millstream.log.topics import ensure_topics, stream_topic
+from millstream.pipeline.app import App
+
+
+def test_a_shift_in_the_log_is_seen(
+    log_settings: LogSettings, app_name: str, eventually: Eventually
+) -> None:
+    app = App(app_name)
+    app.stream("levels", schema="level DOUBLE")
+    ensure_topics(app, log_settings)
+    # Or what is sent again would come behind what was sent later.
+    producer = Producer(client_config(log_settings, enable_idempotence=True))
+    chance = random.Random(1)
+    for mean in (*[10.0] * 3, 50.0):
+        for _ in range(SAMPLE):
+            value = json.dumps({"level": chance.gauss(mean, 1)}).encode()
+            producer.produce(stream_topic(app_name, "levels"), value, partition=0)
+    producer.flush(10)
+    drifts = Drifts(app_name, app.streams.values(), log_settings, a_second=20 * SAMPLE)
+    try:
+        eventually(drifts.shifted)
+        [drift] = drifts.shifted()
+        assert (drift.stream, drift.field) == ("levels", "level")
+        assert drift.before.startswith("median 9.9") or drift.before.startswith("median 10")
+    finally:
+        drifts.close()

@@ -1,0 +1,116 @@
+"""How far a view is behind, whether that grows, and when it will have caught up."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from confluent_kafka import Producer
+from tests.analyze.keeping_time import declare, plans
+from tests.conftest import Eventually
+
+from millstream.analyze.monitor.lag import Arrivals, Course, Lags
+from millstream.log.connection import client_config
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic, ensure_topics
+from millstream.values.report import Report, ViewCounts
+
+
+def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
+    course = Course()
+    assert course.add(0.0, 1000) == ("steady", None)
+    assert course.add(10.0, 1500) == ("growing", None)
+    assert course.add(20.0, 1040) == ("steady", None)
+    assert course.add(30.0, 400) == ("shrinking", 20.0)
+    assert course.add(35.0, 0) == ("shrinking", 0.0)
+    assert course.add(70.0, 0) == ("steady", None)
+
+
+def test_how_old_what_waits_is_goes_by_when_it_came_not_by_when_the_view_last_got_on() -> None:
+    arrivals = Arrivals(("orders",))
+    assert arrivals.current_until(10_000, end=100, read=100, read_at=9000) == 10_000
+    assert arrivals.current_until(12_000, end=500, read=100, read_at=9000) == 10_000
+    assert arrivals.current_until(14_000, end=900, read=300, read_at=14_000) == 10_000
+    assert arrivals.current_until(16_000, end=1300, read=500, read_at=16_000) == 12_000
+    assert arrivals.current_until(18_000, end=1300, read=1300, read_at=18_000) == 18_000
+    # More had come than was read before anybody looked.
+    arrivals = Arrivals(("orders",))
+    assert arrivals.current_until(10_000, end=900, read=100, read_at=4000) == 4000
+    assert arrivals.current_until(20_000, end=950, read=200, read_at=20_000) == 10_000
+
+
+def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
+    log_settings: LogSettings, app_name: str, eventually: Eventually
+) -> None:
+    app = declare(app_name)
+    ensure_topics(app, log_settings)
+    (live,) = plans(app)
+    batches = replace(live, name="batches", mode="micro_batch")
+    topic, producer = live.reads[0], Producer(client_config(log_settings))
+    now = time.time_ns() // 1_000_000
+
+    def send(at: int) -> None:
+        producer.produce(topic, json.dumps({"id": 1}), timestamp=at)
+        assert producer.flush(10) == 0
+
+    for second in range(4):
+        send(now - 60_000 + second)
+    lags = Lags(app.name, log_settings, [batches, live], commits_every=60.0)
+
+    def trends(read: int, read_at: int) -> tuple[str, str]:
+        """Of the real-time view and of the other, with one more event that shows in no row."""
+        send(time.time_ns() // 1_000_000)
+        known = ViewCounts(state="running", read={topic: {"0": read}}, read_at=read_at)
+        told = {plan.name: msgspec.structs.replace(known) for plan in (live, batches)}
+        counts = lags.tell(told)
+        assert (counts[live.name].behind or 0) > 0 or read == 4
+        return counts[live.name].trend, counts[batches.name].trend
+
+    try:
+        # It had read all when it committed, 40 s ago: whether it has read the rest shows later.
+        eventually(lambda: trends(4, now - 40_000) == ("", "growing"))
+        # It had not: events of before its commit still wait.
+        eventually(lambda: trends(2, now - 40_000) == ("growing", "growing"))
+        # Its commit is overdue.
+        eventually(lambda: trends(4, now - 200_000) == ("growing", "growing"))
+    finally:
+        lags.close()
+
+
+def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
+    log_settings: LogSettings, app_name: str, eventually: Eventually
+) -> None:
+    app = declare(app_name)
+    ensure_topics(app, log_settings)
+    (live,) = plans(app)
+    batches = replace(live, name="batches", mode="micro_batch")
+    topic, producer = live.reads[0], Producer(client_config(log_settings))
+    start = time.time_ns() // 1_000_000 - 60_000
+    for number in range(10):
+        producer.produce(topic, json.dumps({"id": number}), timestamp=start + number)
+    assert producer.flush(10) == 0
+    lags = Lags(app.name, log_settings, [batches, live])
+
+    def measured(view: str = live.name, **known: Any) -> tuple[int | None, bool]:
+        counts = lags.tell({plan.name: ViewCounts(**known) for plan in (live, batches)})[view]
+        return counts.behind, counts.behind_s > 50
+
+    try:
+        eventually(lambda: measured() == (10, False))
+        committed: dict[str, Any] = {"read": {topic: {"0": 4}}, "read_at": start}
+        eventually(lambda: measured(**committed) == (6, True))
+        # A server has rows of later events than the checkpoint tells of.
+        served = ViewCounts(newest_received_at=start + 8)
+        views = {live.name: served, batches.name: served}
+        report = Report("serve", "s", start, start, views=views)
+        producer.produce(audit_topic(app.name), msgspec.json.encode(report))
+        assert producer.flush(10) == 0
+        eventually(lambda: measured(**committed) == (1, True))
+        # A batch may have ended amid events that were received at the same moment.
+        assert measured(batches.name, **committed)[0] == 6
+        eventually(lambda: measured(read={topic: {"0": 10}}, read_at=start) == (0, False))
+    finally:
+        lags.close()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millstream.analyze.spark.driver import class_archive, executor_options, java_options
+from millstream.analyze.spark.session import java_process
+
+
+def test_spark_starts_from_the_archive_that_the_setup_has_made(spark: SparkSession) -> None:
+    mapped = Path(f"/proc/{java_process(spark)}/maps").read_text()
+    assert str(class_archive().find()) in mapped
+
+
+def test_a_cache_with_a_blank_in_its_path_is_one_option() -> None:
+    assert java_options(["-XX:SharedArchiveFile=/a b"]).endswith(' "-XX:SharedArchiveFile=/a b"')
+
+
+FIRST_ONLY = "-XX:TieredStopAtLevel=1"
+
+
+@pytest.mark.parametrize(
+    ("cores", "said", "both"),
+    [(2, None, False), (4, None, True), (2, True, True), (16, False, False), (None, None, False)],
+)
+def test_java_compiles_twice_where_there_are_cores_for_it_or_somebody_says_so(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, said: bool | None, both: bool
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert (FIRST_ONLY not in java_options([], said).split()) == both
+    assert (FIRST_ONLY not in executor_options(said).split()) == (said is not False)

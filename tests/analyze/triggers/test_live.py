@@ -1,0 +1,190 @@
+"""Panes and ledgers over a query that runs, with what makes its rows final."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from tests.analyze.conftest import Live, Load, PlanOf
+
+from millstream.analyze.history.history import over_past, take_past
+from millstream.analyze.planning.planner import Planner, kafka_options
+from millstream.analyze.upkeep import Keeping
+from millstream.errors import PipelineError
+from millstream.log.connection import client_config
+from millstream.log.consumer import bounds, read_range
+from millstream.log.topics import ensure_topics, ledger_topic, stream_topic
+from millstream.values.event import ID, WATERMARK
+from millstream.values.ledger import decode, sums
+
+STREAM = """
+app.stream("clicks", schema="page STRING, at TIMESTAMP, price DOUBLE", event_time="at",
+           lateness="1 hour")
+"""
+QUERY = "SELECT window(at, '1 minute') AS window, page, {} FROM clicks GROUP BY 1, 2"
+
+
+def view(select: str = "count(*) AS n", name: str = "v", **options: Any) -> str:
+    given = {"key": ["window", "page"], **options}
+    written = ", ".join(f"{option}={value!r}" for option, value in given.items())
+    return f"{STREAM}\napp.view({name!r}, sql={QUERY.format(select)!r}, {written})\n"
+
+
+def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipeline: Load) -> None:
+    body = view("count(*) AS n, sum(price) AS total", accumulation="discard", ledger=["n", "total"])
+    app = pipeline(body)
+    live.start(app)
+    (plan,) = [query.plan for query in live.planned]
+    assert plan.mode == "real_time", plan.reason
+    assert live.queries is not None
+    settings = live.settings.model_copy(
+        update={"analyze": live.settings.analyze.model_copy(update={"idle": "5 minutes"})}
+    )
+    keeping = Keeping(settings, app, [plan])
+    producer = Producer(client_config(settings.log, linger_ms=0))
+    started = [False]
+
+    def send(event: dict[str, Any], **headers: str) -> None:
+        topic = stream_topic(app.name, "clicks")
+        producer.produce(topic, json.dumps(event), "k", headers=list(headers.items()))
+        assert producer.flush(10) == 0
+
+    def entries() -> list[Any]:
+        topic = ledger_topic(app.name, "v")
+        return [
+            decode(record.value or b"")
+            for partition, (first, end) in bounds(settings.log, topic).items()
+            if first < end
+            for record in read_range(settings.log, topic, partition, first, end)
+        ]
+
+    def balance() -> dict[str, Any]:
+        assert live.queries is not None
+        if started[0] or live.queries.settled:
+            started[0] = True
+            keeping.note(live.queries.counts())
+            keeping.tick()
+        return {key[1]: amounts for key, amounts in sums(entries()).values()}
+
+    try:
+        for price in (0.1, 0.2):
+            send({"page": "a", "at": "2026-01-01T00:00:10Z", "price": price})
+        live.gives(lambda: balance() or len(live.records("v")), 2)
+        send({"page": "b", "at": "2026-01-01T00:01:10Z", "price": 1})
+        live.gives(lambda: balance().get("a", {}).get("n"), 2)
+        late = {"page": "a", "at": "2026-01-01T00:00:20Z", "price": 0.3}
+        send(late, **{ID: "late one", WATERMARK: "1767225670000"})
+        live.gives(lambda: balance().get("a", {}).get("n"), 3)
+        of_a = [entry for entry in entries() if entry.key[1] == "a"]
+        assert [entry.kind for entry in of_a] == ["assertion", "retraction", "assertion"]
+        assert [entry.reason for entry in of_a] == [[], ["late one"], ["late one"]]
+        shown = [row for _, row in live.records("v") if row is not None and row["page"] == "a"]
+        assert [row["n"] for row in shown] == [1, 1, 0, 1]
+        assert [row.get("_state") for row in shown] == [None, None, "final", "corrected"]
+    finally:
+        keeping.close()
+
+
+TOGETHER = f"""{STREAM}
+app.stream("taps", schema="page STRING, at TIMESTAMP", event_time="at", lateness="1 hour")
+app.view("v", key=["window", "page"], ledger="n", sql='''
+    SELECT window(at, '1 minute') AS window, page, count(*) AS n
+    FROM (SELECT page, at FROM clicks UNION ALL SELECT page, at FROM taps) GROUP BY 1, 2''')
+"""
+
+
+def test_the_late_events_of_streams_that_are_put_together_are_named(
+    spark: SparkSession, live: Live, pipeline: Load
+) -> None:
+    app, log = pipeline(TOGETHER), live.settings.log
+    ensure_topics(app, log)
+    query = Planner(spark, app, live.settings).query("v")
+    producer = Producer(client_config(log, linger_ms=0))
+    event = json.dumps({"page": "a", "at": "2026-01-01T00:00:10Z"})
+    for stream in ("clicks", "taps"):
+        for name, watermark in (
+            ("in order", ""),
+            ("out of order", "1767225650000"),
+            ("late", "1767225670000"),
+        ):
+            headers = {ID: f"{stream} {name}", **({WATERMARK: watermark} if watermark else {})}
+            topic = stream_topic(app.name, stream)
+            producer.produce(topic, event, headers=list(headers.items()))
+    assert producer.flush(10) == 0
+    past = take_past(log, query.plan.reads)
+    (row,) = over_past(query.whole, past, kafka_options(log)).collect()
+    assert (row["n"], sorted(row["_late"])) == (6, ["clicks late", "taps late"])
+
+
+CHAIN = f"""{STREAM}
+app.view("v", sql="SELECT page, count(*) AS n FROM clicks GROUP BY page", key="page",
+         trigger="every 2 events", accumulation="discard")
+app.view("w", sql="SELECT page, sum(n) AS n FROM v GROUP BY page", key="page",
+         reads={{"v": "changes"}})
+"""
+
+
+def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Load) -> None:
+    app = pipeline(CHAIN)
+    live.start(app)
+    keeping = Keeping(live.settings, app, [query.plan for query in live.planned])
+    keeping.tick()
+    event = {"page": "a", "at": "2026-01-01T00:00:10Z"}
+    try:
+        live.send("clicks", *[event] * 7)
+        live.gives(lambda: live.table("w"), {'["a"]': {"page": "a", "n": 6}})
+        live.send("clicks", event)
+        live.gives(lambda: live.table("w"), {'["a"]': {"page": "a", "n": 8}})
+        assert [row and row["n"] for _, row in live.records("v")] == [2, 2, 2, 2]
+    finally:
+        keeping.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (
+            view("avg(price) AS mean", accumulation="discard"),
+            "'mean' is neither a count nor a sum",
+        ),
+        (view("count(*) AS n, max(price) AS top", ledger="top"), "'top' is neither a count nor"),
+        (view("count(*) AS n", trigger="when m > 3"), "trigger='when m > 3': .*'m'"),
+        (view("count(*) AS n", trigger="when n + 1"), "not a condition"),
+        (
+            f"{STREAM}\napp.view('v', sql='SELECT page, count(*) AS n FROM clicks GROUP BY page', "
+            "key='page', trigger='at the watermark')",
+            "no time window, so that its rows are never final",
+        ),
+        (
+            view("count(*) AS n", ledger="n").replace("window(at,", "window(price::TIMESTAMP,"),
+            "a window of a time that no watermark tells",
+        ),
+        (
+            f"{STREAM}\napp.view('v', sql='SELECT page, price FROM clicks', key='page', "
+            "trigger='every 3 events')",
+            "does not group",
+        ),
+    ],
+)
+def test_a_query_that_does_not_fit_its_options_is_refused(
+    planned: PlanOf, body: str, problem: str
+) -> None:
+    with pytest.raises(PipelineError, match=problem):
+        planned(body)
+
+
+def test_a_plan_says_what_is_shown_and_what_adds_up(planned: PlanOf) -> None:
+    select = "count(*) AS n, sum(price) + 0 AS more, CAST(sum(price) AS INT) AS whole"
+    plan = planned(view(select, trigger="every 10 seconds", ledger="N"))["v"].plan
+    assert plan.panes is not None
+    assert plan.panes.words == "every 10 seconds; a row says all that is in it"
+    assert plan.panes.additive == ("n", "whole")
+    assert plan.panes.ledger == ("n",)
+    assert plan.written.endswith(".changes.v")
+    assert plan.topic.endswith(".view.v")
+    plain = planned(view(select))["v"].plan
+    assert plain.panes is None
+    assert plain.written == plain.topic

@@ -1,0 +1,118 @@
+"""A source's way in: when there is no room, it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.collect.conftest import click, shop
+
+from millstream.collect.dedup.dedup import Dedup
+from millstream.collect.intake.failed import FailedStore
+from millstream.collect.intake.inlet import StreamInlet
+from millstream.collect.intake.intake import Intake
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.settings import CollectSettings
+from millstream.log.producing.batch_producer import BatchProducer
+from millstream.log.producing.producer import Producer
+from millstream.log.settings import LogSettings
+from millstream.log.topics import ensure_topics, event_topics
+
+
+@contextlib.asynccontextmanager
+async def small_intake(
+    app_name: str, log_settings: LogSettings, folder: Path
+) -> AsyncIterator[Intake]:
+    """The way in of a collector with a journal of two small files; nothing is sent to Kafka yet."""
+    app = shop(app_name)
+    await asyncio.to_thread(ensure_topics, app, log_settings)
+    journal = await Journal.open(
+        folder / "journal", JournalSettings(max_bytes=8192, segment_bytes=4096)
+    )
+    ids = Producer(log_settings)
+    dedup = await Dedup.open(app, log_settings, ids, 1000)
+    producer = await BatchProducer.open(log_settings, event_topics(app))
+    failed = FailedStore(folder / "failed")
+    intake = Intake(app, CollectSettings(), journal, producer, failed, dedup)
+    reading = asyncio.create_task(intake.forwarder.run())
+    yield intake
+    reading.cancel()
+    await dedup.close()
+    await producer.close()
+    await ids.close()
+    await journal.close()
+
+
+async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    async with small_intake(app_name, log_settings, tmp_path) as intake:
+        lane = intake.lanes["clicks"]
+        inlet = StreamInlet(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        stored = [await inlet.offer(click(number, name="x" * 2000)) for number in range(4)]
+        await asyncio.gather(*stored[:3])
+        assert not stored[3].done()
+        assert (lane.refused > 0, intake.journal.is_full) == (True, True)
+        intake.forwarder.open({})
+        async with asyncio.timeout(30):
+            await stored[3]
+        assert not intake.journal.is_full
+        await intake.forwarder.drain(30)
+        assert lane.logged == 4
+
+
+async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_source_goes_on(
+    app_name: str, log_settings: LogSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = [click(number, name="x" * 5000) for number in (2, 3)]
+    async with small_intake(app_name, log_settings, tmp_path) as intake:
+        lane = intake.lanes["clicks"]
+        inlet = StreamInlet(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        intake.forwarder.open({})
+        async with asyncio.timeout(60):
+            await inlet.offer(click(1), bookmark=b"1")
+            set_aside = await inlet.offer(b"[%b,%b]" % tuple(large), bookmark=b"3")
+            last = await inlet.offer(click(4), bookmark=b"4")
+            await set_aside
+            await last
+        assert inlet.bookmark == b"4"
+        await intake.forwarder.drain(30)
+        assert (lane.accepted, lane.logged, lane.failed, lane.pending) == (4, 2, 2, 0)
+        failed = list(FailedStore(tmp_path / "failed").list())
+        assert [each.value for each in failed] == large
+        assert {each.topic for each in failed} == {lane.topic}
+        assert all("raise journal.max_bytes" in each.reason for each in failed)
+        told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert len(told) == 1
+        assert "clicks for stream clicks is too large" in told[0]
+        assert "`millstream failed list`" in told[0]
+
+
+async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_journal_too(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    async with small_intake(app_name, log_settings, tmp_path) as intake:
+        lane = intake.lanes["ticks"]
+        inlet = StreamInlet(intake, lane, "ticks", "ws://127.0.0.1/ticks")
+        intake.forwarder.open({})
+        await inlet.offer(b"no event", content_type="image/png")
+        await inlet.offer(b'{"id": 1}')
+        await intake.forwarder.drain(30)
+        assert (lane.accepted, lane.logged, lane.rejected, lane.pending) == (2, 1, 1, 0)
+
+
+async def test_how_far_a_source_was_read_is_on_disk_with_what_was_set_aside(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    async with small_intake(app_name, log_settings, tmp_path) as intake:
+        inlet = StreamInlet(intake, intake.lanes["clicks"], "clicks", "ws://127.0.0.1/clicks")
+        async with asyncio.timeout(60):
+            stored = await inlet.offer(click(1, name="x" * 10_000), bookmark=b"1")
+            assert inlet.bookmark is None
+            await stored
+        assert inlet.bookmark == b"1"
+        assert len(FailedStore(tmp_path / "failed").ids()) == 1
+        assert await inlet.close(1) == 0

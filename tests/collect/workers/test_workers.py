@@ -1,0 +1,327 @@
+"""One collector with several workers: senders and operators see one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.collect.conftest import click, collect, headers, read_topic, shop, until
+from tests.collect.counting import pipeline
+from tests.collect.processes import Collector, collector
+
+from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.workers.workers import Policy
+from millstream.connectors import KafkaTopicSource
+from millstream.log.settings import LogSettings
+from millstream.log.topics import audit_topic, stream_topic
+from millstream.pipeline.app import App
+from millstream.runtime.home import Home, is_alive
+from millstream.values.report import Report
+
+_THREE = f"app{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture(scope="module")
+def three(
+    log_settings: LogSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Collector]:
+    with collector(
+        shop, _THREE, log_settings, tmp_path_factory.mktemp("home"), workers=3
+    ) as running:
+        running.ready()
+        yield running
+
+
+@pytest.fixture
+async def http(three: Collector) -> AsyncIterator[httpx.AsyncClient]:
+    # Each request on a connection of its own, so that it meets another worker.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=three.ready(), limits=limits, timeout=30) as http:
+        yield http
+
+
+async def _post(http: httpx.AsyncClient, count: int) -> list[dict[str, object]]:
+    """Hand in events, each on its own connection; what was answered."""
+    answers = []
+    for number in range(count):
+        response = await http.post("/v1/streams/clicks", content=click(number))
+        assert response.status_code == 200, response.text
+        answers.append(response.json())
+    return answers
+
+
+async def test_a_receipt_of_one_worker_is_answered_by_all(http: httpx.AsyncClient) -> None:
+    receipts = [answer["receipts"][0] for answer in await _post(http, 12)]  # type: ignore[index]
+    collectors: Counter[str] = Counter()
+    for receipt in receipts:
+        answers = [(await http.get(f"/v1/receipts/{receipt}")).json() for _ in range(6)]
+        assert all(answer == answers[0] for answer in answers)
+        assert answers[0]["state"] == "logged"
+        # Only the worker that took it in knows these.
+        assert answers[0]["received_at"] <= answers[0]["journaled_at"] <= answers[0]["logged_at"]
+        collectors[answers[0]["collector"]] += 1
+    assert len(collectors) > 1, "the kernel gave all connections to one worker"
+
+
+async def test_metrics_are_the_same_whichever_worker_is_asked(http: httpx.AsyncClient) -> None:
+    def accepted(text: str) -> list[tuple[str, int]]:
+        name = "millstream_collect_accepted_total{"
+        lines = [line for line in text.splitlines() if line.startswith(name)]
+        return [(line.split('"')[1], int(line.split()[-1])) for line in lines if '"clicks"' in line]
+
+    texts: list[str] = []
+
+    async def whole() -> bool:  # on a slow machine, not each of them answers in time
+        texts.append((await http.get("/metrics")).text)
+        return "\nmillstream_collect_workers_answering 3\n" in texts[-1]
+
+    await until(whole)
+    before = dict(accepted(texts[-1]))
+    await _post(http, 9)
+    for _ in range(6):
+        await until(whole)
+        text = texts[-1]
+        now = accepted(text)
+        assert [worker for worker, _ in now] == ["0", "1", "2"]
+        assert sum(count for _, count in now) == sum(before.values()) + 9
+        assert text.count("# TYPE millstream_collect_accepted counter") == 1
+        assert text.endswith("# EOF\n")
+
+
+async def test_a_killed_worker_comes_back_under_its_name(
+    three: Collector, http: httpx.AsyncClient, log_settings: LogSettings
+) -> None:
+    before = set(three.workers())
+    assert len(before) == 3
+    killed = min(before)
+    os.kill(killed, signal.SIGKILL)
+
+    async def states() -> list[str]:
+        try:
+            health = (await http.get("/health/ready")).json()
+        except httpx.TransportError:  # this connection waited at the door of the dead one
+            return []
+        return [worker["state"] for worker in health["workers"]]
+
+    async def all_ready() -> bool:
+        return len(three.workers()) == 3 and await states() == ["ready"] * 3
+
+    await until(all_ready)
+    after = set(three.workers())
+    assert before - after == {killed}
+    assert len(after) == 3
+    await _post(http, 6)
+
+    async def all_reported() -> bool:
+        topic = audit_topic(_THREE)
+        records = await asyncio.to_thread(read_topic, log_settings, topic)
+        reports = [msgspec.json.decode(record.value or b"", type=Report) for record in records]
+        starts = Counter(who for who, _ in {(each.instance, each.started_at) for each in reports})
+        assert len(starts) <= 3
+        return sorted(starts.values()) == [1, 1, 2]
+
+    await until(all_reported)
+
+
+async def test_a_silent_worker_is_named_and_the_others_go_on(
+    three: Collector, http: httpx.AsyncClient
+) -> None:
+    stopped = max(three.workers())
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+
+        async def named() -> bool:
+            # Who is stopped still gets connections, and answers none.
+            try:
+                health = (await http.get("/health/ready", timeout=2)).json()
+                metrics = (await http.get("/metrics", timeout=2)).text
+            except httpx.TransportError:
+                return False
+            silent = [w for w in health["workers"] if w["state"] == "silent"]
+            assert health["status"] == "ready"
+            assert silent
+            return "\nmillstream_collect_workers_answering 2\n" in metrics
+
+        await until(named)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+async def test_it_says_once_that_it_is_ready_and_ends_whole(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / "home")
+    with collector(pipeline, app_name, log_settings, home.path, workers=3) as running:
+        url = await asyncio.to_thread(running.ready)
+        pid, workers = running.process.pid, running.workers()
+        assert pid is not None
+        entry = home.running()["collect"]
+        assert (entry["pid"], entry["url"]) == (pid, url)
+        assert len(workers) == 3
+        async with httpx.AsyncClient(base_url=url) as http:
+            # A connection that a sender keeps open does not hold up the end.
+            response = await http.post("/v1/streams/counts", content=b'{"sender": "a", "n": 1}')
+            assert response.status_code == 200
+            # As from a terminal: to all of them, and impatient.
+            os.killpg(pid, signal.SIGINT)
+            assert await asyncio.to_thread(running.stop, signal.SIGINT) < 10
+        assert running.process.exitcode == 0
+        assert not any(map(is_alive, workers))
+        assert home.running() == {}
+        assert running.said() == f"collect ready on {url}\n"
+
+
+async def test_a_killed_parent_takes_its_workers_along_and_another_can_follow_at_once(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    with collector(pipeline, app_name, log_settings, tmp_path, workers=2) as running:
+        await asyncio.to_thread(running.ready)
+        workers = running.workers()
+        running.stop(signal.SIGKILL)
+        with collector(pipeline, app_name, log_settings, tmp_path, workers=2) as next_one:
+            await asyncio.to_thread(next_one.ready)
+            assert not any(map(is_alive, workers))
+            assert next_one.stop() < 10
+
+
+async def test_an_error_at_the_start_is_told_once(
+    app_name: str, log_settings: LogSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cert.pem").write_text("nonsense")
+    files: dict[str, Any] = {
+        "tls_certificate": str(tmp_path / "cert.pem"),
+        "tls_key": str(tmp_path / "cert.pem"),
+    }
+    home = tmp_path / "home"
+    with collector(pipeline, app_name, log_settings, home, workers=3, **files) as running:
+        error = await asyncio.to_thread(running.error)
+        assert error.startswith("SettingsError: ")
+        assert "cert.pem" in error
+        assert running.process.exitcode == 1
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with collector(pipeline, app_name, log_settings, home, workers=3, port=port) as running:
+            error = await asyncio.to_thread(running.error)
+            assert error.startswith(f"MachineError: cannot collect on 127.0.0.1:{port}")
+    assert capfd.readouterr().err == ""
+
+
+async def test_two_collectors_with_workers_do_not_share_a_port(
+    three: Collector, app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    port = int(three.ready().rpartition(":")[2])
+    with collector(pipeline, app_name, log_settings, tmp_path, workers=2, port=port) as running:
+        error = await asyncio.to_thread(running.error)
+        assert "another process has that port" in error
+
+
+async def test_a_worker_that_does_not_stay_up_ends_the_collector_loudly(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    policy = Policy(backoff=0.01, fruitless=2, deaths=3)
+    with collector(pipeline, app_name, log_settings, tmp_path, policy, workers=2) as running:
+        await asyncio.to_thread(running.ready)
+        victims: set[int] = set()
+
+        def killed_anew() -> bool:
+            fresh = [pid for pid in running.workers() if pid not in victims]
+            for pid in fresh:
+                victims.add(pid)
+                os.kill(pid, signal.SIGKILL)
+            return not running.process.is_alive()
+
+        await until(killed_anew)
+        error = await asyncio.to_thread(running.error)
+        assert "does not stay up" in error
+        assert "SIGKILL" in error
+        assert running.process.exitcode == 1
+        assert not any(map(is_alive, victims))
+
+
+async def test_what_workers_left_that_are_no_more_is_sent_once(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    identities = []
+    for number in (0, 1, 2):
+        journal = await Journal.open(tmp_path / "journal" / str(number), JournalSettings())
+        for event in (click(number), click(number + 10)):
+            _, durable = journal.append(encode(Arrival("clicks", time.time_ns() // 10**6, event)))
+            await durable
+        identities.append(journal.identity)
+        await journal.close()
+    for _ in range(2):  # and not again at the next start
+        async with collect(shop(app_name), log_settings, tmp_path) as running:
+
+            async def all_sent() -> bool:
+                health = (await running.http.get("/health/ready")).json()
+                return bool(health["journal"]["pending_entries"] == 0)
+
+            await until(all_sent)
+            told = [headers(record) for record in await running.logged("clicks")]
+            numbers = sorted((each["ce_collector"], each["ce_sequence"]) for each in told)
+            assert numbers == sorted((each, n) for each in identities for n in "12")
+
+
+def _mirrors(name: str) -> App:
+    """Three streams, each from a topic of its own."""
+    app_name, bootstrap = name.split("/")
+    app = App(app_name)
+    for letter in "abc":
+        source = KafkaTopicSource(bootstrap, f"{app_name}.from.{letter}")
+        app.stream(letter, schema="n LONG NOT NULL", source=source)
+    return app
+
+
+@pytest.mark.timeout(120)
+async def test_sources_go_on_where_they_were_when_the_number_of_workers_changes(
+    app_name: str, log_settings: LogSettings, tmp_path: Path
+) -> None:
+    config: dict[str, Any] = {"bootstrap.servers": log_settings.bootstrap, "log_level": 0}
+    topics = [NewTopic(f"{app_name}.from.{letter}", 1) for letter in "abc"]
+    admin = AdminClient(config)
+    for made in admin.create_topics(topics).values():
+        await asyncio.to_thread(made.result, 30)
+    producer = Producer(config)
+    written = 0
+
+    def logged(letter: str) -> list[int]:
+        records = read_topic(log_settings, stream_topic(app_name, letter))
+        return [json.loads(record.value or b"")["n"] for record in records]
+
+    def are_logged() -> bool:
+        return all(len(logged(letter)) >= written for letter in "abc")
+
+    for workers in (1, 3, 1):
+        for number in range(written, written + 5):
+            for topic in topics:
+                producer.produce(topic.topic, json.dumps({"n": number}))
+        producer.flush(30)
+        written += 5
+        name = f"{app_name}/{log_settings.bootstrap}"
+        with collector(_mirrors, name, log_settings, tmp_path, workers=workers) as running:
+            url = await asyncio.to_thread(running.ready)
+            await until(are_logged, seconds=60)
+            async with httpx.AsyncClient(base_url=url) as http:
+                metrics = (await http.get("/metrics")).text
+            connected = [line for line in metrics.splitlines() if "_source_connected{" in line]
+            assert len(connected) == 3, connected
+            readers = Counter(line.partition('worker="')[2][:1] for line in connected)
+            assert max(readers.values()) == -(-3 // workers)
+            running.stop()
+        for letter in "abc":
+            assert logged(letter) == list(range(written)), (workers, letter)

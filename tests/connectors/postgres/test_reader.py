@@ -1,0 +1,442 @@
+"""The PostgreSQL source against a real server: the snapshot, and the changes after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import tracemalloc
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tests.collect.recording import FillingInlet, RecordingInlet
+from tests.collect.waiting import until
+from tests.connectors.case import running
+from tests.connectors.postgres_replica import Replica, changes, envelopes
+from tests.connectors.postgres_server import PostgresServer
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors import PostgresSource
+from millstream.connectors.postgres.protocol.messages import lsn_number
+from millstream.connectors.postgres.reader import PostgresReader
+
+SETTINGS = CollectSettings(
+    reconnect_first=0.02, reconnect_most=0.05, ping_after=1.0, ping_timeout=20.0
+)
+
+
+class Database:
+    """Two tables, `<name>` and `<name>_items`, and what reads them, for one test."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.table, self.items = f"public.{name}", f"public.{name}_items"
+
+    def source(self, tables: str = "", **more: Any) -> PostgresSource:
+        return PostgresSource(
+            **{"url": self.server.url, "tables": tables or self.name, "slot": self.name}
+            | {"publication": self.name}
+            | more
+        )
+
+    def reader(self, tables: str = "", **more: Any) -> PostgresReader:
+        return PostgresReader(self.name, self.source(tables, **more), SETTINGS)
+
+    async def sql(self, *statements: str) -> list[list[str | None]]:
+        """Run statements, in which T and I stand for the two tables."""
+        named = {"T": self.table, "I": self.items}
+        written = [re.sub(r"\b[TI]\b", lambda it: named[it[0]], each) for each in statements]
+        return await self.server.sql(*written)
+
+    async def rows(self, table: str = "T") -> list[dict[str, Any]]:
+        """What is in the table, by id."""
+        found = await self.sql(f"SELECT to_json(t) FROM {table} t ORDER BY id")
+        return [json.loads(row[0] or "") for row in found]
+
+    async def confirmed(self) -> int:
+        """Up to where the server knows that we have everything."""
+        rows = await self.sql(
+            f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{self.name}'"
+        )
+        return lsn_number(rows[0][0] or "") if rows else 0
+
+    async def streaming(self) -> bool:
+        """Whether a reader follows the changes."""
+        return bool(
+            await self.sql(
+                f"SELECT FROM pg_replication_slots WHERE slot_name = '{self.name}' AND active"
+            )
+        )
+
+
+@pytest.fixture
+async def database(postgres: PostgresServer) -> AsyncIterator[Database]:
+    database = Database(postgres, f"t{uuid.uuid4().hex[:12]}")
+    await database.sql(
+        "CREATE TABLE T (id int PRIMARY KEY, n int, note text)",
+        "CREATE TABLE I (id int PRIMARY KEY, n int, note text)",
+    )
+    yield database
+    await postgres.forget(database.name)
+    await database.sql("DROP TABLE IF EXISTS T, I")
+
+
+def ops(inlet: RecordingInlet) -> list[tuple[str, Any, Any]]:
+    return [(change["op"], change["before"], change["after"]) for change in changes(inlet)]
+
+
+def count(inlet: RecordingInlet) -> int:
+    return len(changes(inlet))
+
+
+async def test_rows_that_are_there_come_first_then_every_change(database: Database) -> None:
+    await database.sql("INSERT INTO T VALUES (1, 10, 'a'), (2, 20, NULL)")
+    reader, inlet = database.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql(
+            "INSERT INTO T VALUES (3, 30, 'ü\"\\')",
+            "UPDATE T SET n = 11 WHERE id = 1",
+            "UPDATE T SET id = 4 WHERE id = 2",
+            "DELETE FROM T WHERE id = 3",
+            "TRUNCATE T",
+        )
+        await until(lambda: count(inlet) == 7)
+    assert ops(inlet) == [
+        ("snapshot", None, {"id": 1, "n": 10, "note": "a"}),
+        ("snapshot", None, {"id": 2, "n": 20, "note": None}),
+        ("insert", None, {"id": 3, "n": 30, "note": 'ü"\\'}),
+        ("update", {"id": 1}, {"id": 1, "n": 11, "note": "a"}),
+        ("update", {"id": 2}, {"id": 4, "n": 20, "note": None}),
+        ("delete", {"id": 3}, None),
+        ("truncate", None, None),
+    ]
+    assert [change["key"] for change in changes(inlet)] == [
+        *("[1]", "[2]", "[3]", "[1]", "[4]", "[3]", None)
+    ]
+    places = [lsn_number(change["lsn"]) for change in changes(inlet)]
+    assert places == sorted(places)
+    assert reader.state.received == 7
+
+
+async def test_an_event_is_known_by_slot_place_and_index(database: Database) -> None:
+    reader, inlet = database.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql("INSERT INTO T SELECT i, i FROM generate_series(1, 3) i")
+        await until(lambda: count(inlet) == 3)
+    events = envelopes(inlet.messages)
+    lsn, xid = events[0]["data"]["lsn"], events[0]["data"]["xid"]
+    assert [event["id"] for event in events] == [f"{database.name}/{lsn}/{i}" for i in range(3)]
+    assert {event["data"]["xid"] for event in events} == {xid}
+    assert {event["source"] for event in events} == {database.source().address}
+    assert {event["type"] for event in events} == {"postgres.insert"}
+    assert {event["subject"] for event in events} == {database.table}
+    assert {event["time"] for event in events} == {events[0]["data"]["committed_at"]}
+    assert set(inlet.content_types) == {"application/cloudevents-batch+json"}
+
+
+async def test_before_is_the_whole_row_where_the_table_says_so(database: Database) -> None:
+    await database.sql("ALTER TABLE T REPLICA IDENTITY FULL", "INSERT INTO T VALUES (1, 10, 'a')")
+    reader, inlet = database.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql("UPDATE T SET n = 11", "DELETE FROM T")
+        await until(lambda: count(inlet) == 3)
+    assert ops(inlet)[1:] == [
+        ("update", {"id": 1, "n": 10, "note": "a"}, {"id": 1, "n": 11, "note": "a"}),
+        ("delete", {"id": 1, "n": 11, "note": "a"}, None),
+    ]
+    assert [change["key"] for change in changes(inlet)] == ["[1]"] * 3
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_large_value_that_was_not_written_anew_is_named_or_taken_from_before(
+    database: Database, full: bool
+) -> None:
+    await database.sql(
+        "ALTER TABLE T ALTER note SET STORAGE EXTERNAL",
+        "INSERT INTO T VALUES (1, 10, repeat('x', 100000))",
+        f"ALTER TABLE T REPLICA IDENTITY {'FULL' if full else 'DEFAULT'}",
+    )
+    reader, inlet = database.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql("UPDATE T SET n = 11")
+        await until(lambda: count(inlet) == 2)
+    change = changes(inlet)[1]
+    if full:
+        assert change["after"] == {"id": 1, "n": 11, "note": "x" * 100_000}
+        assert "unchanged" not in change
+    else:
+        assert change["after"] == {"id": 1, "n": 11}
+        assert change["unchanged"] == ["note"]
+    assert Replica().apply(inlet.messages).rows(database.table) == await database.rows()
+
+
+async def write(database: Database, stop: asyncio.Event, seed: int, ids: range) -> int:
+    """Change rows of both tables in transactions of any size, until told to stop."""
+    chance = random.Random(seed)
+    present: dict[str, set[int]] = {database.table: set(), database.items: set()}
+    made = 0
+    async with database.server.session() as session:
+        while not stop.is_set():
+            statements = ["BEGIN"]
+            for _ in range(chance.choice([1, 1, 2, 5, 40])):
+                table = chance.choice([database.table, database.items])
+                number, rows = chance.choice(ids), present[table]
+                if number not in rows:
+                    statements.append(f"INSERT INTO {table} VALUES ({number}, {made}, 'n{made}')")
+                    rows.add(number)
+                elif chance.random() < 0.3:
+                    statements.append(f"DELETE FROM {table} WHERE id = {number}")
+                    rows.remove(number)
+                else:
+                    statements.append(f"UPDATE {table} SET n = {made} WHERE id = {number}")
+                made += 1
+            await session.query("; ".join([*statements, "COMMIT"]))
+            await asyncio.sleep(0)
+    return made
+
+
+async def caught_up(database: Database, inlet: RecordingInlet, mark: int) -> None:
+    """Return when a row written now has come in."""
+    await database.sql(f"INSERT INTO T VALUES ({mark}, 0, 'mark')")
+    needle = f'"after":{{"id":{mark},'.encode()
+    await until(lambda: any(needle in message for message in inlet.messages), seconds=60)
+
+
+async def test_a_snapshot_taken_while_rows_change_misses_and_doubles_nothing(
+    database: Database,
+) -> None:
+    await database.sql(
+        "INSERT INTO T SELECT i, i FROM generate_series(5000, 9999) i",
+        "INSERT INTO I SELECT i, i FROM generate_series(5000, 9999) i",
+    )
+    both = f"{database.name}, {database.items}"
+    stop, inlet = asyncio.Event(), RecordingInlet()
+    writers = [
+        asyncio.create_task(write(database, stop, seed, range(seed * 1000, seed * 1000 + 50)))
+        for seed in (1, 2)
+    ]
+    reader = database.reader(both)
+    async with running(reader, inlet):
+        await until(lambda: count(inlet) > 10_500)
+        stop.set()
+        made = await asyncio.gather(*writers)
+        await caught_up(database, inlet, 99_999)
+    replica = Replica().apply(inlet.messages)  # which fails if a row comes twice
+    assert min(made) > 0
+    assert not replica.repeated
+    assert replica.rows(database.table) == await database.rows("T")
+    assert replica.rows(database.items) == await database.rows("I")
+
+
+async def test_a_snapshot_that_was_cut_short_is_taken_again_and_says_so(database: Database) -> None:
+    await database.sql(
+        "INSERT INTO T SELECT i, i FROM generate_series(1, 2000) i",
+        "INSERT INTO I SELECT i, i FROM generate_series(1, 5000) i",
+    )
+    both = f"{database.name}, {database.items}"
+    inlet = FillingInlet(6)
+    async with running(database.reader(both), inlet):
+        # The second table is under way: the first one need not be read again.
+        await until(lambda: inlet.full)
+    assert 2000 < count(inlet) < 7000
+    await database.sql(
+        "DELETE FROM I WHERE id < 1000",
+        "UPDATE I SET n = -1 WHERE id < 2000",
+        "INSERT INTO I VALUES (7000, 1)",
+        "UPDATE T SET n = -2 WHERE id = 7",
+    )
+    inlet.empty()
+    async with running(database.reader(both), inlet):
+        await caught_up(database, inlet, 99_999)
+    replica = Replica().apply(inlet.messages)
+    assert replica.rows(database.table) == await database.rows("T")
+    assert replica.rows(database.items) == await database.rows("I")
+    restarted = [change["table"] for change in changes(inlet) if change["op"] == "truncate"]
+    assert restarted == [database.items]
+    assert not replica.repeated
+
+
+async def test_without_a_snapshot_only_changes_come(database: Database) -> None:
+    await database.sql("INSERT INTO T VALUES (1, 10, 'a')")
+    inlet = RecordingInlet()
+    async with running(database.reader(snapshot=False), inlet):
+        await until(database.streaming)
+        await database.sql("INSERT INTO T VALUES (2)")
+        await until(lambda: count(inlet) == 1)
+    assert [change["op"] for change in changes(inlet)] == ["insert"]
+
+
+async def test_a_table_that_is_added_later_is_read_whole_and_the_others_go_on(
+    database: Database,
+) -> None:
+    await database.sql("INSERT INTO T VALUES (1)", "INSERT INTO I VALUES (1), (2)")
+    inlet = RecordingInlet()
+    async with running(database.reader(), inlet):
+        await until(lambda: count(inlet) == 1)
+        await until(database.streaming)
+    await database.sql("INSERT INTO T VALUES (2)", "INSERT INTO I VALUES (3)")
+    async with running(database.reader(f"{database.name}, {database.items}"), inlet):
+        await caught_up(database, inlet, 99)
+    replica = Replica().apply(inlet.messages)
+    assert replica.rows(database.table) == await database.rows("T")
+    assert replica.rows(database.items) == await database.rows("I")
+    assert sum(change["op"] == "snapshot" for change in changes(inlet)) == 4
+
+
+async def test_columns_that_come_and_go_are_followed(database: Database) -> None:
+    inlet = RecordingInlet()
+    async with running(database.reader(), inlet):
+        await until(database.streaming)
+        await database.sql(
+            "INSERT INTO T VALUES (1, 1, 'a')",
+            "ALTER TABLE T ADD COLUMN ok boolean DEFAULT true",
+            "ALTER TABLE T RENAME COLUMN note TO words",
+            "ALTER TABLE T ALTER n TYPE text",
+            "INSERT INTO T VALUES (2, '2', 'b')",
+            "ALTER TABLE T DROP COLUMN words",
+            "INSERT INTO T VALUES (3, '3')",
+        )
+        await until(lambda: count(inlet) == 3)
+    assert [change["after"] for change in changes(inlet)] == [
+        {"id": 1, "n": 1, "note": "a"},
+        {"id": 2, "n": "2", "words": "b", "ok": True},
+        {"id": 3, "n": "3", "ok": True},
+    ]
+
+
+async def test_nothing_is_acknowledged_before_it_is_on_disk(database: Database) -> None:
+    reader, inlet = database.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql("INSERT INTO T VALUES (1)")
+        await until(lambda: inlet.bookmark is not None)
+        stored = json.loads(inlet.bookmark or b"")["lsn"]
+        await until(async_at_least(database.confirmed, stored))
+        inlet.disk.clear()
+        await database.sql("INSERT INTO T VALUES (2)")
+        await until(lambda: count(inlet) == 2)
+        offered = json.loads(inlet.bookmarks[-1] or b"")["lsn"]
+        # Other traffic makes the server ask and us answer, several times.
+        for number in range(2):
+            before = reader.state.behind
+            await database.sql(f"INSERT INTO I VALUES ({number})")
+            await until(lambda: reader.state.behind not in (None, before))  # noqa: B023
+            assert stored <= await database.confirmed() < offered
+        inlet.disk.set()
+        await until(async_at_least(database.confirmed, offered))
+
+
+def async_at_least(measure: Callable[[], Any], least: int) -> Callable[[], Any]:
+    async def reached() -> bool:
+        return bool(await measure() >= least)
+
+    return reached
+
+
+async def test_the_server_need_not_keep_what_does_not_concern_us(database: Database) -> None:
+    inlet = RecordingInlet()
+    reader = database.reader()
+    async with running(reader, inlet):
+        await until(database.streaming)
+        await database.sql("INSERT INTO I SELECT i FROM generate_series(1, 1000) i")
+        [[end]] = await database.sql("SELECT pg_current_wal_lsn()")
+        await until(async_at_least(database.confirmed, lsn_number(end or "")))
+        await until(lambda: reader.state.behind is not None and reader.state.behind < 1000)
+        assert reader.state.behind_unit == "bytes"
+    assert inlet.messages == []
+
+
+async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: Database) -> None:
+    role = f"{database.name}_quick"
+    await database.sql(
+        f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'p'",
+        f"ALTER ROLE {role} SET wal_sender_timeout = '2s'",
+    )
+    inlet = RecordingInlet()
+    reader = database.reader(url=database.server.url_of(role, "p"))
+    async with running(reader, inlet):
+        await until(database.streaming)
+        inlet.open.clear()
+        # More than all buffers on the way hold, so the server cannot send on.
+        await database.sql(
+            "INSERT INTO T SELECT i, i, repeat('x', 900) FROM generate_series(1, 9000) i"
+        )
+        await asyncio.sleep(3.0)
+        assert reader.state.reconnects == 0
+        inlet.open.set()
+        await caught_up(database, inlet, 99_999)
+    assert count(inlet) == 9001
+    await until(
+        lambda: database.server.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}", "SELECT 1")
+    )
+
+
+async def test_a_huge_transaction_passes_through_in_little_memory(database: Database) -> None:
+    total = 12_000  # about 12 MB
+
+    class Forgetful(RecordingInlet):
+        seen = 0
+
+        async def offer(self, message: bytes, **more: Any) -> asyncio.Future[None]:
+            self.seen += message.count(b'"specversion"')
+            assert len(message) < 300_000
+            self.bookmark = more["bookmark"]
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+
+    inlet = Forgetful()
+    async with running(database.reader(), inlet):
+        await until(database.streaming)
+        await database.sql(
+            "INSERT INTO T SELECT i, i, repeat('x', 700) FROM generate_series(1, 1000) i"
+        )
+        await until(lambda: inlet.seen == 1000)
+        tracemalloc.start()
+        try:
+            await database.sql(
+                "INSERT INTO T SELECT i, i, repeat('x', 700)"
+                f" FROM generate_series(2000, {1999 + total}) i"
+            )
+            await until(lambda: inlet.seen == 1000 + total, seconds=60)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+async def test_a_transaction_that_was_cut_short_goes_on_where_it_was(database: Database) -> None:
+    inlet = FillingInlet(5)
+    async with running(database.reader(), inlet):
+        await until(database.streaming)
+        await database.sql("INSERT INTO T SELECT i, i FROM generate_series(1, 20000) i")
+        await until(lambda: inlet.full)
+    assert 1000 < count(inlet) < 19_000
+    inlet.empty()
+    async with running(database.reader(), inlet):
+        await caught_up(database, inlet, 99_999)
+    replica = Replica().apply(inlet.messages)
+    assert not replica.repeated
+    assert replica.rows(database.table) == await database.rows()
+
+
+async def test_a_second_reader_waits_and_takes_over(database: Database) -> None:
+    first, second, inlet = database.reader(), database.reader(), RecordingInlet()
+    async with running(first, inlet):
+        await until(database.streaming)
+        async with running(second, inlet):
+            await until(lambda: "in use by another reader" in second.state.error)
+            await database.sql("INSERT INTO T VALUES (1)")
+            await until(lambda: count(inlet) == 1)
+            assert second.state.received == 0
+    async with running(second, inlet):
+        await caught_up(database, inlet, 2)
+    assert Replica().apply(inlet.messages).rows(database.table) == await database.rows()

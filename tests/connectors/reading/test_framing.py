@@ -1,0 +1,89 @@
+"""Cutting bytes that come in any pieces."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.collect.settings import CollectSettings
+from millstream.connectors.reading.bundle import Bundle
+from millstream.connectors.reading.framing import Frames
+from millstream.connectors.reading.lines import Lines, chunk_size
+
+pieces = st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\x00", b"\n")))
+
+
+@given(pieces, st.sampled_from([b"\n", b"\n\n"]))
+def test_however_the_bytes_are_cut_the_frames_are_the_same(
+    chunks: list[bytes], separator: bytes
+) -> None:
+    frames = Frames(separator, longest=10_000)
+    whole = b"".join(frames.feed(chunk) for chunk in chunks)
+    text = b"".join(chunks)
+    end = text.rfind(separator)
+    assert whole == (text[: end + len(separator)] if end >= 0 else b"")
+    assert whole + frames.rest() == text
+    assert frames.skipped == 0
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 7))
+def test_a_frame_that_is_too_long_is_skipped_alone_and_memory_is_bounded(
+    lengths: list[int], step: int
+) -> None:
+    longest = 10
+    text = b"".join(b"%d" % (length % 10) * length + b"\n" for length in lengths)
+    frames, got = Frames(b"\n", longest), b""
+    for start in range(0, len(text), step):
+        got += frames.feed(text[start : start + step])
+        assert len(frames.rest()) <= longest
+    kept = [line for line in got.split(b"\n")[:-1]]
+    # One that is longer by less than a chunk may still get through.
+    assert [line for line in kept if len(line) <= longest] == [
+        line for line in text.split(b"\n")[:-1] if len(line) <= longest
+    ]
+    assert all(len(line) < longest + step for line in kept)
+    assert len(kept) + frames.skipped == len(lengths)
+
+
+@given(
+    st.lists(st.text("ab\r", max_size=6)),
+    st.integers(2, 40),
+    st.integers(1, 5),
+)
+def test_lines_come_in_offers_that_are_never_too_large(
+    texts: list[str], max_body: int, max_events: int
+) -> None:
+    settings = CollectSettings(max_body=max_body, max_events=max_events)
+    lines, size = Lines(settings), chunk_size(settings)
+    text = "\n".join(texts).encode()
+    parcels = []
+    for start in range(0, len(text), size):
+        parcels += lines.feed(text[start : start + size])
+    parcels += lines.end()
+    for parcel in parcels:
+        assert len(parcel.body) <= max_body
+        assert len([line for line in parcel.body.split(b"\n") if line]) <= max_events
+    got = sum(len([line for line in p.body.split(b"\n") if line.strip()]) for p in parcels)
+    sent = len([line for line in text.split(b"\n") if line.strip()])
+    assert sent - lines.skipped() <= got <= sent
+
+
+@given(st.lists(st.sampled_from([b"{}", b"[1]", b"", b" ", b"1\n2", b"xyz", b"y" * 20])))
+def test_messages_are_bundled_in_their_order_and_stand_alone_where_they_must(
+    messages: list[bytes],
+) -> None:
+    bundle = Bundle(CollectSettings(max_body=15, max_events=3))
+    for number, message in enumerate(messages):
+        bundle.add(message, bookmark=b"%d" % number)
+    parcels = bundle.take()
+    events = [event for parcel in parcels for event in _events(parcel.body, parcel.messages)]
+    assert events == [each for each in messages if each.strip() and len(each) <= 15]
+    assert bundle.oversized == messages.count(b"y" * 20)
+    assert all(len(parcel.body) <= 15 and parcel.messages <= 3 for parcel in parcels)
+    marks = [int(parcel.bookmark or b"-1") for parcel in parcels]
+    assert marks == sorted(marks)
+    assert bundle.take() == []
+
+
+def _events(body: bytes, messages: int) -> list[bytes]:
+    return [body] if messages == 1 else body.split(b"\n")

@@ -1,0 +1,260 @@
+"""What every source must do, whatever its protocol, against a real peer that behaves badly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.collect.recording import RecordingInlet
+from tests.collect.waiting import until
+from tests.connectors.case import Case, running, stop
+from tests.connectors.cases import CASES
+
+_POOLS = ("asyncio", "uvloop")  # what the loops call them
+# What a reader leaves open it leaves each time. Others in this process may open something in the
+# midst of it: Spark's gateway can, when Python collects what stands for Java's objects.
+_ATTEMPTS = 3
+
+
+def those(condition: Callable[[type[Case]], bool] = lambda case: True) -> pytest.MarkDecorator:
+    """Run a test with each kind of source for which the condition holds."""
+    chosen = [case for case in CASES if condition(case)]
+    return pytest.mark.parametrize(
+        "case", chosen, ids=[case.name for case in chosen], indirect=True
+    )
+
+
+@pytest.fixture
+async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
+    case: Case = request.param(tmp_path, request.getfixturevalue)
+    await case.start()
+    yield case
+    await case.stop()
+
+
+def held() -> Counter[str]:
+    """What the process has open, by kind, and its threads but the loop's own pool."""
+    found: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            # A socket's and a pipe's number differ each time; their kind is what can be compared.
+            found[os.readlink(f"/proc/self/fd/{number}").split(":[")[0]] += 1
+    # libuv keeps one of it, to have one left when there are no more.
+    del found["/dev/null"]
+    found.update(t.name for t in threading.enumerate() if not t.name.startswith(_POOLS))
+    return found
+
+
+@those()
+async def test_events_come_in_in_order_and_are_counted(case: Case) -> None:
+    reader, inlet = case.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(lambda: reader.state.state == case.up)
+        await case.send(range(5))
+        await until(lambda: len(case.numbers(inlet)) == 5)
+        await case.send(range(5, 200))
+        await until(lambda: len(case.numbers(inlet)) == 200)
+        assert case.numbers(inlet) == list(range(200))
+        state = reader.state
+        assert (state.state, state.error, state.lost) == (case.up, "", 0)
+        assert state.received == 200
+        assert state.rate > 0
+        assert all(len(message) <= case.settings.max_body for message in inlet.messages)
+    assert reader.state.state == "stopped"
+
+
+@those()
+@pytest.mark.parametrize("blocked", [False, True], ids=["reading", "waiting for the inlet"])
+async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
+    case: Case, blocked: bool
+) -> None:
+    for attempt in range(_ATTEMPTS):
+        before = held()
+        reader, inlet = case.reader(), RecordingInlet()
+        task = asyncio.create_task(reader.run(inlet))
+        await until(lambda: reader.state.state == case.up)  # noqa: B023
+        await case.send([2 * attempt])
+        await until(lambda: case.numbers(inlet)[-1:] == [2 * attempt])  # noqa: B023
+        if blocked:
+            inlet.open.clear()
+            await case.send([2 * attempt + 1])
+        began = time.monotonic()
+        await stop(task)
+        assert time.monotonic() - began < 3.0
+        assert reader.state.state == "stopped"
+        await case.drop()  # what the peer itself still holds of the connection
+        with contextlib.suppress(AssertionError):
+            await until(lambda: held() <= before, seconds=10.0)  # noqa: B023
+            return
+    raise AssertionError(f"left open each time: {held() - before}")
+
+
+@those(lambda case: not case.why_no_reconnect)
+async def test_a_reader_comes_back_after_the_peer_dropped_it(case: Case) -> None:
+    reader, inlet = case.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        for round_ in range(3):
+            await until(lambda: reader.state.state == case.up)
+            await case.send([round_])
+            await until(lambda: len(case.numbers(inlet)) == round_ + 1)  # noqa: B023
+            await case.drop()
+        await case.send([3])
+        await until(lambda: case.numbers(inlet)[-1:] == [3])
+        assert case.numbers(inlet) == [0, 1, 2, 3]
+
+
+@those(lambda case: not case.why_no_resume)
+async def test_a_reader_goes_on_at_its_bookmark_without_loss_or_repetition(case: Case) -> None:
+    first, inlet = case.reader(), RecordingInlet()
+    async with running(first, inlet):
+        await case.send(range(10))
+        await until(lambda: len(case.numbers(inlet)) == 10)
+    await case.send(range(10, 20))
+    second, after = case.reader(), RecordingInlet(bookmark=inlet.bookmark)
+    async with running(second, after):
+        await case.send(range(20, 30))
+        await until(lambda: 29 in case.numbers(after))
+        assert case.numbers(after) == list(range(10, 30))
+
+
+@those(lambda case: not case.why_no_resume)
+async def test_what_was_not_on_disk_when_the_collector_died_comes_again(case: Case) -> None:
+    first, inlet = case.reader(), RecordingInlet()
+    async with running(first, inlet):
+        await case.send(range(5))
+        await until(lambda: len(case.numbers(inlet)) == 5 and inlet.bookmark is not None)
+        kept = inlet.bookmark
+        inlet.disk.clear()
+        await case.send(range(5, 10))
+        await until(lambda: len(case.numbers(inlet)) == 10)
+    assert inlet.bookmark == kept
+    second, after = case.reader(), RecordingInlet(bookmark=kept)
+    async with running(second, after):
+        await until(lambda: 9 in case.numbers(after))
+        assert case.numbers(after) == list(range(5, 10))
+    inlet.disk.set()
+
+
+@those(lambda case: bool(case.why_no_resume))
+async def test_a_reader_that_cannot_resume_reads_what_comes_from_then_on(case: Case) -> None:
+    first, inlet = case.reader(), RecordingInlet()
+    async with running(first, inlet):
+        await until(lambda: first.state.state == case.up)
+        await case.send([1])
+        await until(lambda: case.numbers(inlet) == [1])
+        assert inlet.bookmark is None
+    second, after = case.reader(), RecordingInlet()
+    async with running(second, after):
+        await until(lambda: second.state.state == case.up)
+        await case.send([2])
+        await until(lambda: case.numbers(after) == [2])
+
+
+@those()
+async def test_garbage_does_no_harm(case: Case) -> None:
+    reader, inlet = case.reader(), RecordingInlet()
+    task = asyncio.create_task(reader.run(inlet))
+    await until(lambda: reader.state.state == case.up)
+    await case.garbage()
+    number = 0
+
+    async def got_through() -> bool:
+        # Garbage may have cost the connection, and with it what was sent a moment later.
+        nonlocal number
+        if reader.state.state == case.up and not case.numbers(inlet):
+            await case.send([number])
+            number += 1
+            await asyncio.sleep(0.05)
+        return bool(case.numbers(inlet))
+
+    await until(got_through)
+    assert not task.done()
+    await stop(task)
+
+
+@those(lambda case: not case.why_no_stall)
+async def test_a_peer_that_hangs_is_noticed(case: Case) -> None:
+    case.hasty = True
+    reader, inlet = case.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(lambda: reader.state.state == case.up)
+        await case.send([1])
+        await until(lambda: case.numbers(inlet) == [1])
+        await case.stall()
+        await until(lambda: case.noticed(reader))
+        await until(lambda: reader.state.state == case.up)
+        await case.send([2])
+        await until(lambda: case.numbers(inlet) == [1, 2])
+
+
+@those(lambda case: not case.why_loss)
+async def test_a_flood_waits_while_the_inlet_takes_nothing_and_then_comes_in_order(
+    case: Case,
+) -> None:
+    reader, inlet = case.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(lambda: reader.state.state == case.up)
+        inlet.open.clear()
+        with most_memory() as taken:
+            sending = asyncio.create_task(case.pour(case.flood))
+            if not case.why_no_hold:
+                await stands_still(lambda: case.poured)
+                assert not sending.done()
+                assert case.poured < case.flood
+            else:
+                await sending
+        assert taken() < case.most_bytes < case.flood * 900
+        assert inlet.messages == []
+        await until(lambda: bool(reader.state.behind) == bool(case.behind_unit))
+        assert reader.state.behind_unit == case.behind_unit
+        inlet.open.set()
+        await until(lambda: reader.state.received >= case.flood, seconds=60)
+        await sending
+        assert case.numbers(inlet) == list(range(case.flood))
+        await until(lambda: (reader.state.behind or 0) < 1000)  # a database always writes a little
+        # Being slow ourselves, for longer than silence may last, is not the peer's death.
+        assert reader.state.reconnects == 0
+
+
+@those(lambda case: bool(case.why_loss))
+async def test_what_a_flood_loses_is_counted(case: Case) -> None:
+    reader, inlet = case.reader(), RecordingInlet()
+    async with running(reader, inlet):
+        await until(lambda: reader.state.state == case.up)
+        inlet.open.clear()
+        await case.pour(case.flood)
+        assert inlet.messages == []
+        inlet.open.set()
+        await until(lambda: reader.state.received + reader.state.lost == case.flood)
+        assert reader.state.lost > 0
+        assert len(case.numbers(inlet)) == reader.state.received
+        assert case.numbers(inlet) == sorted(set(case.numbers(inlet)))
+
+
+@contextlib.contextmanager
+def most_memory() -> Iterator[Callable[[], int]]:
+    """How many bytes of Python's there were at once beyond those that were there before."""
+    peak = 0
+    tracemalloc.start()
+    try:
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def stands_still(measure: Callable[[], int]) -> None:
+    """Return when a number that grows has not done so for a while."""
+    seen, since = measure(), time.monotonic()
+    while not seen or time.monotonic() - since < 0.9:
+        await asyncio.sleep(0.02)
+        if measure() != seen:
+            seen, since = measure(), time.monotonic()

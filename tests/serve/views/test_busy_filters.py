@@ -1,0 +1,147 @@
+"""A client's filter costs that client time, not the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from tests.serve.stage import SECONDS, Pipeline, socket, until
+
+from millstream.serve.service import Server
+from millstream.serve.settings import ServeSettings
+from millstream.serve.views.served_view import Live
+
+WHERE = " OR ".join(["city LIKE '%a_a_c%'", "city LIKE '%b_b_c%'", "city LIKE '%a__a_c%'"])
+ROWS = 150
+
+
+@contextlib.asynccontextmanager
+async def never_stalled(seconds: float) -> AsyncIterator[None]:
+    """The server runs in this event loop: others get their turn within `seconds`."""
+    longest, ended = 0.0, asyncio.Event()
+
+    async def tick() -> None:
+        nonlocal longest
+        while not ended.is_set():
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - began)
+
+    ticking = asyncio.create_task(tick())
+    yield
+    ended.set()
+    await ticking
+    assert longest < seconds
+
+
+@pytest.fixture
+async def filled(pipeline: Pipeline, server: Server) -> None:
+    for number in range(ROWS):
+        name = f"{number}" + "ab" * 20_000
+        pipeline.put("by_city", [number], {"city": name, "n": number}, 1)
+        if number % 100 == 0:
+            pipeline.flush()
+    pipeline.flush()
+    await until(lambda: len(server.state.views["by_city"].table) == ROWS)
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_costly_filter_over_many_rows_holds_up_nobody(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    async with never_stalled(2.0):
+        answer = await http.get("/v1/views/by_city", params={"where": WHERE})
+        assert answer.status_code in (200, 400)
+        if answer.status_code == 200:
+            assert answer.json()["rows"] == []
+        ordered = await http.get("/v1/views/by_city", params={"order": "lower(city)", "limit": 1})
+        assert len(ordered.json()["rows"]) == 1
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_costly_filter_over_many_changes_holds_up_nobody(
+    server: Server, pipeline: Pipeline
+) -> None:
+    live = server.state.views["by_city"]
+    async with socket(server) as client:
+        async with never_stalled(2.0):
+            await client.send(
+                type="subscribe", id="a", view="by_city", after=f"{live.epoch}:0=0", where=WHERE
+            )
+            pipeline.put("by_city", ["last"], {"city": "abac", "n": 1}, 1)
+            pipeline.put("by_city", ["last"], {"city": "xaba_c", "n": 1}, 2)
+            message = await client.next()
+            while message["type"] == "lag":
+                message = await client.next()
+        assert (message["type"], message["key"]) == ("change", ["last"])
+
+
+async def test_a_filter_that_takes_too_long_is_an_error_everywhere(pipeline: Pipeline) -> None:
+    async with pipeline.server(query_seconds=0.000001) as server:
+        for number in range(100):
+            pipeline.count(f"{number}", 1)
+        await until(lambda: len(server.state.views["by_city"].table) == 100)
+        async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
+            for path in ("", "/changes"):
+                answer = await http.get(f"/v1/views/by_city{path}", params={"where": "n > 0"})
+                assert answer.status_code == 400, path
+                assert "took longer than" in answer.json()["detail"]
+        async with socket(server) as client:
+            answer_ = await client.subscribe(view="by_city", where="n > 0")
+            assert (answer_["type"], answer_["id"]) == ("error", "a")
+            assert "took longer than" in answer_["detail"]
+            pipeline.count("1", 2)
+            await until(lambda: server.state.views["by_city"].table.rows['["1"]']["n"] == 2)
+            await client.send(type="ping")
+            assert await client.next() == {"type": "pong"}
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -> None:
+    async with socket(server, max_queue=1) as client:
+        for number in range(20):
+            where = f"n >= {-number}"
+            await client.send(type="subscribe", id=str(number), view="by_city", where=where)
+        got: set[str] = set()
+        while len(got) < 20:
+            message = await client.next()
+            assert (message["type"], message["total"]) == ("snapshot", ROWS)
+            got.add(message["id"])
+            (connection,) = server.state.connections
+            held = [each.has_ready for each, _ in connection._subscriptions.values()]
+            assert held.count(True) <= 1
+    (shared,) = [live.snapshots for live in server.state.views.values() if live.name == "by_city"]
+    assert sum(map(len, shared._held.values())) <= 32 << 20
+
+
+async def test_the_first_rows_of_very_many_hold_up_nobody() -> None:
+    dice = random.Random(1)
+    row: dict[str, object] = {"n": 1}
+    live = Live("v", "view", "t", ServeSettings(), key=("k",))
+    live.table.rows = {f'["{dice.randrange(10**12)}"]': row for _ in range(1_000_000)}
+    choose = live.choice(live.shape(None, None, False), limit=10)
+    async with never_stalled(1.0):
+        chosen = await asyncio.to_thread(choose)
+    assert [key for key, _ in chosen.rows] == sorted(live.table.rows)[:10]
+    assert chosen.total == len(live.table.rows)
+    everything = live.choice(live.shape(None, None, False), limit=10**30)()
+    assert [key for key, _ in everything.rows] == sorted(live.table.rows)
+
+
+async def test_a_key_that_is_not_there_holds_up_nobody(
+    pipeline: Pipeline, server: Server, http: httpx.AsyncClient
+) -> None:
+    dice = random.Random(1)
+    for number in range(1_000):
+        city = "".join(dice.choices("ab", k=199))
+        pipeline.count(city, number)
+    pipeline.flush()
+    await until(lambda: len(server.state.views["by_city"].table) == 1_000)
+    async with never_stalled(1.0):
+        answer = await http.get("/v1/views/by_city/" + "".join(dice.choices("ab", k=199)))
+    assert (answer.status_code, "the key is city" in answer.text) == (404, True)

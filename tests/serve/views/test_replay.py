@@ -1,0 +1,32 @@
+"""Reading old changes for a client that may leave at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+
+from millstream.log.record import Record
+from millstream.serve.views.replay import Chunks
+
+
+async def test_what_is_being_read_when_the_client_leaves_is_closed_after_that() -> None:
+    reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def records() -> Generator[Record, None, None]:
+        try:
+            reading.set()
+            go_on.wait(10)
+            yield Record("topic", 0, 0, 0, None, None, ())
+        finally:
+            closed.set()
+
+    chunks = Chunks(records())
+    taking = asyncio.create_task(asyncio.to_thread(chunks.take))
+    await asyncio.to_thread(reading.wait, 10)
+    taking.cancel()
+    closing = asyncio.create_task(asyncio.to_thread(chunks.close))
+    await asyncio.sleep(0)
+    go_on.set()
+    await closing
+    assert closed.is_set()

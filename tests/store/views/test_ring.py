@@ -1,0 +1,56 @@
+"""The ring of recent changes, and finding a position in it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.store.views.ring import Change, Ring, covers
+
+
+def fill(ring: Ring, partitions: list[int]) -> list[Change]:
+    """Changes as they come from several partitions, in this order."""
+    offsets: list[int] = [0] * (max(partitions, default=0) + 1)
+    changes = []
+    for partition in partitions:
+        offset = offsets[partition]
+        offsets[partition] += 1
+        change = Change("k", {}, None, partition, offset, tuple(offsets), 0)
+        ring.append(change)
+        changes.append(change)
+    return changes
+
+
+arrivals = st.lists(st.integers(0, 2), max_size=50)
+
+
+@given(arrivals, st.integers(1, 20), st.data())
+def test_from_a_position_that_is_held_every_later_change_is_found(
+    partitions: list[int], capacity: int, data: st.DataObject
+) -> None:
+    ring = Ring(capacity)
+    changes = fill(ring, partitions)
+    counts = [partitions.count(p) for p in range(3)]
+    asked = tuple(data.draw(st.integers(0, count)) for count in counts)
+    missing = [c for c in changes if c.offset >= asked[c.partition]]
+    dropped = changes[: max(0, len(changes) - capacity)]
+    assert ring.holds(asked) == (not any(c in missing for c in dropped))
+    if ring.holds(asked):
+        found = [ring[n] for n in range(ring.find(asked), ring.end)]
+        assert [c for c in found if c.offset >= asked[c.partition]] == missing
+
+
+def test_what_is_overwritten_is_not_answered_for() -> None:
+    ring = Ring(2)
+    fill(ring, [0, 0, 0])
+    assert (ring.start, ring.end) == (1, 3)
+    with pytest.raises(IndexError):
+        ring[0]
+    assert [change.offset for change in ring.newest(5)] == [1, 2]
+
+
+def test_a_position_covers_another_if_nothing_is_missing() -> None:
+    assert covers((3, 1), (3,))
+    assert not covers((3,), (3, 1))
+    assert not covers((2, 5), (3, 1))
