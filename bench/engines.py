@@ -23,8 +23,9 @@ from confluent_kafka.admin import (
 from millstream.errors import MillstreamError
 from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic, view_topic
+from millstream.log.topic_names import stream_topic, view_topic
 from millstream.pipeline.load import load
+from millstream.pipeline.topics import ensure_topics
 
 PIPELINE = Path(__file__).with_name("windows_pipeline.py")
 _END = 40.0  # seconds

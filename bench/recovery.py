@@ -29,8 +29,9 @@ from millstream.collect.settings import CollectSettings
 from millstream.log.broker import Broker
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings

@@ -28,9 +28,10 @@ from millstream.analyze.spark.session import java_process, start_session
 from millstream.log.broker import Broker
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Mode
+from millstream.pipeline.topics import ensure_topics
 from millstream.settings import Settings
 
 _LOOK_UPS = ("Get", "ReadBlockCacheMiss")

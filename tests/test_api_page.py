@@ -29,7 +29,7 @@ from websockets.asyncio.client import connect
 
 from millstream.collect.http import application as collect_http
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, ledger_topic
+from millstream.log.topic_names import audit_topic, ledger_topic
 from millstream.pipeline.load import load
 from millstream.serve import service
 from millstream.serve.api import http as serve_http

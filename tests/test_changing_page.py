@@ -13,8 +13,9 @@ from millstream.collect.schemas import check_schemas
 from millstream.errors import PipelineError
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "changing_pipelines.md").read_text(encoding="utf-8")

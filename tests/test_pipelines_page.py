@@ -13,7 +13,6 @@ from millstream.pipeline.app import App
 from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.pipeline.load import load
 from millstream.schema import to_ddl
-from millstream.schema.validate import Validator
 
 ROOT = Path(__file__).parent.parent
 FUNCTIONS = (ROOT / "docs" / "python_functions.md").read_text(encoding="utf-8")
@@ -44,7 +43,7 @@ def test_the_first_event_of_the_readme_is_taken_in(tmp_path: Path) -> None:
     path.write_text(next(text for kind, text in snippets(README) if kind == "python"))
     stream = load(path).streams[found[1]]
     assert form_of(found[2]) is Form.SNIFF
-    assert Validator(stream).check(found[3].encode()).key == "ada"
+    assert stream.validator().check(found[3].encode()).key == "ada"
 
 
 def test_the_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:

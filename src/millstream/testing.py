@@ -36,7 +36,6 @@ from millstream.pipeline.app import App
 from millstream.pipeline.load import load
 from millstream.pipeline.model import Stream, View
 from millstream.schema.scalars import MILLISECONDS_FROM
-from millstream.schema.validate import Validator
 from millstream.syntax.names import suggest
 from millstream.values.event import SAMPLED, WATERMARK
 from millstream.values.row_version import ERROR
@@ -95,7 +94,7 @@ def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict
 
 def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> DataFrame:
     """The events as Kafka would hold them."""
-    validator, now = Validator(stream), datetime.now(UTC)
+    validator, now = stream.validator(), datetime.now(UTC)
     rows: list[tuple[Any, ...]] = []
     for offset, event in enumerate(sent):
         logged = event if isinstance(event, Logged) else Logged(event)

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.cli.shared.outcome import invoke
 from millstream.log.producing.write import write
-from millstream.log.topics import views_topic
+from millstream.log.topic_names import views_topic
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live

@@ -20,9 +20,11 @@ from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, known_topics, stream_topic, view_topic
+from millstream.log.topic_names import stream_topic, view_topic
+from millstream.log.topics import known_topics
 from millstream.pipeline.app import App
 from millstream.pipeline.load import load
+from millstream.pipeline.topics import ensure_topics
 from millstream.settings import Settings
 
 SETTINGS = AnalyzeSettings(checkpoint_interval="5 seconds")

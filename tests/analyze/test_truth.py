@@ -32,7 +32,8 @@ from millstream.collect.intake.watermark import Watermark
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, ensure_topics, late_topic, stream_topic
+from millstream.log.topic_names import audit_topic, late_topic, stream_topic
+from millstream.pipeline.topics import ensure_topics
 from millstream.simulation import (
     Faults,
     Judged,

@@ -9,7 +9,7 @@ from tests.analyze.conftest import Live, Load
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.upkeep import Keeping
 from millstream.log.consumer import bounds, read_range
-from millstream.log.topics import view_topic
+from millstream.log.topic_names import view_topic
 from millstream.settings import Settings
 from millstream.store.views.table import Table
 

@@ -14,8 +14,8 @@ from millstream.analyze.rebuild.editions import describe_views, topic_of
 from millstream.analyze.service import _Analyze
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 

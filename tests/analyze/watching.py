@@ -14,7 +14,8 @@ from millstream.analyze.rebuild.editions import describe_views, topic_of
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ledger_topic, topic_ids
+from millstream.log.topic_names import ledger_topic
+from millstream.log.topics import topic_ids
 from millstream.store.views.table import Table
 from millstream.values.ledger import Entry, decode
 from millstream.values.report import ViewDescription

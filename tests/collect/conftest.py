@@ -24,8 +24,9 @@ from millstream.connectors import Source
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
+from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 
 

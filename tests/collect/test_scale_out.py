@@ -17,7 +17,7 @@ from tests.collect.moving import Moving
 from tests.collect.processes import Collector, collector, free_port
 
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 SECONDS = 4.0
 

@@ -10,7 +10,8 @@ from millstream.collect.schemas import check_schemas
 from millstream.errors import LogError, PipelineError
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, schemas_topic, stream_topic
+from millstream.log.topic_names import schemas_topic, stream_topic
+from millstream.pipeline.topics import ensure_topics
 
 
 def start(

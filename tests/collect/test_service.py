@@ -21,7 +21,7 @@ from millstream.collect.service import run
 from millstream.connectors import WebSocketSource
 from millstream.errors import HomeInUse, MachineError
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic
+from millstream.log.topic_names import audit_topic
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings

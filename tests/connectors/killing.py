@@ -22,8 +22,9 @@ from millstream.connectors import source_from_text
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 

@@ -21,7 +21,7 @@ import pytest
 
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic
+from millstream.log.topic_names import audit_topic
 from millstream.runtime.home import is_alive
 
 if TYPE_CHECKING:

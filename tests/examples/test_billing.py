@@ -16,7 +16,8 @@ from millstream.client import Client, Entry
 from millstream.client.backoff import Backoff
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, ledger_topic
+from millstream.log.topic_names import ledger_topic
+from millstream.pipeline.topics import ensure_topics
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings

@@ -6,7 +6,8 @@ import pytest
 
 from millstream import App
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
+from millstream.pipeline.topics import ensure_topics
 
 
 def pipeline(name: str) -> App:

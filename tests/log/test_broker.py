@@ -18,7 +18,9 @@ from millstream.log.broker import Broker, class_archive
 from millstream.log.connection import await_broker, client_config
 from millstream.log.consumer import read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic, topic_ids
+from millstream.log.topic_names import stream_topic
+from millstream.log.topics import topic_ids
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home, is_alive
 
 KAFKA_COMMAND = """

@@ -13,20 +13,18 @@ from millstream.errors import LogError
 from millstream.log.broker import Broker
 from millstream.log.connection import admin, client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
+from millstream.log.topic_names import (
     audit_topic,
-    ensure_topics,
     keys_topic,
     rebuilds_topic,
-    recreate_topic,
     schemas_topic,
     seen_topic,
     stream_topic,
-    topic_ids,
-    topics,
     view_topic,
     views_topic,
 )
+from millstream.log.topics import topic_ids
+from millstream.pipeline.topics import ensure_topics, recreate_topic, topics
 from millstream.values.position import Position
 
 

@@ -13,7 +13,6 @@ from millstream import App
 from millstream.errors import InvalidEvent
 from millstream.schema import Schema, Struct, parse_schema, to_ddl
 from millstream.schema.changes import Shape, breaks
-from millstream.schema.validate import Validator
 
 
 def broken(before: str, after: str) -> dict[str, str]:
@@ -119,7 +118,7 @@ def test_what_breaks_nothing_takes_every_old_event(
     if breaks(Shape(case.schema, None, None), Shape(after, None, None)):
         return
     stream = App("app").stream("s", schema=to_ddl(after))
-    Validator(stream).check(json.dumps(case.event).encode())
+    stream.validator().check(json.dumps(case.event).encode())
 
 
 @settings(max_examples=300)
@@ -139,7 +138,7 @@ def test_a_wider_type_takes_every_value_of_the_narrower(
         return
     raw = json.dumps({"a": value}).encode()
     try:
-        Validator(App("one").stream("s", schema=f"a {before}")).check(raw)
+        App("one").stream("s", schema=f"a {before}").validator().check(raw)
     except InvalidEvent:
         return
-    Validator(App("two").stream("s", schema=f"a {after}")).check(raw)
+    App("two").stream("s", schema=f"a {after}").validator().check(raw)

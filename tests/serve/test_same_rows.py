@@ -12,7 +12,7 @@ import httpx
 from confluent_kafka import Consumer, TopicPartition
 from tests.serve.stage import SECONDS, Pipeline, until
 
-from millstream.log.topics import view_topic
+from millstream.log.topic_names import view_topic
 from millstream.serve.service import Server
 
 NEWEST = 80

@@ -33,11 +33,13 @@ from millstream.analyze.spark.session import java_process, start_session, task_s
 from millstream.analyze.upkeep import Keeping
 from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.log.connection import admin, await_broker, client_config
-from millstream.log.topics import audit_topic, ensure_topics, views_topic
+from millstream.log.topic_names import audit_topic, views_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
+from millstream.values.clock import now_ms
 from millstream.values.report import Report, ViewCounts, ViewDescription
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -73,7 +75,7 @@ class _Analyze:
         self._process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         self._producer = Producer(client_config(settings.log, linger_ms=0))
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
-        self._started = _now()
+        self._started = now_ms()
         streams, sample = app.streams.values(), settings.analyze.drift_sample
         self._drifts = Drifts(app.name, streams, settings.log, sample)
 
@@ -189,7 +191,7 @@ class _Analyze:
     def _report(self, keeping: Keeping, views: dict[str, ViewCounts]) -> None:
         keeping.note(views)
         report = Report(
-            *("analyze", self._instance, _now(), self._started),
+            *("analyze", self._instance, now_ms(), self._started),
             streams=keeping.streams(),
             views=views,
             drifts=self._drifts.shifted(),
@@ -255,7 +257,3 @@ def _end(spark: SparkSession) -> None:
 def _stop(spark: SparkSession) -> None:
     with contextlib.suppress(Exception):
         spark.stop()
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Container, Iterable
-from datetime import datetime
 
 from confluent_kafka import KafkaException
 
@@ -20,6 +19,7 @@ from millstream.errors import LogError
 from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
+from millstream.values.clock import to_ms_or_zero
 from millstream.values.report import StreamCounts, ViewCounts
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -146,17 +146,10 @@ class Keeping:
         spec = self._views[name].window_spec
         progress = Progress(
             read=counts.read,
-            received=_milliseconds(self._closer.received(name)),
+            received=to_ms_or_zero(self._closer.received(name)),
             quiet=self._closer.quiet_seconds(name),
             is_real_time=self._views[name].mode == "real_time",
             is_running=counts.state == "running",
             by_stream_time=spec is not None and spec.time == "stream",
         )
         return self._pace.watermark(name, streams_of(self._app, name), progress, now)
-
-
-def _milliseconds(moment: str) -> int:
-    try:
-        return round(datetime.fromisoformat(moment).timestamp() * 1000)
-    except ValueError:  # none yet
-        return 0

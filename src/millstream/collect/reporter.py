@@ -16,6 +16,7 @@ from millstream.connectors.interface import Reader
 from millstream.errors import LogError
 from millstream.log.producing.producer import Delivery, Producer
 from millstream.runtime.measure import Clock
+from millstream.values.clock import now_ms
 from millstream.values.report import JournalState, Report
 
 _EVERY_SECONDS = 1.0
@@ -40,7 +41,7 @@ class Reporter:
         self._producer = producer
         self._topic = topic
         self._clock = clock
-        self._started_at = _now()
+        self._started_at = now_ms()
         self._ended = False
         self._confirmed = clock()  # we come from asking Kafka what it has of ours
 
@@ -69,7 +70,7 @@ class Reporter:
         report = Report(
             tier="collect",
             instance=self._intake.collector,
-            at=_now(),
+            at=now_ms(),
             started_at=self._started_at,
             streams={name: lane.counts() for name, lane in self._intake.lanes.items()},
             sources=[source.state for source in self._sources],
@@ -135,7 +136,3 @@ def _state_of(journal: Journal) -> JournalState:
         broken=journal.broken,
         damage=journal.damage.counts(),
     )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

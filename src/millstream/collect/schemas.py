@@ -10,7 +10,7 @@ from millstream.errors import LogError, MillstreamError, PipelineError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import schemas_topic, stream_topic
+from millstream.log.topic_names import schemas_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.schema import parse_schema, to_ddl

@@ -44,8 +44,9 @@ from millstream.errors import MachineError, MillstreamError
 from millstream.log.connection import await_broker
 from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import FOREVER, Producer
-from millstream.log.topics import audit_topic, ensure_topics, event_topics
+from millstream.log.topic_names import audit_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics, event_topics
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind, join, share
 from millstream.settings import Settings

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from millstream.connectors.settings import SourceSettings
 from millstream.web.auth.exposure import check_exposure
 from millstream.web.auth.settings import ProtectionSettings
 
 _MIB = 1024 * 1024
 
 
-class CollectSettings(ProtectionSettings):
+class CollectSettings(ProtectionSettings, SourceSettings):
     """Where senders hand in events, and how the collector pulls them from sources."""
 
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
@@ -21,21 +22,6 @@ class CollectSettings(ProtectionSettings):
         description="Processes that share the port, each with a journal of its own: as many as "
         "cores are to work on taking in events. Every limit below and of the journal is each "
         "one's own. It can be changed at any start; see docs/scaling.md.",
-    )
-    max_body: int = Field(
-        8 * _MIB,
-        ge=1,
-        description="The largest request body, or message of a source, in bytes; also when it is "
-        "decompressed.",
-    )
-    max_events: int = Field(
-        100_000, ge=1, description="Events that one request, or message of a source, may hold."
-    )
-    max_line: int = Field(
-        _MIB,
-        ge=1,
-        description="The longest line of NDJSON, or row of CSV, in bytes; a longer one is rejected "
-        "alone.",
     )
     max_depth: int = Field(
         500,
@@ -87,22 +73,6 @@ class CollectSettings(ProtectionSettings):
         False,
         description="Start although events in the log may not fit a stream's changed schema; the "
         "flag --accept-schema-change sets it for one start.",
-    )
-    reconnect_first: float = Field(
-        0.5,
-        gt=0,
-        description="Seconds: the longest pause before a source is first connected again.",
-    )
-    reconnect_most: float = Field(
-        15.0,
-        gt=0,
-        description="Seconds: the longest pause between two attempts, however many failed.",
-    )
-    ping_after: float = Field(
-        15.0, gt=0, description="Seconds of silence after which a source's peer is pinged."
-    )
-    ping_timeout: float = Field(
-        10.0, gt=0, description="Seconds in which it must answer, or the connection counts as dead."
     )
 
     def check_exposure(self) -> None:

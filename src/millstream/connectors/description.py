@@ -1,9 +1,11 @@
-"""What every description of a source has; `collect.sources` does the reading."""
+"""What every description of a source has; `reader` beside it does the reading."""
 
 from __future__ import annotations
 
 from typing import ClassVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
+
+from millstream.syntax.urls import without_secrets
 
 
 class Source:
@@ -25,12 +27,6 @@ class Source:
     def problem(self) -> str | None:
         """What is wrong with it, as in "has the source 'x', which is …"; None if nothing is."""
         raise NotImplementedError
-
-
-def without_secrets(url: str) -> str:
-    """A URL without what may be secret in it: user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def shown(url: object) -> str:

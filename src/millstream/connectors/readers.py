@@ -1,29 +1,30 @@
-"""One module per kind of source. They are imported when a pipeline uses them, not before."""
+"""The reader of each kind of source. A reader's module is imported when a pipeline uses it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from millstream.collect.settings import CollectSettings
-from millstream.connectors import Source
+from millstream.connectors.description import Source
 from millstream.connectors.interface import Reader
+from millstream.connectors.settings import SourceSettings
 
 READERS = {
     "directory": "directory.reader:DirectoryReader",
-    "mqtt": "mqtt:MqttReader",
-    "http_lines": "http_lines:HttpLinesReader",
-    "kafka": "kafka:KafkaTopicReader",
+    "http_lines": "http_lines.reader:HttpLinesReader",
+    "kafka": "kafka.reader:KafkaTopicReader",
+    "mqtt": "mqtt.reader:MqttReader",
     "postgres": "postgres.reader:PostgresReader",
-    "sse": "sse:SseReader",
-    "tcp_lines": "tcp_lines:TcpLinesReader",
-    "tcp_listener": "tcp_lines:TcpListenerReader",
-    "udp": "udp:UdpReader",
-    "websocket": "websocket:WebSocketReader",
+    "sse": "sse.reader:SseReader",
+    "tcp_lines": "tcp.reader:TcpLinesReader",
+    "tcp_listener": "tcp.reader:TcpListenerReader",
+    "udp": "udp.reader:UdpReader",
+    "websocket": "websocket.reader:WebSocketReader",
 }
 
 
-def reader_of(stream: str, source: Source, settings: CollectSettings) -> Reader:
-    """What reads `source` for a stream."""
+def reader_of(stream: str, source: Source, settings: SourceSettings) -> Reader:
+    """The reader that supplies a stream from its source."""
     module, _, name = READERS[source.kind].partition(":")
-    reader: Reader = getattr(import_module(f"{__name__}.{module}"), name)(stream, source, settings)
+    kind = getattr(import_module(f"millstream.connectors.{module}"), name)
+    reader: Reader = kind(stream, source, settings)
     return reader

@@ -22,7 +22,6 @@ from millstream.runtime.home import Home
 from millstream.runtime.jars import jars
 from millstream.runtime.java import find_java
 from millstream.runtime.parent_death import die_with_parent
-from millstream.settings import Settings
 
 HOST = "127.0.0.1"
 _START_SECONDS = 90.0  # recovery after a crash reads the newest segment of every topic
@@ -282,14 +281,14 @@ def _new_cluster_id() -> str:
     return text.rstrip("=")
 
 
-def run(settings: Settings, home: Home) -> None:
+def run(settings: LogSettings, home: Home) -> None:
     """`millstream kafka`: the broker in the foreground, until it dies or we are told to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     broker = Broker(
         home.path,
-        port=settings.log.port,
-        memory=settings.log.memory,
+        port=settings.port,
+        memory=settings.memory,
         report=lambda line: print(line),
     )
     try:

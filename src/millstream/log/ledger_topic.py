@@ -10,7 +10,7 @@ from millstream.log.consumer import BEGINNING, Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_contents import SECONDS, find_app, read_held
-from millstream.log.topics import ledger_topic
+from millstream.log.topic_names import ledger_topic
 from millstream.values.ledger import Entry, decode
 
 

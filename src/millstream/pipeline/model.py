@@ -10,6 +10,7 @@ from typing import Any, Literal
 from millstream.connectors import Source
 from millstream.pipeline.trigger import EVERY_CHANGE, Accumulation, Trigger
 from millstream.schema import Schema
+from millstream.schema.validate import Validator
 from millstream.syntax.source_location import Place
 
 Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
@@ -41,6 +42,10 @@ class Stream:
     shed: str | None = None  # "random", or an SQL condition for what matters least
     shed_at: float = 0.8  # how full the journal is when shedding begins
     ahead: timedelta = timedelta(minutes=1)  # how far in the future an event may be dated
+
+    def validator(self) -> Validator:
+        """Checks the bytes of this stream's events."""
+        return Validator(self.schema, key=self.key, event_time=self.event_time)
 
     @property
     def remembers_ids(self) -> bool:

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.errors import InvalidEvent
-from millstream.pipeline.model import Stream
-from millstream.schema import Array, Field, Map, Primitive, Struct, Type
+from millstream.schema import Array, Field, Map, Primitive, Schema, Struct, Type
 from millstream.schema.explain import explain
 from millstream.schema.nesting import blank_texts, is_deeper
 from millstream.schema.scalars import Decimals, EventTime, Timestamp
@@ -44,20 +43,22 @@ class Validator:
     Unknown fields are fine. Of a name that an object has twice, the last counts, here as in Spark.
     """
 
-    def __init__(self, stream: Stream) -> None:
-        needed = {stream.key, stream.event_time}
+    def __init__(
+        self, schema: Schema, *, key: str | None = None, event_time: str | None = None
+    ) -> None:
+        needed = {key, event_time}
         self._schema = Struct(
             tuple(
                 Field(each.name, each.type, each.required or each.name in needed)
-                for each in stream.schema.fields
+                for each in schema.fields
             )
         )
-        event, attributes = _compile_struct(self._schema, stream.event_time)
+        event, attributes = _compile_struct(self._schema, event_time)
         self._decode = msgspec.json.Decoder(event, dec_hook=_decode_scalar).decode
-        self._key = _key_reader(stream, attributes)
+        self._key = _key_reader(schema, key, attributes)
         self._time: Callable[[Any], int | None] = _nothing
-        if stream.event_time is not None:
-            self._time = operator.attrgetter(f"{attributes[stream.event_time]}.milliseconds")
+        if event_time is not None:
+            self._time = operator.attrgetter(f"{attributes[event_time]}.milliseconds")
         self._has_decimals = _has_decimals(self._schema)
 
     def check(self, raw: bytes, in_full: bool = True) -> Checked:
@@ -160,12 +161,14 @@ def _decode_scalar(kind: Any, value: object) -> object:
     return kind.check(value)
 
 
-def _key_reader(stream: Stream, attributes: dict[str, str]) -> Callable[[Any], str | None]:
-    if stream.key is None:
+def _key_reader(
+    schema: Schema, key: str | None, attributes: dict[str, str]
+) -> Callable[[Any], str | None]:
+    if key is None:
         return _nothing
-    field = stream.schema.field(stream.key)
+    field = schema.field(key)
     assert field is not None
-    attribute = attributes[stream.key]
+    attribute = attributes[key]
     as_text: Callable[[Any], str] = str
     if field.type == Primitive("boolean"):
         as_text = _json_bool

@@ -9,10 +9,8 @@ import logging
 import os
 import signal
 import socket
-import time
 import uuid
 from collections.abc import Coroutine
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -22,15 +20,15 @@ from millstream.errors import LogError
 from millstream.log.connection import await_broker
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
-from millstream.log.topics import (
+from millstream.log.topic_names import (
     audit_topic,
-    ensure_topics,
     ledger_topic,
     stream_topic,
     view_topic,
     views_topic,
 )
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
@@ -46,6 +44,7 @@ from millstream.serve.views.served_view import Live
 from millstream.serve.views.view_readers import Readings, Tail
 from millstream.settings import Settings
 from millstream.store.sql.sql import Sql
+from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import Column, Report, ViewCounts, ViewDescription
 from millstream.web.server import HttpServer
 
@@ -88,7 +87,7 @@ class Server:
         self._home = home
         self._settings = settings
         self._instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        self._started_at = _now()
+        self._started_at = now_ms()
         self.state = self._build()
         self._descriptions = Tail(settings.log, views_topic(app.name), self._describe, newest=None)
         self._audit = Tail(settings.log, audit_topic(app.name), self.state.system.take, newest=50)
@@ -248,7 +247,7 @@ class Server:
             report = Report(
                 tier="serve",
                 instance=self._instance,
-                at=_now(),
+                at=now_ms(),
                 started_at=self._started_at,
                 views={name: _counts(self._app, live) for name, live in self.state.views.items()},
                 clients=self.state.clients,
@@ -282,16 +281,5 @@ def _counts(app: App, live: Live) -> ViewCounts:
             for source, offsets in live.tally.read.items()
             if source != live.name
         },
-        newest_received_at=_milliseconds(live.tally.newest_received),
+        newest_received_at=to_ms_or_zero(live.tally.newest_received),
     )
-
-
-def _milliseconds(moment: str) -> int:
-    try:
-        return round(datetime.fromisoformat(moment).timestamp() * 1000)
-    except ValueError:  # none yet
-        return 0
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

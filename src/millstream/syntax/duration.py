@@ -37,6 +37,11 @@ def parse_duration(text: str) -> timedelta:
     return total
 
 
+def milliseconds(duration: timedelta) -> int:
+    """The duration in whole milliseconds."""
+    return duration // _UNITS["ms"]
+
+
 _WRITTEN = (("day", "d"), ("hour", "h"), ("minute", "min"), ("second", "s"))
 
 

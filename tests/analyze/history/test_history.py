@@ -16,7 +16,8 @@ from millstream.analyze.verify.comparison import Sameness
 from millstream.cli.shared.outcome import invoke
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write
-from millstream.log.topics import ensure_topics, view_topic
+from millstream.log.topic_names import view_topic
+from millstream.pipeline.topics import ensure_topics
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load

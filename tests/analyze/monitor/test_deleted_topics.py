@@ -14,13 +14,9 @@ from tests.analyze.rebuild.test_rebuild import Analyze
 
 from millstream.cli.shared.outcome import invoke
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
-    delete_topics,
-    ensure_topics,
-    known_topics,
-    stream_topic,
-    view_topic,
-)
+from millstream.log.topic_names import stream_topic, view_topic
+from millstream.log.topics import delete_topics, known_topics
+from millstream.pipeline.topics import ensure_topics
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load

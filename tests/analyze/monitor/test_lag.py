@@ -15,7 +15,8 @@ from tests.conftest import Eventually
 from millstream.analyze.monitor.lag import Arrivals, Course, Lags
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, ensure_topics
+from millstream.log.topic_names import audit_topic
+from millstream.pipeline.topics import ensure_topics
 from millstream.values.report import Report, ViewCounts
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from millstream.analyze.monitor.state import find_checkpoint, read_state
 from millstream.cli.shared.outcome import invoke
 from millstream.errors import MillstreamError
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 START = 1_794_798_000_000  # a full hour, in milliseconds
 

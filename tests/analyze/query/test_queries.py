@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.analyze.recovery.notes import notes_file
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 STREAM = """
 app.stream("orders", schema="id LONG, city STRING, amount INT, at TIMESTAMP, tags ARRAY<STRING>",

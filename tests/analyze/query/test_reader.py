@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream import App
 from millstream.analyze.query.reader import events
 from millstream.pipeline.model import Stream
-from millstream.schema.validate import Validator
 
 RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>"""
@@ -22,7 +21,7 @@ RECEIVED = datetime(2026, 11, 16, 10, 0, 0, 123000, tzinfo=UTC)
 
 def read(spark: SparkSession, schema: str, *values: dict[str, Any], **options: Any) -> DataFrame:
     stream: Stream = App("app").stream("s", schema=schema, **options)
-    validator = Validator(stream)
+    validator = stream.validator()
     rows = []
     for offset, value in enumerate(values):
         raw = json.dumps(value).encode()

@@ -24,13 +24,9 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.ledger_topic import read_entries
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
-    audit_topic,
-    ensure_topics,
-    known_topics,
-    stream_topic,
-    view_topic,
-)
+from millstream.log.topic_names import audit_topic, stream_topic, view_topic
+from millstream.log.topics import known_topics
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.store.views.table import Table

@@ -10,13 +10,9 @@ from tests.analyze.conftest import Load
 from millstream.analyze.rebuild.dropping import drop_noted, note_drop
 from millstream.analyze.recovery.checkpoint import forget, generations, left_behind
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
-    edition_topic,
-    ensure_topics,
-    known_topics,
-    recreate_topic,
-    view_topic,
-)
+from millstream.log.topic_names import edition_topic, view_topic
+from millstream.log.topics import known_topics
+from millstream.pipeline.topics import ensure_topics, recreate_topic
 from millstream.runtime.home import Home
 
 

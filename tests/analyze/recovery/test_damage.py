@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.analyze.recovery.damage import Damaged, check_checkpoint
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"t":{"0":3}}'
 

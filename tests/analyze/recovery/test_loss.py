@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from millstream.analyze.recovery.loss import add_lost, find_lost
 from millstream.analyze.recovery.progress import Read
 from millstream.log.connection import admin
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.values.report import Lost
 
 

@@ -14,7 +14,7 @@ from tests.analyze.rebuild.test_rebuild import Analyze
 
 from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load

@@ -16,7 +16,7 @@ from millstream.analyze.recovery.poison import Pending, find_broken
 from millstream.analyze.verify.verify import verify
 from millstream.log.connection import client_config
 from millstream.log.record import Record
-from millstream.log.topics import late_topic, stream_topic
+from millstream.log.topic_names import late_topic, stream_topic
 
 STREAM = """
 app.stream("orders", schema="id LONG, city STRING, amount INT")

@@ -16,7 +16,8 @@ from millstream.analyze.history.history import over_past, take_past
 from millstream.analyze.planning.planner import kafka_options
 from millstream.analyze.shedding.ranges import Range, is_kept, left_out, sample, turn
 from millstream.log.connection import client_config
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
+from millstream.pipeline.topics import ensure_topics
 
 GROUPS, SIZE = 250, 200
 # Always of the same name: the topic's is part of what decides which events are in the sample.

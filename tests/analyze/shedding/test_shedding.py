@@ -21,7 +21,7 @@ from millstream.analyze.shedding.ranges import Range, is_kept, sample
 from millstream.analyze.spark.catalyst import Catalyst, leaves
 from millstream.analyze.verify.result import Verdict
 from millstream.analyze.verify.verify import verify
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 
 STREAM = """

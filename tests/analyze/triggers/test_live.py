@@ -16,7 +16,8 @@ from millstream.analyze.upkeep import Keeping
 from millstream.errors import PipelineError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
-from millstream.log.topics import ensure_topics, ledger_topic, stream_topic
+from millstream.log.topic_names import ledger_topic, stream_topic
+from millstream.pipeline.topics import ensure_topics
 from millstream.values.event import ID, WATERMARK
 from millstream.values.ledger import decode, sums
 

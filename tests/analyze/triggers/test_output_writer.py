@@ -22,7 +22,7 @@ from millstream.analyze.triggers.output_writer import Keeper
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, recreate_topic
+from millstream.pipeline.topics import ensure_topics, recreate_topic
 from millstream.pipeline.trigger import Accumulation
 from millstream.values.ledger import decode, sums
 

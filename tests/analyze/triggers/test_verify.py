@@ -17,7 +17,7 @@ from millstream.analyze.verify.result import Part
 from millstream.cli.views.verify import told_of
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write
-from millstream.log.topics import ledger_topic, stream_topic, view_topic
+from millstream.log.topic_names import ledger_topic, stream_topic, view_topic
 from millstream.pipeline.trigger import parse_trigger
 from millstream.values.event import ID, WATERMARK
 from millstream.values.ledger import Entry, encode

@@ -14,7 +14,6 @@ from tests.events import structs, types, values
 from millstream.analyze.query.reader import events
 from millstream.pipeline.app import App
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
-from millstream.schema.validate import Validator
 
 COLUMNS = """
     a TINYINT, b SMALLINT, c INT, d BIGINT, e FLOAT, f DOUBLE, g BOOLEAN, h STRING, i BINARY,
@@ -29,7 +28,7 @@ UNCHANGED = ("tinyint", "smallint", "int", "bigint", "boolean", "string", "date"
 
 def test_every_event_that_is_accepted_is_read_whole(spark: SparkSession) -> None:
     accepted: list[tuple[bytes, dict[str, Any]]] = []
-    validator = Validator(STREAM)
+    validator = STREAM.validator()
 
     # Draws the events; Spark then reads them in one go.
     @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.analyze.recovery.progress import dropped_by_watermark
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.testing import Logged, run
 from millstream.values.event import WATERMARK
 

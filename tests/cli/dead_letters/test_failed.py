@@ -17,7 +17,7 @@ from tests.topic_limit import take_at_most
 from millstream.collect.intake.failed import FailedStore
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.runtime.home import Home
 
 if TYPE_CHECKING:

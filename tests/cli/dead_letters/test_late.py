@@ -22,7 +22,7 @@ from millstream.analyze.watermarks.late_events import Timekeeper
 from millstream.cli.audit import balance
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, late_topic, stream_topic
+from millstream.log.topic_names import audit_topic, late_topic, stream_topic
 from millstream.values.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.values.report import Report, StreamCounts, ViewCounts
 

@@ -13,7 +13,8 @@ from confluent_kafka import Producer
 from millstream import App
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, ledger_topic
+from millstream.log.topic_names import ledger_topic
+from millstream.pipeline.topics import ensure_topics
 from millstream.values.ledger import Entry, encode
 
 if TYPE_CHECKING:

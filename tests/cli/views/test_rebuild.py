@@ -10,8 +10,9 @@ from millstream.cli.views.rebuild import Watch, follow
 from millstream.errors import MillstreamError
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, ensure_topics, rebuilds_topic
+from millstream.log.topic_names import audit_topic, rebuilds_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.values.report import Rebuild, Report, ViewCounts
 
 VIEW = "by_city"

@@ -16,8 +16,9 @@ from tests.collect.conftest import read_topic, until
 from millstream.collect.dedup.dedup import Dedup, First, dedup_id
 from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, seen_topic
+from millstream.log.topic_names import seen_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 
 
 def now() -> int:

@@ -19,8 +19,8 @@ from millstream.collect.intake.arrival import Arrival
 from millstream.connectors import KafkaTopicSource
 from millstream.log.producing.producer import Delivery, Producer
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 
 _NOW = time.time_ns() // 1_000_000
 BATCH = {"content-type": "application/cloudevents-batch+json"}

@@ -18,7 +18,7 @@ from tests.collect.conftest import read_topic, until
 from tests.collect.forking import Forking, Process
 
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 
 SECONDS = 4.0
 

@@ -15,7 +15,6 @@ from millstream import App
 from millstream.collect.formats.body import BodyRefused, Limits, Unpacked, Unpacker
 from millstream.errors import InvalidEvent
 from millstream.schema import parse_schema
-from millstream.schema.validate import Validator
 
 DDL = (
     "id BIGINT NOT NULL, price DOUBLE, paid BOOLEAN, city STRING, at TIMESTAMP, day DATE, "
@@ -24,7 +23,7 @@ DDL = (
 SCHEMA = parse_schema(DDL)
 app = App("shop")
 app.stream("orders", schema=DDL)
-check = Validator(app.streams["orders"]).check
+check = app.streams["orders"].validator().check
 
 
 def read(text: str, limits: Limits | None = None) -> Unpacked:

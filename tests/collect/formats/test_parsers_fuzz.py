@@ -25,7 +25,6 @@ from millstream.collect.formats.body import (
 )
 from millstream.collect.formats.cloudevents import attributes_in
 from millstream.errors import InvalidEvent
-from millstream.schema.validate import Validator
 
 LIMITS = Limits(max_body=2000, max_events=20, max_line=500, max_depth=10, max_event=400)
 CONTENT_TYPES = (
@@ -36,7 +35,7 @@ DDL = "id BIGINT NOT NULL, price DOUBLE, paid BOOLEAN, tags ARRAY<STRING>, at TI
 app = App("fuzz")
 app.stream("events", schema=DDL, key="id")
 unpack = Unpacker(app.streams["events"].schema, LIMITS).unpack
-check = Validator(app.streams["events"]).check
+check = app.streams["events"].validator().check
 
 # Parts from which something almost right can be put together.
 _tokens = st.sampled_from(

@@ -20,7 +20,7 @@ from millstream.collect.intake.watermark import Watermark
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, stream_topic
+from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.home import Home
 from millstream.values import event

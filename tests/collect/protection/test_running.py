@@ -24,7 +24,7 @@ from tests.collect.protection.running import Running, running
 
 from millstream.cli.shared.outcome import invoke
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic
+from millstream.log.topic_names import audit_topic
 
 CHECKS = (
     "not_a_server_error",

@@ -18,8 +18,9 @@ from millstream.collect.receipts.lookup import Lookup
 from millstream.log.connection import client_config
 from millstream.log.producing.producer import Delivery
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, rejected_topic, stream_topic
+from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
 

@@ -28,7 +28,7 @@ from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.workers.workers import Policy
 from millstream.connectors import KafkaTopicSource
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic, stream_topic
+from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.home import Home, is_alive
 from millstream.values.report import Report

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.serve.stage import Pipeline, until
 
-from millstream.log.topics import audit_topic, stream_topic
+from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.serve.service import Server
 from millstream.values.report import Latency, Report, StreamCounts, ViewCounts
 

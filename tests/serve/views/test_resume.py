@@ -16,7 +16,7 @@ from tests.serve.stage import SECONDS, Pipeline, Socket, socket, until
 
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import view_topic
+from millstream.log.topic_names import view_topic
 from millstream.serve.service import Server
 from millstream.values.report import Column
 

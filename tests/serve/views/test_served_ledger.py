@@ -23,7 +23,7 @@ from millstream.client import Change, Client, Snapshot
 from millstream.client.backoff import Backoff
 from millstream.log.connection import admin, client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ledger_topic
+from millstream.log.topic_names import ledger_topic
 from millstream.serve.service import Server
 from millstream.serve.views import on_demand
 from millstream.values.ledger import Amount, Entry, encode, sums

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from tests.serve.stage import Pipeline, socket, until
 
 from millstream.client.client import Client
-from millstream.log.topics import audit_topic
+from millstream.log.topic_names import audit_topic
 from millstream.serve.service import Server
 from millstream.values.report import Column, Report, StreamCounts, ViewCounts
 

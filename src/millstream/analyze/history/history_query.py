@@ -24,7 +24,7 @@ from millstream.analyze.spark.catalyst import named, quoted
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import QueryError
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.syntax.names import suggest
 from millstream.values.report import Column, ViewDescription

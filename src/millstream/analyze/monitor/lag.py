@@ -17,7 +17,8 @@ from millstream.log.connection import client_config
 from millstream.log.consumer import END, Reader
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import audit_topic
+from millstream.log.topic_names import audit_topic
+from millstream.values.clock import now_ms
 from millstream.values.report import Report, Trend, ViewCounts
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -192,7 +193,7 @@ class Lags(threading.Thread):
                     read += min(at, end)
             if plan.reads != self._arrivals[name].reads:
                 self._arrivals[name] = Arrivals(plan.reads)
-            wall, now = time.time_ns() // 1_000_000, time.monotonic()
+            wall, now = now_ms(), time.monotonic()
             until = self._arrivals[name].current_until(wall, read + behind, read, counts.read_at)
             newest = max(served.newest_received_at, until)
             seconds = (wall - newest) / 1000 if behind and newest else 0.0
@@ -237,7 +238,7 @@ class Lags(threading.Thread):
         """The offsets behind all events that were received longer ago than a view may be behind."""
         if allowed_ms is None:
             return {}
-        return self._by_time(consumer, topic, held, time.time_ns() // 1_000_000 - allowed_ms)
+        return self._by_time(consumer, topic, held, now_ms() - allowed_ms)
 
     def _by_time(
         self, consumer: Consumer, topic: str, held: Mapping[int, tuple[int, int]], newest: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from millstream.log.topics import edition_of
+from millstream.log.topic_names import edition_of
 from millstream.pipeline.trigger import Accumulation
 from millstream.syntax.duration import format_duration
 from millstream.values.report import Column, ViewDescription

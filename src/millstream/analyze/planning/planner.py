@@ -38,11 +38,11 @@ from millstream.analyze.windows.window_spec import (
 from millstream.errors import PipelineError, PipelineErrors
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic, view_topic
+from millstream.log.topic_names import stream_topic, view_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import View
 from millstream.settings import Settings
-from millstream.syntax.duration import parse_duration
+from millstream.syntax.duration import milliseconds, parse_duration
 from millstream.syntax.names import suggest
 
 # A query that may shed takes another share between two batches, and repeats one for it.
@@ -220,7 +220,7 @@ class Planner:
                 lineage=lineage,
                 doubt=doubt,
                 slots=self._slots(decision),
-                keep_ms=_milliseconds(view.keep),
+                keep_ms=_optional_milliseconds(view.keep),
                 generation=generation(
                     rows,
                     view.place.file,
@@ -240,7 +240,7 @@ class Planner:
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
                 panes=panes,
                 weighed=traced.weighed,
-                sheds_after_ms=_milliseconds(view.sheds_after),
+                sheds_after_ms=_optional_milliseconds(view.sheds_after),
             ),
             rows,
             rows if traced.counted is None else follow(view, frame, whole=True).frame,
@@ -456,8 +456,8 @@ def _check_joins(view: View, traced: Traced) -> None:
         )
 
 
-def _milliseconds(duration: timedelta | None) -> int | None:
-    return None if duration is None else duration // timedelta(milliseconds=1)
+def _optional_milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else milliseconds(duration)
 
 
 def _streams(app: App, view: View) -> Iterator[str]:

@@ -38,7 +38,7 @@ from millstream.analyze.shedding.turning import Turn
 from millstream.analyze.spark.python_workers import blame_environment
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import TopicChanged
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.values.report import ViewCounts

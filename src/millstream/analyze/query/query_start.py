@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from millstream.log.consumer import bounds
 from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
+from millstream.values.clock import now_ms
 from millstream.values.report import Lost
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -110,7 +110,7 @@ class QueryStart(threading.Thread):
         if not (has_committed := bool(read.at)):
             read = first_offsets(checkpoint)
         held = {topic: bounds(self._settings.log, topic) for topic in read.offsets}
-        found = list(find_lost(read, held, time.time_ns() // 1_000_000))
+        found = list(find_lost(read, held, now_ms()))
         lost = add_lost(known, found)
         new = [each for each in lost if each not in known]
         chosen = self._query.view.on_data_loss or self._settings.analyze.on_data_loss

@@ -19,6 +19,7 @@ from millstream.analyze.spark.catalyst import Catalyst, items, named, quoted
 from millstream.pipeline.model import Stream
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 from millstream.schema.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
+from millstream.syntax.duration import milliseconds
 from millstream.values.event import ID, SAMPLED
 from millstream.values.event import WATERMARK as WATERMARK_HEADER
 
@@ -97,7 +98,7 @@ def events(
     followed = RECEIVED if time == "stream" else stream.event_time
     if followed:
         delay = slack + (stream.lateness if time == "event" else timedelta())
-        typed = typed.withWatermark(quoted(followed), f"{_milliseconds(delay)} milliseconds")
+        typed = typed.withWatermark(quoted(followed), f"{milliseconds(delay)} milliseconds")
     return hide(typed, [field.name for field in stream.schema.fields])
 
 
@@ -117,7 +118,7 @@ def _behind(stream: Stream) -> list[Column]:
     watermark = F.when(written.between(EARLIEST, LATEST), written)
     behind = [mark(_moment(watermark), WATERMARK)]
     if stream.event_time:
-        closed = watermark - _milliseconds(stream.lateness)
+        closed = watermark - milliseconds(stream.lateness)
         behind.append(mark(_moment(closed), CLOSED))
     return behind
 
@@ -134,12 +135,8 @@ def _weight() -> Column:
 
 def _in_time(stream: Stream) -> Column:
     """Whether an event is dated no later than a clock that is right within reason can date it."""
-    latest = F.unix_millis(named(RECEIVED)) + _milliseconds(stream.ahead)
+    latest = F.unix_millis(named(RECEIVED)) + milliseconds(stream.ahead)
     return named(EVENT_TIME).isNull() | (F.unix_millis(named(EVENT_TIME)) <= latest)
-
-
-def _milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
 
 
 def _header(name: str) -> Column:

@@ -11,13 +11,8 @@ from collections.abc import Iterable
 from millstream.analyze.recovery.checkpoint import forget, left_behind
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
-    delete_topics,
-    editions,
-    known_topics,
-    panes_topic,
-    views_topic,
-)
+from millstream.log.topic_names import editions, panes_topic, views_topic
+from millstream.log.topics import delete_topics, known_topics
 from millstream.runtime.home import Home
 
 _SECONDS = 10.0

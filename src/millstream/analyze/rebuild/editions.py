@@ -11,7 +11,8 @@ from millstream.analyze.planning.plan import ViewPlan
 from millstream.errors import LogError, QueryError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.log.topics import known_topics, view_topic, views_topic
+from millstream.log.topic_names import view_topic, views_topic
+from millstream.log.topics import known_topics
 from millstream.syntax.names import suggest
 from millstream.values.report import ViewDescription
 

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Literal
 
 import msgspec
@@ -40,20 +39,21 @@ from millstream.analyze.triggers.work import edition_record
 from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import Reader
 from millstream.log.record import Record
-from millstream.log.topics import (
-    delete_topics,
+from millstream.log.topic_names import (
     edition_of,
     edition_topic,
     editions,
-    ensure_topics,
-    known_topics,
     panes_topic,
     rebuilds_topic,
     views_topic,
 )
+from millstream.log.topics import delete_topics, known_topics
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
+from millstream.syntax.duration import milliseconds
+from millstream.values.clock import now_ms
 from millstream.values.report import Rebuild, ViewCounts
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -177,7 +177,7 @@ class Rebuilds:
             if not _counts(query):
                 # One plan, and so one checkpoint: what differs is how much is read and kept.
                 replay = replace(replays[name], plan=query.plan, replays=True)
-            self._shadows[name] = _Shadow(name, replay, query, request, since, _now())
+            self._shadows[name] = _Shadow(name, replay, query, request, since, now_ms())
             self._ended.pop(name, None)
             _LOGGER.info("view %s is computed anew, into %s", name, topics[name])
 
@@ -273,8 +273,8 @@ class Rebuilds:
                     *("failed", wish.id),
                     error=str(error),
                     since=wish.since,
-                    started_at=_now(),
-                    ended_at=_now(),
+                    started_at=now_ms(),
+                    ended_at=now_ms(),
                 )
 
     def _of(self, wish: Request) -> list[_Shadow]:
@@ -312,7 +312,7 @@ class Rebuilds:
                 shadow.past = take_past(self._settings.log, shadow.query.plan.reads, since)
                 ahead = max(stream.ahead for stream in self._app.streams.values())
                 shadow.whole_from = whole_from(
-                    self._settings.log, shadow.past, since, ahead // timedelta(milliseconds=1)
+                    self._settings.log, shadow.past, since, milliseconds(ahead)
                 )
                 shadow.state, shadow.replays_since = "replaying", self._clock()
                 self._beside.add(shadow.replay or shadow.query)
@@ -401,7 +401,7 @@ class Rebuilds:
         self._active[shadow.name] = shadow.query.plan
         self._queries.take_over(shadow.name, self._beside)
         del self._shadows[shadow.name]
-        self._ended[shadow.name] = msgspec.structs.replace(told, state="done", ended_at=_now())
+        self._ended[shadow.name] = msgspec.structs.replace(told, state="done", ended_at=now_ms())
         self._retired.append((self._clock() + _FAREWELL, shadow.name, old))
         _LOGGER.info("view %s is served from %s now", shadow.name, shadow.topic)
 
@@ -424,7 +424,7 @@ class Rebuilds:
     def _give_up(self, shadow: _Shadow) -> None:
         if shadow.name in self._beside.views and self._has_failed(shadow):
             told = self._tell_of(shadow, self._beside.counts()[shadow.name])
-            self._ended[shadow.name] = msgspec.structs.replace(told, ended_at=_now())
+            self._ended[shadow.name] = msgspec.structs.replace(told, ended_at=now_ms())
         self._beside.drop(shadow.name)
         del self._shadows[shadow.name]
         self._retired.append((self._clock() + _FAREWELL, shadow.name, shadow.topic))
@@ -478,10 +478,6 @@ def _counts(query: Query) -> bool:
     """Whether it groups by a number of events, which only real-time mode counts one by one."""
     spec = query.plan.window_spec
     return spec is not None and spec.kind == "count"
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _done(past: Past | None, read: Mapping[str, Mapping[str, int]]) -> int:

@@ -8,7 +8,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.producing.write import write
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import rebuilds_topic
+from millstream.log.topic_names import rebuilds_topic
 
 _SECONDS = 10.0
 

@@ -8,7 +8,6 @@ new edition has not read is not held against it.
 from __future__ import annotations
 
 import threading
-import time
 from typing import NamedTuple
 
 from confluent_kafka import Producer
@@ -24,6 +23,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.store.views.ring import Row
 from millstream.store.views.table import Table
+from millstream.values.clock import now_ms
 from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, mark_of
 
 _SECONDS = 30.0
@@ -91,7 +91,7 @@ def whole_from(log: LogSettings, past: Past, since: int | None, ahead_ms: int) -
         for partition, (start, end) in span.items():
             if start:
                 first = next(iter(read_range(log, topic, partition, start, end)), None)
-                moments.append(first.timestamp if first else time.time_ns() // 1_000_000)
+                moments.append(first.timestamp if first else now_ms())
     return max(moments) + ahead_ms
 
 

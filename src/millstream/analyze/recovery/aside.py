@@ -12,7 +12,7 @@ from millstream.log.connection import client_config
 from millstream.log.consumer import read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import late_topic, stream_topic
+from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.values.report import Broken
 

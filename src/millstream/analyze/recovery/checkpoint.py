@@ -12,15 +12,10 @@ from millstream.analyze.planning.plan import ViewPlan
 from millstream.errors import LogError, TopicChanged
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.log.topics import (
-    edition_of,
-    edition_topic,
-    ensure_topics,
-    recreate_topic,
-    stream_topic,
-    topic_ids,
-)
+from millstream.log.topic_names import edition_of, edition_topic, stream_topic
+from millstream.log.topics import topic_ids
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics, recreate_topic
 
 
 @dataclass(frozen=True, slots=True)

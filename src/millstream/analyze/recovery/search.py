@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
+from millstream.values.clock import now_ms
 from millstream.values.report import Broken
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -75,7 +75,7 @@ class Search(threading.Thread):
         attempt = trying(rows, held, kafka_options(self._log))
         reasons: dict[Pending, str] = {}
         for one in find_broken(self._pending(held), self._counting(attempt, reasons)):
-            now = time.time_ns() // 1_000_000
+            now = now_ms()
             yield Broken(one.topic, one.partition, one.start, reasons[one], now)
 
     def _counting(self, attempt: Try, reasons: dict[Pending, str]) -> Try:

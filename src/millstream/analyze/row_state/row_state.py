@@ -23,7 +23,6 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +30,7 @@ import msgspec
 from millstream.analyze.planning.plan import ViewPlan
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
+from millstream.values.clock import to_ms
 from millstream.values.row_version import (
     CORRECTED,
     FINAL,
@@ -449,6 +449,6 @@ def _window_end(row: Mapping[str, Any], column: str | None) -> int | None:
     window = row.get(column) if column is not None else None
     end = window.get("end") if isinstance(window, dict) else None
     try:
-        return round(datetime.fromisoformat(end).timestamp() * 1000) if end else None
+        return to_ms(end) if end else None
     except (TypeError, ValueError, OverflowError):
         return None

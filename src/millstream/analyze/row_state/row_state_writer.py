@@ -32,6 +32,7 @@ from millstream.log.consumer import BEGINNING, Partition, Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
+from millstream.values.clock import now_ms
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _SECONDS = 5.0
@@ -90,7 +91,7 @@ class Closer:
         log: LogSettings,
         app: str,
         views: Iterable[ViewPlan],
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         views = list(views)
         lasting = [view for view in views if view.keep_ms is not None and view.key is not None]

@@ -23,6 +23,7 @@ from millstream.analyze.shedding.ranges import Range, turn
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
+from millstream.values.clock import now_ms
 
 _TASKS_END = 30.0  # seconds
 Held = dict[str, dict[int, tuple[int, int]]]  # topic → partition → oldest, end
@@ -60,7 +61,7 @@ class Turn(threading.Thread):
             self.error = error
 
     def _note(self, held: Held) -> None:
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         kept, before = _still_held(self.notes.shed, held)
         shed = turn(kept, self._reached(held), self.share, now)
         before += self.notes.shed_before

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Stage
+from millstream.values.clock import to_iso
 from millstream.values.ledger import Amounts, Entry, Kind, identify
 
 _LATE = "_late"  # the row's column with the ids of the late events that are in it
@@ -215,9 +216,8 @@ class Book:
 def _entry(
     name: str, key: bytes, kind: Kind, amounts: Amounts, reason: tuple[str, ...], now: int
 ) -> Entry:
-    at = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
     values: list[Any] = msgspec.json.decode(key)
-    return Entry(name, values, kind, amounts, list(reason), at.replace("+00:00", "Z"))
+    return Entry(name, values, kind, amounts, list(reason), to_iso(now))
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +30,7 @@ from millstream.pipeline.trigger import (
     Trigger,
     When,
 )
+from millstream.syntax.duration import milliseconds
 from millstream.values.report import Column
 
 NEVER = Mark(-1)
@@ -185,7 +185,7 @@ class Panes:
     def tick(self, now: int) -> None:
         """Show what the clock says, and forget what ended long ago."""
         if isinstance(self._showing.trigger, EveryInterval):
-            turn = now // (self._showing.trigger.interval // timedelta(milliseconds=1))
+            turn = now // (milliseconds(self._showing.trigger.interval))
             if self._turn is not None and turn > self._turn:
                 for key in list(self._pending):
                     self._show(key, self._rows[key])

@@ -24,6 +24,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
+from millstream.values.clock import now_ms
 
 _LOGGER = logging.getLogger("millstream.analyze")
 _WAIT = 0.05  # seconds; how late at most the clock is noticed
@@ -52,7 +53,7 @@ class Keeper:
         self,
         log: LogSettings,
         task: Task,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         self._log, self.task = log, task
         self._clock = clock

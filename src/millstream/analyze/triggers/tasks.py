@@ -10,8 +10,9 @@ from millstream.analyze.triggers.ledger import Books
 from millstream.analyze.triggers.output import Showing
 from millstream.analyze.triggers.output_writer import Task
 from millstream.analyze.triggers.work import Topics
-from millstream.log.topics import edition_of, ledger_topic, panes_topic
+from millstream.log.topic_names import edition_of, ledger_topic, panes_topic
 from millstream.pipeline.app import App
+from millstream.syntax.duration import milliseconds
 
 _MARGIN = timedelta(days=1)  # retention deletes whole segments, some time after they are due
 
@@ -39,7 +40,7 @@ def _task(app: App, plan: ViewPlan, panes: PanePlan, enters: bool) -> Task:
         topics_of(app.name, plan),
         None if panes.is_direct else showing,
         books_of(plan) if enters else None,
-        _kept(app, plan.name) // timedelta(milliseconds=1),
+        milliseconds(_kept(app, plan.name)),
     )
 
 

@@ -19,7 +19,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from millstream.analyze.history.history import Past, take_past
@@ -39,6 +38,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.pipeline.trigger import When
 from millstream.store.views.table import Table
+from millstream.values.clock import now_ms, to_ms
 
 SKETCHES = 0.05  # how far an estimate may be from itself, merged in another order
 _ROUNDS = 3
@@ -232,14 +232,14 @@ class _Round:
             return False
         if (end := self._end(row)) is None:
             moment = row.get("_received_at")
-            end = _milliseconds(moment) if isinstance(moment, str) else None
-        return end is not None and end + keep <= time.time() * 1000
+            end = to_ms(moment) if isinstance(moment, str) else None
+        return end is not None and end + keep <= now_ms()
 
     def _end(self, row: Row) -> float | None:
         """When the row's window is over, in milliseconds since the epoch."""
         window = row.get(self._query.plan.window or "")
         end = window.get("end") if isinstance(window, dict) else None
-        return _milliseconds(end) if isinstance(end, str) else None
+        return to_ms(end) if isinstance(end, str) else None
 
 
 def _await_read(checkpoint: Path, past: Past, patience: float) -> None:
@@ -325,7 +325,3 @@ class _Written(Follower):
     def _match(self, key: str, row: Row) -> None:
         if self._marks.mark(row) in self._wanted.get(key, ()):
             self.matched.setdefault(key, row)
-
-
-def _milliseconds(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp() * 1000

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 from confluent_kafka import (
@@ -34,9 +34,11 @@ from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import PASSING
 from millstream.log.settings import LogSettings
-from millstream.log.topics import late_topic, stream_topic
+from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
+from millstream.syntax.duration import milliseconds
+from millstream.values.clock import now_ms, to_iso
 from millstream.values.event import LATE_BY, LATE_REASON, LATE_VIEWS, WATERMARK
 from millstream.values.report import StreamCounts
 
@@ -69,7 +71,7 @@ class Timekeeper:
         app: App,
         views: Iterable[ViewPlan],
         idle: timedelta,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         views = list(views)
         self._log, self._app, self._clock = log, app, clock
@@ -157,7 +159,7 @@ class _Stream:
         self.late_topic = late_topic(app.name, stream.name)
         self._read = time_reader(stream.event_time) if stream.event_time is not None else None
         self._judging = judging(views, stream.name)
-        self._ahead = stream.ahead // timedelta(milliseconds=1)
+        self._ahead = milliseconds(stream.ahead)
         self._all = {
             view.name: next((each.spec for each in self._judging if each.view == view.name), None)
             for view in views
@@ -446,7 +448,6 @@ def _restored(committed: TopicPartition, heard: float) -> PartitionClock:
 
 def _moment(milliseconds: int) -> str:
     try:
-        at = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return to_iso(milliseconds)
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return str(milliseconds)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -18,6 +18,7 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
 )
+from millstream.syntax.duration import milliseconds
 
 # How Spark marks the column that its functions window() and session_window() make.
 _MARKS: dict[str, Literal["window", "session"]] = {
@@ -95,7 +96,7 @@ def extent(catalyst: Catalyst, window: Grouped) -> Extent | None:
     (start, end), *others = [pane for pane in panes if pane is not None]
     size = end - start
     slide = start - others[0][0] if others else size
-    return Extent(*(each // timedelta(milliseconds=1) for each in (size, slide, start % slide)))
+    return Extent(*(milliseconds(each) for each in (size, slide, start % slide)))
 
 
 def _definitions(plan: LogicalPlan, wanted: int) -> list[Expression]:

@@ -9,11 +9,11 @@ from millstream.analyze.planning.plan import WindowKind, WindowSpec
 from millstream.analyze.spark.catalyst import Catalyst, items, name_of
 from millstream.analyze.windows.count_window import Counted
 from millstream.analyze.windows.window import Extent, Grouped, extent
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import View
 from millstream.pipeline.trigger import Accumulation
-from millstream.syntax.duration import format_duration
+from millstream.syntax.duration import format_duration, milliseconds
 
 
 def window_spec(traced: Traced, app: App) -> WindowSpec | None:
@@ -45,7 +45,7 @@ def _spec(traced: Traced, app: App, window: Grouped, sources: frozenset[str]) ->
     if window.function == "session":
         kind, found = "session", Extent(found.size, found.size, 0)
     lateness = {
-        stream.name: stream.lateness // timedelta(milliseconds=1) if window.time == "event" else 0
+        stream.name: milliseconds(stream.lateness) if window.time == "event" else 0
         for stream in streams
     }
     first = streams[0].name
@@ -57,7 +57,7 @@ def _spec(traced: Traced, app: App, window: Grouped, sources: frozenset[str]) ->
 def by_own_time(traced: Traced, app: App) -> dict[str, int]:
     """The streams whose events are late by their own time, in whatever window; their lateness."""
     return {
-        stream.name: stream.lateness // timedelta(milliseconds=1)
+        stream.name: milliseconds(stream.lateness)
         for stream in app.streams.values()
         if stream.event_time and stream_topic(app.name, stream.name) in traced.by_own_time
     }

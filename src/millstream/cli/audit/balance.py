@@ -13,14 +13,10 @@ from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_contents import check_app
-from millstream.log.topics import (
-    audit_topic,
-    known_topics,
-    late_topic,
-    rejected_topic,
-    stream_topic,
-)
+from millstream.log.topic_names import audit_topic, late_topic, rejected_topic, stream_topic
+from millstream.log.topics import known_topics
 from millstream.values import event
+from millstream.values.clock import now_ms
 
 _SECONDS = 30.0
 _LIVE_MS = 5_000  # a collector that has not reported for so long is not there
@@ -108,7 +104,7 @@ class Auditor:
         topics = known_topics(self._log)
         before = self._ends(names, topics)
         self._watch.prepare(self._ledger, topics)
-        since = time.time_ns() // 1_000_000
+        since = now_ms()
         self._await_reports(since)
         counted, problems = self._ledger.rows()
         rows = {name: counted[name] for name in names}

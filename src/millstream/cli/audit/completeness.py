@@ -19,7 +19,7 @@ from millstream.cli.shared.text import moment
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topics import late_topic, stream_topic
+from millstream.log.topic_names import late_topic, stream_topic
 from millstream.values.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.values.report import StreamCounts, ViewCounts
 

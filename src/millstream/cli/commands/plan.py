@@ -105,7 +105,7 @@ def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> d
     """The plan as JSON."""
     import msgspec
 
-    from millstream.log.topics import stream_topic
+    from millstream.log.topic_names import stream_topic
 
     streams = [
         {
@@ -133,7 +133,7 @@ def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> d
 def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None:
     from rich.text import Text
 
-    from millstream.log.topics import stream_topic
+    from millstream.log.topic_names import stream_topic
     from millstream.supervise.tables import console
 
     out = console()
@@ -184,7 +184,7 @@ def facts(app: str, view: ViewPlan) -> dict[str, str]:
 
 def shown(app: str, view: ViewPlan) -> dict[str, str]:
     """When rows are shown and how, and what is entered, if the user said anything of it."""
-    from millstream.log.topics import ledger_topic
+    from millstream.log.topic_names import ledger_topic
 
     if view.panes is None:
         return {}

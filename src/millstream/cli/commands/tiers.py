@@ -51,7 +51,7 @@ def kafka(
 
     settings = settings_of(pipeline, Flags(assignments, kafka_port=kafka_port))
     write_logs(settings.output, "kafka")
-    run(settings, make_home(home))
+    run(settings.log, make_home(home))
 
 
 @click.command()

@@ -16,8 +16,7 @@ from millstream.client.servers import problem
 from millstream.collect.schemas import remembered_stream
 from millstream.errors import InvalidEvent, MillstreamError, NotReachable, RequestRefused
 from millstream.log.search import Look, Search
-from millstream.log.topics import stream_topic
-from millstream.schema.validate import Validator
+from millstream.log.topic_names import stream_topic
 from millstream.values import event
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def sort_out(
     stream: Stream, events: Sequence[Rejected]
 ) -> tuple[list[Rejected], list[tuple[Rejected, str]]]:
     """Those that fit the stream by now, and the others with the reason."""
-    check = Validator(stream).check
+    check = stream.validator().check
     good, bad = [], []
     for one in events:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,8 +17,10 @@ from millstream.cli.dead_letters.selection import batches, progress_bar
 from millstream.cli.shared.text import harmless
 from millstream.log.producing.producer import NotTaken, Producer
 from millstream.log.search import Look, Search
-from millstream.log.topics import audit_topic, known_topics
+from millstream.log.topic_names import audit_topic
+from millstream.log.topics import known_topics
 from millstream.values import event
+from millstream.values.clock import now_ms
 from millstream.values.report import Report, StreamCounts
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ async def _offer(producer: Producer, one: Failed) -> NotTaken | None:
 async def _tell(producer: Producer, events: Iterable[Failed]) -> None:
     """Tell the audit that events which counted as failed are in the log now."""
     moved = Counter(one.topic for one in events)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for topic, count in moved.items():
         app, kind, stream = topic.split(".")
         counts = StreamCounts(failed=-count)

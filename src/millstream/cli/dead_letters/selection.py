@@ -13,6 +13,7 @@ import click
 
 from millstream.cli.shared.options import home_option, set_option
 from millstream.errors import MillstreamError
+from millstream.values.clock import to_ms
 
 if TYPE_CHECKING:
     from millstream.log.dead_letters.topic import SetAside
@@ -48,12 +49,11 @@ def check_choice(ids: tuple[str, ...], everything: bool, since: str, reason: str
 
 def since_when(text: str, option: str = "--since") -> int:
     """The moment that `1 hour` (ago) or `2026-01-31T12:00:00Z` means, in milliseconds."""
-    from datetime import datetime
 
     from millstream.syntax.duration import parse_duration
 
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        return to_ms(text)
     except ValueError:
         pass
     try:

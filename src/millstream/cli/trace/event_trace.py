@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from millstream.cli.shared.text import harmless
+from millstream.values.clock import to_iso, to_ms
 
 if TYPE_CHECKING:
     from millstream.client.access import Access
@@ -173,10 +174,10 @@ def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[s
 def find_aside(log: LogSettings, event: Mapping[str, Any]) -> tuple[Aside, ...]:
     """Where in the late topic a logged event is; LogError if Kafka does not answer."""
     from millstream.log.dead_letters.late import find_late
-    from millstream.log.topics import app_of_stream
+    from millstream.log.topic_names import app_of_stream
 
     identity = (event["collector"], event["sequence"], event["index"])
-    since = _milliseconds(event["received_at"])
+    since = to_ms(event["received_at"])
     app = app_of_stream(event["topic"], event["stream"])
     found = find_late(log, app, event["stream"], identity, since)
     return tuple(Aside(one.id, one.reason) for one in found)
@@ -215,10 +216,10 @@ def _passed(
         if _is_past(served, *place):
             return passed("read", system["now"], "its newest rows came from behind the event")
         if _is_past(analyze, *place):
-            by = _moment(analyze.get("read_at", 0))
+            by = to_iso(analyze.get("read_at", 0))
             return passed("read", by, f"at the latest at {by}, says its checkpoint")
     newest = served.get("newest_received_at", 0)
-    if newest and newest >= _milliseconds(event["received_at"]):
+    if newest and newest >= to_ms(event["received_at"]):
         words = "likely: it holds an event that was received then or later"
         return passed("likely", system["now"], words)
     return passed("unknown", "", _why_unknown(event, view, analyze, inputs))
@@ -236,7 +237,7 @@ def _why_unknown(
     if event["stream"] not in inputs:
         return f"not known: it reads {', '.join(inputs)}, and holds nothing that came this late"
     read_at = analyze.get("read_at", 0)
-    since = f"its checkpoint is of {_moment(read_at)}" if read_at else "it has no checkpoint yet"
+    since = f"its checkpoint is of {to_iso(read_at)}" if read_at else "it has no checkpoint yet"
     filtered = "; an event that it filters out shows only there"
     return f"not known: at least not in its rows, and {since}{filtered}"
 
@@ -250,12 +251,3 @@ def _after(received: datetime, at: str | None) -> str:
         return "when is not known any more"
     passed = (datetime.fromisoformat(at) - received).total_seconds() * 1000
     return f"{at}  +{max(0.0, passed):,.0f} ms"
-
-
-def _milliseconds(moment: str) -> int:
-    return round(datetime.fromisoformat(moment).timestamp() * 1000)
-
-
-def _moment(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -98,7 +98,7 @@ class Watch:
 
     def __init__(self, log: LogSettings, app: str, view: str) -> None:
         from millstream.log.consumer import bounds
-        from millstream.log.topics import audit_topic
+        from millstream.log.topic_names import audit_topic
 
         self._log, self._app, self._view = log, app, view
         self._topic = audit_topic(app)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable
 
 from millstream.collect.dedup.id_writer import IdWriter, done, unpack
@@ -20,8 +19,9 @@ from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
 from millstream.log.search import offsets_since
 from millstream.log.settings import LogSettings
-from millstream.log.topics import seen_topic
+from millstream.log.topic_names import seen_topic
 from millstream.pipeline.app import App
+from millstream.values.clock import now_ms
 
 __all__ = ["Dedup", "First", "dedup_id", "idempotency_id"]
 
@@ -56,7 +56,7 @@ class Dedup:
         log: LogSettings,
         producer: Producer,
         most: int,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
     ) -> Dedup:
         """With every id of the windows that any collector has written; from then on kept up."""
         windows = {

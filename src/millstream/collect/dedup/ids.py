@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 import msgspec
+
+from millstream.values.clock import now_ms
 
 _PARTS = 12  # a window is forgotten in so many steps; each lookup tries about as many dicts
 # A First as one int, a third of a tuple's memory: bits of index, count, sequence, collector, time.
@@ -69,7 +70,7 @@ class Ids:
         self,
         windows: Mapping[str, int],
         most: int,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         """`windows` in milliseconds; other streams' ids are not kept."""
         self._windows = windows

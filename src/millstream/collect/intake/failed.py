@@ -19,6 +19,7 @@ from millstream.collect.journal.disk import sync_folder
 from millstream.errors import MillstreamError
 from millstream.runtime.home import private_opener
 from millstream.values import event
+from millstream.values.clock import now_ms
 
 _SUFFIX = ".failed"
 _SAFE = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
@@ -62,7 +63,7 @@ class FailedStore:
             tuple((name, _bytes(text)) for name, text in headers),
             timestamp,
             reason,
-            time.time_ns() // 1_000_000,
+            now_ms(),
         )
         name = _id(failed)
         if not self.folder.is_dir():

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -24,6 +23,7 @@ from millstream.errors import LogError, MillstreamError
 from millstream.log.producing.batch_producer import Batch, BatchProducer, Refused
 from millstream.log.producing.producer import Delivery
 from millstream.runtime.measure import Clock, Rate
+from millstream.values.clock import now_ms
 
 _READ_BYTES = 4 << 20  # of the journal, at a time
 _PAUSE_SECONDS = 1.0
@@ -412,7 +412,7 @@ class Forwarder:
     def _finish_all(self) -> None:
         """Settle the entries that are done: together, since most come in groups."""
         finished, self._finished = self._finished, []
-        now, wall = self._clock(), time.time_ns() // 1_000_000
+        now, wall = self._clock(), now_ms()
         journaled = []
         logged: Counter[Lane] = Counter()
         for entry in finished:

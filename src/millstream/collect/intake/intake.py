@@ -37,7 +37,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.errors import JournalBroken, JournalFull
 from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import Delivery
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.measure import Clock
 

@@ -12,10 +12,9 @@ from millstream.collect.formats.unpacked import BodyRefused, Limits, Unpacked
 from millstream.collect.intake.arrival import Arrival, is_small
 from millstream.collect.intake.watermark import Watermark
 from millstream.errors import InvalidEvent
-from millstream.log.topics import rejected_topic, stream_topic
+from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App, Stream
 from millstream.runtime.measure import Clock, Latencies, Rate
-from millstream.schema.validate import Validator
 from millstream.values import event
 from millstream.values.report import StreamCounts
 
@@ -56,7 +55,7 @@ class Lane:
         self.topic = stream_topic(app.name, stream.name)
         self.rejected_topic = rejected_topic(app.name, stream.name)
         self._unpack = Unpacker(stream.schema, limits).unpack
-        self.check = Validator(stream).check
+        self.check = stream.validator().check
         self.keeps_invalid = stream.on_invalid == "keep"
         self.remembers_ids = stream.remembers_ids
         self.shedder = Shedder(stream) if stream.shed else None

@@ -19,6 +19,7 @@ import google_crc32c
 import msgspec
 
 from millstream.collect.journal.disk import sync_folder
+from millstream.values.clock import now_ms
 from millstream.values.report import JournalDamage
 
 _NAME = ".json"
@@ -112,7 +113,7 @@ class DamageStore:
         chosen, count = set(names), 0
         for one in self.pieces():
             if one.name in chosen and not one.acknowledged_at:
-                self.put(msgspec.structs.replace(one, acknowledged_at=_now()))
+                self.put(msgspec.structs.replace(one, acknowledged_at=now_ms()))
                 (self.folder / f"{one.name}{_BYTES}").unlink(missing_ok=True)
                 count += 1
         if count:
@@ -176,7 +177,3 @@ def _from_earlier(path: Path) -> Damaged | None:
     return Damaged(
         int(segment), int(offset), size, entries=1, unread=1, reason=EARLIER, found_at=found_at
     )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from millstream.collect.journal.disk import Disk
 from millstream.collect.journal.record import HEADER, Kind, decode, split_bookmark
 from millstream.collect.journal.recovery import save_damaged
 from millstream.collect.journal.segment import Segment
+from millstream.values.clock import now_ms
 
 _PIECE = 1 << 20
 _GAP = 4096  # bytes of settled entries between two others: one read is cheaper than two
@@ -102,7 +102,7 @@ def _set_aside(place: Place, data: bytes, disk: Disk) -> Damaged:
         entries=1,
         reason=f"journal segment {place.segment.path.name}: bytes {place.offset:,} to "
         f"{place.end:,} are damaged",
-        found_at=time.time_ns() // 1_000_000,
+        found_at=now_ms(),
     )
     DamageStore(place.segment.path.parent / "damaged").note(damaged)
     return damaged

@@ -26,6 +26,7 @@ from millstream.collect.journal.record import (
 from millstream.collect.journal.scan import Damage, Scanner
 from millstream.collect.journal.segment import Segment
 from millstream.runtime.home import private_opener
+from millstream.values.clock import now_ms
 
 _logger = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class _Reading:
             first=segment.after,
             entries=entries,
             reason=f"journal segment {segment.path.name}: {reason}",
-            found_at=time.time_ns() // 1_000_000,
+            found_at=now_ms(),
         )
 
     def _sync(self, file: BinaryIO) -> None:

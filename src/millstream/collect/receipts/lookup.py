@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from typing import Any
 
 from millstream.collect.dedup.dedup import First
@@ -16,9 +15,10 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.search import Look, Search
 from millstream.log.settings import LogSettings
-from millstream.log.topics import rejected_topic, stream_topic
+from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.values import event
+from millstream.values.clock import to_iso
 from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
 
@@ -179,7 +179,7 @@ class Lookup:
     def _gone(self, receipt: Receipt) -> Problem:
         return Problem(
             410,
-            f"the event of {_moment(receipt.received_at)} was in stream {receipt.stream}, and is "
+            f"the event of {to_iso(receipt.received_at)} was in stream {receipt.stream}, and is "
             "not in the log any more: its retention has ended, its topic was made anew, "
             "or it failed and was dropped",
         )
@@ -203,20 +203,15 @@ class Lookup:
             "collector": receipt.collector,
             "sequence": receipt.sequence,
             "index": receipt.index,
-            "received_at": _moment(receipt.received_at),
+            "received_at": to_iso(receipt.received_at),
         }
         steps = self._recent[receipt.sequence] if self._is_ours(receipt) else None
         if steps is not None and steps.journaled_at:
-            answer["journaled_at"] = _moment(steps.journaled_at)
+            answer["journaled_at"] = to_iso(steps.journaled_at)
         if steps is not None and steps.logged_at and state in ("logged", "rejected"):
-            answer["logged_at"] = _moment(steps.logged_at)
+            answer["logged_at"] = to_iso(steps.logged_at)
         return answer
 
 
 def _wanted(receipt: Receipt) -> tuple[str, int, int]:
     return receipt.collector, receipt.sequence, receipt.index
-
-
-def _moment(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,7 +9,7 @@ from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topics import keys_topic
+from millstream.log.topic_names import keys_topic
 
 _BYTES = 32
 _SECONDS = 30.0

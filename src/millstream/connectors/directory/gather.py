@@ -7,12 +7,12 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.directory.cut import Unreadable
 from millstream.connectors.directory.description import DirectorySource
 from millstream.connectors.directory.files import MOST_EVENTS, Piece, pieces
 from millstream.connectors.directory.progress import Progress
 from millstream.connectors.directory.scan import File
+from millstream.connectors.settings import SourceSettings
 
 _MOST_BYTES = 256 * 1024
 _TRIES = 3  # of a file whose reading fails by the system's fault, not the content's
@@ -37,7 +37,7 @@ class Gathering:
         self,
         source: DirectorySource,
         progress: Progress,
-        settings: CollectSettings,
+        settings: SourceSettings,
         tries: dict[str, int],
     ) -> None:
         self._source = source

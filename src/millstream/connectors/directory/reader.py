@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.directory.description import DirectorySource
 from millstream.connectors.directory.gather import Gathering
 from millstream.connectors.directory.progress import Progress
@@ -20,6 +19,7 @@ from millstream.connectors.directory.scan import File, Settling, scan
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 from millstream.values.report import SourceState
 
 _MOST_FILES = 1000  # between two looks at the directory
@@ -40,7 +40,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
     the message is. Files are read in the order of their times, then names.
     """
 
-    def __init__(self, stream: str, source: DirectorySource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: DirectorySource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "files"
         self._progress: Progress | None = None

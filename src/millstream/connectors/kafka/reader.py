@@ -6,11 +6,11 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import KafkaTopicSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.kafka.topic import Topic, offsets_in
 from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 
 _WAIT = 0.1  # seconds; how late at most the thread notices that it should end
 _CLOSE_SECONDS = 5.0
@@ -22,7 +22,7 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
     The client is made, used and closed in that thread only.
     """
 
-    def __init__(self, stream: str, source: KafkaTopicSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: KafkaTopicSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "messages"
         self._offsets: dict[int, int] | None = None  # after what was handed over, by partition

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import KafkaTopicSource
 from millstream.connectors.reading.bundle import JSON, Bundle, Parcel
 from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.settings import SourceSettings
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 
@@ -38,7 +38,7 @@ class Topic:
     def __init__(
         self,
         source: KafkaTopicSource,
-        settings: CollectSettings,
+        settings: SourceSettings,
         offsets: dict[int, int],
         ending: threading.Event,
     ) -> None:

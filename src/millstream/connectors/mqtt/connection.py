@@ -24,9 +24,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
 _MOST_AT_ONCE = 64  # packets, before others on the event loop get their turn
@@ -38,7 +38,7 @@ _GARBAGE = (MQTTException, ValueError, LookupError, TypeError, struct.error)
 class Connection:
     """A session's connection. All but `open` belongs to the event loop's thread."""
 
-    def __init__(self, client_id: str, source: MqttSource, settings: CollectSettings) -> None:
+    def __init__(self, client_id: str, source: MqttSource, settings: SourceSettings) -> None:
         self.session_present = False
         self._source = source
         self._most_messages = int(source.receive_maximum)

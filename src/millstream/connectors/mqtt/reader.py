@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from paho.mqtt.client import MQTTMessage, topic_matches_sub
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.interface import Inlet
 from millstream.connectors.mqtt.connection import Connection
 from millstream.connectors.mqtt.description import MqttSource, without_group
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 
 _STORE_SECONDS, _CLOSE_SECONDS = 0.5, 0.3
 _SHORT_SECONDS, _MANY_SHORT = 5.0, 3
@@ -32,7 +32,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
     tells a repeated message from an equal one. A sender's CloudEvents id does.
     """
 
-    def __init__(self, stream: str, source: MqttSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: MqttSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.client_id = source.client_id or _client_id(stream, source)
         self._had_session = False

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.description import Source
 from millstream.connectors.options import words
+from millstream.syntax.urls import without_secrets
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL

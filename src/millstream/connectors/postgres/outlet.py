@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.interface import Inlet
 from millstream.connectors.postgres.bookmark import Bookmark
+from millstream.connectors.settings import SourceSettings
 
 CONTENT_TYPE = "application/cloudevents-batch+json"
 _MOST_EVENTS = 500
@@ -18,7 +18,7 @@ _FRAME = 2  # brackets
 class Outlet:
     """Collects events, and offers them as one body with the bookmark that holds after them."""
 
-    def __init__(self, inlet: Inlet, settings: CollectSettings) -> None:
+    def __init__(self, inlet: Inlet, settings: SourceSettings) -> None:
         self.moved = asyncio.Event()  # set when `confirmed` may have grown
         self.events: list[bytes] = []
         self._inlet = inlet

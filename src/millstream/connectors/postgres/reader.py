@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.interface import Inlet
 from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
@@ -36,6 +35,7 @@ from millstream.connectors.postgres.snapshot import read_tables
 from millstream.connectors.postgres.start import Start, find_start
 from millstream.connectors.postgres.stream import ChangeStream
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
 _PREPARE_SECONDS = 30.0
@@ -52,7 +52,7 @@ _logger = logging.getLogger(__name__)
 class PostgresReader(ReconnectingReader[PostgresSource]):
     """Snapshot first, then the changes since; each is confirmed to the server once on disk."""
 
-    def __init__(self, stream: str, source: PostgresSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: PostgresSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "bytes"
         self._address = Address.of(source.url)

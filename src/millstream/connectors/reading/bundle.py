@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millstream.collect.settings import CollectSettings
+from millstream.connectors.settings import SourceSettings
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -27,7 +27,7 @@ class Parcel:
 class Bundle:
     """Messages in their order: those that are one line each together, any other by itself."""
 
-    def __init__(self, settings: CollectSettings) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         self.oversized = 0  # messages that were too large to take
         self._most_bytes = settings.max_body
         self._most_together = min(_MOST_TOGETHER, settings.max_body)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors.reading.bundle import LINES, Parcel
 from millstream.connectors.reading.framing import Frames
+from millstream.connectors.settings import SourceSettings
 
 _CHUNK = 64 << 10
 
 
-def chunk_size(settings: CollectSettings) -> int:
+def chunk_size(settings: SourceSettings) -> int:
     """How much to read at once, so that all the lines in it fit into one offer."""
     # A line that is not empty has two bytes at least.
     return max(1, min(_CHUNK, settings.max_body // 2, 2 * settings.max_events - 1))
 
 
-def longest_line(settings: CollectSettings) -> int:
+def longest_line(settings: SourceSettings) -> int:
     """The longest line that is taken: it must fit into one offer with the next chunk."""
     return min(settings.max_line, settings.max_body // 2)
 
@@ -23,7 +23,7 @@ def longest_line(settings: CollectSettings) -> int:
 class Lines:
     """Cuts chunks of at most `chunk_size` into offers of whole lines."""
 
-    def __init__(self, settings: CollectSettings) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         self._frames = Frames(b"\n", longest_line(settings))
 
     def feed(self, chunk: bytes) -> list[Parcel]:

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx
 
-from millstream.collect.settings import CollectSettings
-from millstream.connectors.description import without_secrets
 from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.settings import SourceSettings
+from millstream.syntax.urls import without_secrets
 
 _OPEN_SECONDS = 10.0
 _MOST_RETRY_AFTER = 3600.0
@@ -32,7 +32,7 @@ class Refused(Lost):
 
 @contextlib.asynccontextmanager
 async def answer(
-    url: str, headers: Mapping[str, str | bytes], settings: CollectSettings
+    url: str, headers: Mapping[str, str | bytes], settings: SourceSettings
 ) -> AsyncIterator[httpx.Response]:
     """The answer's head, if it is a 200; what is lost on the way is Lost, without secrets."""
     transport = httpx.AsyncHTTPTransport(socket_options=keepalive(settings))
@@ -75,7 +75,7 @@ async def chunks(response: httpx.Response, silence: float | None) -> AsyncIterat
         yield chunk
 
 
-def keepalive(settings: CollectSettings) -> list[tuple[int, int, int]]:
+def keepalive(settings: SourceSettings) -> list[tuple[int, int, int]]:
     """Socket options by which the kernel finds out that a silent peer's machine is gone."""
     probe = max(1, round(settings.ping_timeout / 3))
     return [

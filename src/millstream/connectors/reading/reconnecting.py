@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import Source
 from millstream.connectors.interface import Inlet
 from millstream.connectors.reading.bundle import Parcel
+from millstream.connectors.settings import SourceSettings
 from millstream.errors import MillstreamError
 from millstream.runtime.measure import Rate
 from millstream.values.report import SourceState
@@ -32,7 +32,7 @@ class Lost(Exception):
 class ReconnectingReader(ABC, Generic[S]):
     """Keeps a source connected. Subclasses read; OSError and Lost mean: connect again."""
 
-    def __init__(self, stream: str, source: S, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: S, settings: SourceSettings) -> None:
         self.stream = stream
         self.source = source
         self.settings = settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import SseSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import seconds
@@ -12,6 +11,7 @@ from millstream.connectors.reading.bundle import Bundle
 from millstream.connectors.reading.framing import Frames
 from millstream.connectors.reading.over_http import Refused, answer, chunks
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 
 _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff]([\x20-\x7e\x80-\xff]{0,2046}[\x21-\x7e\x80-\xff])?")
 
@@ -19,7 +19,7 @@ _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff]([\x20-\x7e\x80-\xff]{0,2046}[\x21
 class SseReader(ReconnectingReader[SseSource]):
     """Keeps one request open, and goes on after the last event that it handed over."""
 
-    def __init__(self, stream: str, source: SseSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: SseSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._types = frozenset(type_.encode() for type_ in source.types)
         self._last_id: bytes | None = None

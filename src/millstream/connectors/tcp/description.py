@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.description import Source
 from millstream.connectors.options import (
     duration_problem,
     endpoint_problem,
@@ -14,6 +14,7 @@ from millstream.connectors.options import (
     number_problem,
     words,
 )
+from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)

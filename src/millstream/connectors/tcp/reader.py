@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import TcpLinesSource, TcpListener
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import endpoint, seconds
@@ -16,6 +15,7 @@ from millstream.connectors.reading.bundle import Parcel
 from millstream.connectors.reading.lines import Lines, chunk_size
 from millstream.connectors.reading.over_http import keepalive
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader, S
+from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
 
@@ -76,7 +76,7 @@ class TcpListenerReader(_LineReader[TcpListener]):
     While the inlet takes nothing, none is read: TCP slows the clients, and nothing piles up here.
     """
 
-    def __init__(self, stream: str, source: TcpListener, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: TcpListener, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._admission = Admission(source.allow)
         self._peers = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.description import Source, without_secrets
+from millstream.connectors.description import Source
 from millstream.connectors.options import endpoint_problem, networks_problem, words
+from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import UdpSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import endpoint
 from millstream.connectors.reading.allowed_senders import Admission
 from millstream.connectors.reading.bundle import Bundle
 from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 from millstream.values.report import SourceState
 
 _LARGEST = 65535
@@ -29,7 +29,7 @@ class UdpReader(ReconnectingReader[UdpSource]):
     Nothing waits here: while the inlet takes nothing the kernel's buffer fills, and then drops.
     """
 
-    def __init__(self, stream: str, source: UdpSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: UdpSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._admission = Admission(source.allow)
         self._socket: socket.socket | None = None

@@ -8,10 +8,10 @@ import time
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from millstream.collect.settings import CollectSettings
 from millstream.connectors import WebSocketSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
@@ -20,7 +20,7 @@ _CLOSE_SECONDS = 1.0
 class WebSocketReader(ReconnectingReader[WebSocketSource]):
     """Keeps one connection open, and offers each of its messages to the stream."""
 
-    def __init__(self, stream: str, source: WebSocketSource, settings: CollectSettings) -> None:
+    def __init__(self, stream: str, source: WebSocketSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._heard = 0.0
         self._reading = False  # False while the log holds us up: silence is then our own doing

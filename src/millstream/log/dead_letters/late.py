@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.log.dead_letters.topic import SetAside, Shelf
 from millstream.log.settings import LogSettings
-from millstream.log.topics import late_topic
+from millstream.log.topic_names import late_topic
 from millstream.values.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.log.dead_letters.topic import SetAside, Shelf
-from millstream.log.topics import rejected_topic
+from millstream.log.topic_names import rejected_topic
 from millstream.values.event import FIELD, REASON
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 import millstream
 from millstream.log.record import Record
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.runtime.failing_processes import Failure
 from millstream.schema import type_ddl
 from millstream.serve.views.encoding import moment
 from millstream.serve.views.served_view import Live
+from millstream.values.clock import now_ms, to_iso
 from millstream.values.report import (
     JournalDamage,
     JournalState,
@@ -81,7 +81,7 @@ class System:
         return {
             "app": self._app.name,
             "version": millstream.__version__,
-            "now": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "now": to_iso(now_ms()),
             "streams": [
                 {
                     **describe_stream(self._app.name, stream),

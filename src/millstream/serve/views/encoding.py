@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -12,6 +11,7 @@ from millstream.expression.condition import Predicate
 from millstream.serve.views.filter import Pick
 from millstream.store.views.ring import Change
 from millstream.store.views.table import LINEAGE
+from millstream.values.clock import to_iso
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 _SHARED, _SHARED_BYTES = 100, 32 << 20  # snapshots that are kept; a larger one is kept alone
@@ -105,10 +105,7 @@ def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def moment(milliseconds: int) -> str | None:
     """RFC 3339 in UTC; None for 0, which means that it is unknown."""
-    if not milliseconds:
-        return None
-    at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return to_iso(milliseconds) if milliseconds else None
 
 
 def encode_moment(milliseconds: int) -> bytes:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from millstream.connectors.description import without_secrets
 from millstream.errors import MillstreamError, SettingsError
+from millstream.syntax.urls import without_secrets
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 _MOST_BYTES = 256 * 1024

@@ -12,8 +12,9 @@ from millstream.analyze.monitor.drift.sampler import Drifts
 from millstream.analyze.monitor.drift.watch import SAMPLE
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import ensure_topics, stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
+from millstream.pipeline.topics import ensure_topics
 
 
 def test_a_shift_in_the_log_is_seen(

@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from millstream.analyze.monitor.drift.watch import Watch
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
-from millstream.log.topics import stream_topic
+from millstream.log.topic_names import stream_topic
 from millstream.pipeline.model import Stream
+from millstream.values.clock import now_ms
 from millstream.values.report import Drift
 
 _LOGGER = logging.getLogger("millstream.analyze")
@@ -85,7 +86,7 @@ class Drifts:
                 if offset + 1 >= ends.get(place, 0):
                     ends.pop(place, None)
         consumer.unassign()
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         for topic, found in values.items():
             for drift in self._watches[topic].take(found, now):
                 _LOGGER.warning(
