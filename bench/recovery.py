@@ -22,7 +22,7 @@ import uvloop
 from bench.senders import body_of
 
 from bench import report
-from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings

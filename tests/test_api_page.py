@@ -31,9 +31,9 @@ from millstream.collect.http import application as collect_http
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, ledger_topic
 from millstream.pipeline.load import load
+from millstream.serve import routes as serve_http
 from millstream.serve import service
-from millstream.serve.api import http as serve_http
-from millstream.serve.api.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
+from millstream.serve.description.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
 from millstream.serve.transports import frames, websocket
 from millstream.values.ledger import Entry
 from millstream.values.ledger import encode as encode_entry

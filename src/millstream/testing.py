@@ -26,8 +26,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.planning.build import build, follow
-from millstream.analyze.query.reader import POSITION, events
-from millstream.analyze.query.writer import encode
+from millstream.analyze.records.reader import POSITION, events
+from millstream.analyze.records.writer import encode
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.spark.python_workers import ship_modules
 from millstream.analyze.spark.session import start_session

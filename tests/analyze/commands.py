@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.log.producing.write import write
 from millstream.log.topic_names import views_topic
 

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 from millstream import App
-from millstream.analyze.planning.plan import ViewPlan, WindowSpec
+from millstream.analyze.plan import ViewPlan, WindowSpec
 from millstream.analyze.watermarks.late_events import Timekeeper
 from millstream.log.settings import LogSettings
 

@@ -26,7 +26,7 @@ from tests.analyze.watching import PROVISIONAL, Watcher
 
 from millstream.analyze.planning.planner import Planner
 from millstream.analyze.verify.verify import verify
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.cli.views import rebuild
 from millstream.collect.intake.watermark import Watermark
 from millstream.log.connection import client_config

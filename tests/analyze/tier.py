@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from millstream.analyze.rebuild.editions import describe_views, topic_of
+from millstream.analyze.planning.editions import describe_views, topic_of
 from millstream.analyze.service import _Analyze
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.log.settings import LogSettings

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from tests.analyze.conftest import plain
 
-from millstream.analyze.rebuild.editions import describe_views, topic_of
+from millstream.analyze.planning.editions import describe_views, topic_of
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ HEAVY = ["pyspark", "confluent_kafka", "pydantic", "httpx", "rich", "duckdb", "s
 
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     code = (
-        "import sys; from millstream.cli.shared.outcome import invoke; invoke(['--help']); "
+        "import sys; from millstream.cli.invoke import invoke; invoke(['--help']); "
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

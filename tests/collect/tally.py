@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.collect.conftest import Collector
 
-from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.runtime.home import Home
 

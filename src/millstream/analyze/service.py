@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from millstream.analyze.monitor.drift.sampler import Drifts
 from millstream.analyze.monitor.lag import Lags
+from millstream.analyze.planning.editions import Deployment, compare, describe_views, topic_of
 from millstream.analyze.planning.planner import Planner, Query, enough_slots
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.dropping import drop_noted
-from millstream.analyze.rebuild.editions import Deployment, compare, describe_views, topic_of
 from millstream.analyze.rebuild.rebuild import Rebuilds
 from millstream.analyze.recovery.checkpoint import checkpoint_of
 from millstream.analyze.shedding.governor import Shedding

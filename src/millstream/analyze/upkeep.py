@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable
 
 from confluent_kafka import KafkaException
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import stateful
 from millstream.analyze.row_state.row_state_writer import Closer
 from millstream.analyze.triggers.output_writer import Keeper

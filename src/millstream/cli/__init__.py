@@ -12,6 +12,6 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The `millstream` command."""
-    from millstream.cli.shared.outcome import invoke
+    from millstream.cli.invoke import invoke
 
     sys.exit(invoke(sys.argv[1:]))

@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.audit import audit
-from millstream.cli.commands import (
-    doctor,
-    keys,
-    plan,
-    prepare,
-    query,
-    run,
-    send,
-    status,
-    tail,
-    tiers,
-)
+from millstream.cli.commands import doctor, keys, plan, prepare, run, send, status, tiers
 from millstream.cli.dead_letters import failed, late, rejected
 from millstream.cli.trace import trace
-from millstream.cli.views import drop, ledger, rebuild, state, verify
+from millstream.cli.views import drop, ledger, query, rebuild, state, tail, verify
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter

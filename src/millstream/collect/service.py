@@ -16,8 +16,8 @@ from typing import Any
 
 import uvloop
 
-from millstream.collect.capacity.admission import Admission
 from millstream.collect.dedup.dedup import Dedup
+from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.application import CollectApp
 from millstream.collect.http.fast_path import ShortWay

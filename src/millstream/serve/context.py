@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.app import App
-from millstream.serve.api.answer import Problem
-from millstream.serve.api.system import System
+from millstream.serve.answer import Problem
 from millstream.serve.settings import ServeSettings
+from millstream.serve.system import System
 from millstream.serve.views.on_demand import Streams
 from millstream.serve.views.replay import Replay
 from millstream.serve.views.served_view import Live

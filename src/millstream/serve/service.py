@@ -33,9 +33,9 @@ from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.schema import type_ddl
-from millstream.serve.api.http import Http
-from millstream.serve.api.system import System
 from millstream.serve.context import State
+from millstream.serve.routes import Http
+from millstream.serve.system import System
 from millstream.serve.transports.websocket import protocol
 from millstream.serve.views.on_demand import Streams
 from millstream.serve.views.replay import Replay

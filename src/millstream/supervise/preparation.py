@@ -38,7 +38,7 @@ def make_archives(report: Callable[[str], None]) -> None:
 
 def _rehearse(for_kafka: list[str], for_spark: list[str]) -> None:
     """Run Kafka, and Spark on it, as every system does."""
-    from millstream.analyze.spark.rehearsal import rehearse
+    from millstream.analyze.query.rehearsal import rehearse
 
     with (
         tempfile.TemporaryDirectory(prefix="millstream-", ignore_cleanup_errors=True) as folder,

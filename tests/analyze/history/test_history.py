@@ -13,7 +13,7 @@ from tests.analyze.commands import Commands
 
 from millstream.analyze.planning.planner import Planner
 from millstream.analyze.verify.comparison import Sameness
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write
 from millstream.log.topic_names import view_topic

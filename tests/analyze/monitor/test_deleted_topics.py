@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.analyze.rebuild.test_rebuild import Analyze
 
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic, view_topic
 from millstream.log.topics import delete_topics, known_topics

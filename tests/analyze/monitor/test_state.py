@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.analyze.monitor.state import find_checkpoint, read_state
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.errors import MillstreamError
 from millstream.log.topic_names import stream_topic
 

@@ -18,7 +18,7 @@ from millstream.analyze.planning.planner import Planner
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.rebuild import Rebuilds
 from millstream.analyze.rebuild.requests import Request, open_requests, put_request
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.ledger_topic import read_entries

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import ENDS, End, Lives, Place, Return
 from millstream.analyze.row_state.row_state_writer import Closer
 from millstream.log.connection import client_config

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from millstream.analyze.history.history import over_past, take_past
 from millstream.analyze.planning.planner import kafka_options
-from millstream.analyze.shedding.ranges import Range, is_kept, left_out, sample, turn
+from millstream.analyze.recovery.shed_ranges import Range, is_kept, left_out, sample, turn
 from millstream.log.connection import client_config
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.topics import ensure_topics

@@ -16,8 +16,8 @@ from millstream.analyze.monitor.lag import Lags
 from millstream.analyze.planning import planner
 from millstream.analyze.recovery.checkpoint import folder_of
 from millstream.analyze.recovery.notes import read_notes, write_notes
+from millstream.analyze.recovery.shed_ranges import Range, is_kept, sample
 from millstream.analyze.shedding.governor import Shedding
-from millstream.analyze.shedding.ranges import Range, is_kept, sample
 from millstream.analyze.spark.catalyst import Catalyst, leaves
 from millstream.analyze.verify.result import Verdict
 from millstream.analyze.verify.verify import verify

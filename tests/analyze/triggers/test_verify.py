@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from tests.analyze.commands import Commands
 from tests.analyze.conftest import read_topic
 
-from millstream.analyze.triggers.shown import is_due
 from millstream.analyze.upkeep import Keeping
 from millstream.analyze.verify.result import Part
+from millstream.analyze.verify.shown_check import is_due
 from millstream.cli.views.verify import told_of
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write

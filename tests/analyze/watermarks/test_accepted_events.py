@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from tests.events import structs, types, values
 
-from millstream.analyze.query.reader import events
+from millstream.analyze.records.reader import events
 from millstream.pipeline.app import App
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.analyze.keeping_time import MINUTE, declare, keeper
 from tests.conftest import Eventually
 
-from millstream.analyze.planning.plan import WindowSpec
+from millstream.analyze.plan import WindowSpec
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.late_events import Timekeeper
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock

@@ -11,8 +11,8 @@ import pytest
 from tests.collect.conftest import collect, headers, until
 from tests.collect.tally import balance, is_at_rest, leave_in_journal
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.shedding import MOST, Shedder
-from millstream.collect.intake.arrival import Arrival
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
 

@@ -13,9 +13,9 @@ import pytest
 from tests.collect.conftest import Collector, click, collect, headers, shop, until
 from tests.collect.tally import balance, counted, is_at_rest, leave_in_journal
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.dedup import id_writer
 from millstream.collect.dedup.id_writer import IdWriter
-from millstream.collect.intake.arrival import Arrival
 from millstream.connectors import KafkaTopicSource
 from millstream.log.producing.producer import Delivery, Producer
 from millstream.log.settings import LogSettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.collect.arrival import Arrival, encode
 from millstream.collect.formats.unpacked import Limits
-from millstream.collect.intake.arrival import Arrival, encode
 from millstream.collect.intake.damage import explained
 from millstream.collect.intake.lane import Lane
 from millstream.collect.journal import Damaged, DamageStore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.collect.conftest import collect, headers, read_topic
 from tests.topic_limit import take_at_most
 
-from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.arrival import Arrival, encode
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.watermark import Watermark
 from millstream.collect.journal import Journal, JournalSettings

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.collect.conftest import read_topic
 from tests.collect.protection.running import Running, running
 
-from millstream.cli.shared.outcome import invoke
+from millstream.cli.invoke import invoke
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic
 

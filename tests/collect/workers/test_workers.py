@@ -23,7 +23,7 @@ from tests.collect.conftest import click, collect, headers, read_topic, shop, un
 from tests.collect.counting import pipeline
 from tests.collect.processes import Collector, collector
 
-from millstream.collect.intake.arrival import Arrival, encode
+from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.workers.workers import Policy
 from millstream.connectors import KafkaTopicSource

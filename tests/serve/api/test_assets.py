@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.serve.api.answer import Answer, Problem, Request
+from millstream.serve.answer import Answer, Problem, Request
 from millstream.serve.api.assets import serve
 
 

@@ -16,10 +16,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from millstream.analyze.history.history import Past, past_records, take_past
+from millstream.analyze.planning.editions import describe_views, topic_of
 from millstream.analyze.planning.planner import kafka_options
-from millstream.analyze.query.reader import HIDDEN, events
-from millstream.analyze.query.writer import JSON
-from millstream.analyze.rebuild.editions import describe_views, topic_of
+from millstream.analyze.records.reader import HIDDEN, events
+from millstream.analyze.records.writer import JSON
 from millstream.analyze.spark.catalyst import named, quoted
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import QueryError

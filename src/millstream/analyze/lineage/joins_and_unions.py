@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from millstream.analyze.lineage.hidden_columns import Carried
-from millstream.analyze.query.reader import (
+from millstream.analyze.records.reader import (
     CLOSED,
     EVENT_TIME,
     MARK,

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from millstream.analyze.lineage.estimates import Unweighable, Weighed, weigh
 from millstream.analyze.lineage.hidden_columns import Carried
 from millstream.analyze.lineage.joins_and_unions import join, joins_streams, unite
-from millstream.analyze.query.reader import (
+from millstream.analyze.lineage.late_ids import LATE, late_ids
+from millstream.analyze.records.reader import (
     CLOSED,
     EVENT_TIME,
     MARK,
@@ -20,7 +22,6 @@ from millstream.analyze.query.reader import (
     WATERMARK,
     WEIGHT,
 )
-from millstream.analyze.shedding.weigh import Unweighable, Weighed, weigh
 from millstream.analyze.spark.catalyst import (
     LOGICAL,
     Attribute,
@@ -33,7 +34,6 @@ from millstream.analyze.spark.catalyst import (
     references,
 )
 from millstream.analyze.spark.realtime import Refused
-from millstream.analyze.triggers.late import LATE, late_ids
 from millstream.analyze.windows.count_window import Event, columns, count_windows, counted_window
 from millstream.analyze.windows.window import Grouped, grouped_window, in_time, without_late
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.log.connection import client_config
 from millstream.log.consumer import END, Reader
 from millstream.log.record import Record

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.analyze.lineage.estimates import Unweighable
 from millstream.analyze.lineage.lineage import Traced, trace
-from millstream.analyze.planning.remedies import SUBQUERY, remedy_for
-from millstream.analyze.query.reader import HIDDEN, MARK, REVISION
-from millstream.analyze.shedding.weigh import Unweighable
+from millstream.analyze.records.reader import HIDDEN, MARK, REVISION
 from millstream.analyze.spark.catalyst import Catalyst, items
 from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
+from millstream.analyze.spark.remedies import SUBQUERY, remedy_for
 from millstream.errors import PipelineError
 from millstream.pipeline.model import View
 from millstream.pipeline.sql import in_spark

@@ -10,13 +10,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.lineage.joins_and_unions import is_held
 from millstream.analyze.lineage.lineage import Traced
+from millstream.analyze.plan import Lineage, Plan, RunMode, ViewPlan
 from millstream.analyze.planning import tables
 from millstream.analyze.planning.build import build, follow, mistake
 from millstream.analyze.planning.fingerprint import generation
-from millstream.analyze.planning.plan import Lineage, Plan, RunMode, ViewPlan
-from millstream.analyze.planning.remedies import remedy_for
 from millstream.analyze.planning.result_columns import columns_of, spelled, window_of
-from millstream.analyze.query.reader import FROM_HEADERS, POSITION, Time, events, records
+from millstream.analyze.planning.trigger_check import plan_panes
+from millstream.analyze.planning.window_spec import (
+    by_own_time,
+    eviction,
+    late_by,
+    trigger,
+    window_spec,
+)
+from millstream.analyze.records.reader import FROM_HEADERS, POSITION, Time, events, records
 from millstream.analyze.spark.catalyst import Catalyst, identity, items, name_of, named
 from millstream.analyze.spark.python_workers import modules_of, ship_modules
 from millstream.analyze.spark.realtime import (
@@ -26,15 +33,8 @@ from millstream.analyze.spark.realtime import (
     check_real_time,
     check_streaming,
 )
+from millstream.analyze.spark.remedies import remedy_for
 from millstream.analyze.spark.session import start_session
-from millstream.analyze.triggers.check import plan_panes
-from millstream.analyze.windows.window_spec import (
-    by_own_time,
-    eviction,
-    late_by,
-    trigger,
-    window_spec,
-)
 from millstream.errors import PipelineError, PipelineErrors
 from millstream.log.connection import spark_options
 from millstream.log.settings import LogSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.analyze.query.reader import EVENT_TIME, POSITION, RECEIVED, REVISION, hide, mark
+from millstream.analyze.records.reader import EVENT_TIME, POSITION, RECEIVED, REVISION, hide, mark
 from millstream.analyze.spark.catalyst import named
 
 if TYPE_CHECKING:

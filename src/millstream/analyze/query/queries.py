@@ -33,7 +33,7 @@ from millstream.analyze.recovery.progress import (
     read_so_far,
 )
 from millstream.analyze.recovery.search import Search
-from millstream.analyze.shedding.ranges import WHOLE, count_on, share_of, since
+from millstream.analyze.recovery.shed_ranges import WHOLE, count_on, share_of, since
 from millstream.analyze.shedding.turning import Turn
 from millstream.analyze.spark.python_workers import blame_environment
 from millstream.analyze.spark.realtime import condense

@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.planning.planner import Query, kafka_options
-from millstream.analyze.query.reader import POSITION
-from millstream.analyze.query.writer import encode
+from millstream.analyze.records.reader import POSITION
+from millstream.analyze.records.writer import encode
 from millstream.analyze.recovery.aside import Aside
 from millstream.analyze.recovery.checkpoint import checkpoint_of, clear, clear_unless_begun, prepare
 from millstream.analyze.recovery.damage import Damaged, check_checkpoint
 from millstream.analyze.recovery.loss import add_lost, find_lost, skip_lost
 from millstream.analyze.recovery.notes import Notes, as_noted, read_notes, write_notes
 from millstream.analyze.recovery.progress import first_offsets, read_so_far
-from millstream.analyze.shedding.ranges import still_ahead
+from millstream.analyze.recovery.shed_ranges import still_ahead
 from millstream.analyze.spark.callbacks import open_callbacks
 from millstream.analyze.spark.catalyst import named
 from millstream.errors import ViewFailed

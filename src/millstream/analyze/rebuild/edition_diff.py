@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.analyze.query.reader import POSITION
+from millstream.analyze.records.reader import POSITION
 from millstream.analyze.verify.comparison import rounding, text_of
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings

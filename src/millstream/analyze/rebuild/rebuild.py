@@ -23,10 +23,10 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from millstream.analyze.history.history import Past, take_past
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.planning.editions import describe_views, written_to
 from millstream.analyze.planning.planner import Planner, Query
 from millstream.analyze.query.queries import Queries
-from millstream.analyze.rebuild.editions import describe_views, written_to
 from millstream.analyze.rebuild.rebuildable import check_rebuildable, why_not
 from millstream.analyze.rebuild.requests import Request, open_requests, read_request
 from millstream.analyze.rebuild.takeover import Succession, whole_from

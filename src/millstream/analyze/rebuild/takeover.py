@@ -13,7 +13,7 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 
 from millstream.analyze.history.history import Past
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import ANEW, written
 from millstream.analyze.verify.comparison import rounding
 from millstream.errors import LogError

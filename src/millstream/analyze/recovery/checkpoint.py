@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.errors import LogError, TopicChanged
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings

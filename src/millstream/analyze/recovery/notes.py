@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from millstream.analyze.recovery.damage import Damaged
 from millstream.analyze.recovery.poison import without
-from millstream.analyze.shedding.ranges import Range, sample
+from millstream.analyze.recovery.shed_ranges import Range, sample
 from millstream.values.report import Broken, Lost
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.values.clock import to_ms

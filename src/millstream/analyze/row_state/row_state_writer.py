@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import (
     ENDS,
     Claim,

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from millstream.analyze.monitor.lag import Lag
-from millstream.analyze.planning.plan import ViewPlan
-from millstream.analyze.shedding.ranges import WHOLE
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.recovery.shed_ranges import WHOLE
 
 _LOOK = 6.0  # seconds, at least, that a rate is taken from
 _SPAN = 30.0  # and at most, if the view has got on in them

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millstream.analyze.planning.planner import Query
 from millstream.analyze.recovery.notes import Notes, write_notes
 from millstream.analyze.recovery.progress import set_out
-from millstream.analyze.shedding.ranges import Range, turn
+from millstream.analyze.recovery.shed_ranges import Range, turn
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from millstream.analyze.planning import remedies
+from millstream.analyze.spark import remedies
 from millstream.analyze.spark.catalyst import (
     Catalyst,
     LogicalPlan,

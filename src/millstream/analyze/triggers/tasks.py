@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from millstream.analyze.planning.plan import PanePlan, ViewPlan
+from millstream.analyze.plan import PanePlan, ViewPlan
 from millstream.analyze.triggers.ledger import Books
 from millstream.analyze.triggers.output import Showing
 from millstream.analyze.triggers.output_writer import Task

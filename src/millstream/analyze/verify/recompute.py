@@ -11,8 +11,8 @@ import msgspec
 
 from millstream.analyze.history.history import Past, over_past
 from millstream.analyze.planning.planner import Query, kafka_options
-from millstream.analyze.query.reader import POSITION, REVISION
-from millstream.analyze.query.writer import encode
+from millstream.analyze.records.reader import POSITION, REVISION
+from millstream.analyze.records.writer import encode
 from millstream.analyze.verify.comparison import text_of
 from millstream.log.settings import LogSettings
 

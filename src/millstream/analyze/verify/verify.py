@@ -26,13 +26,13 @@ from millstream.analyze.planning.planner import Query
 from millstream.analyze.recovery.checkpoint import checkpoint_of
 from millstream.analyze.recovery.notes import as_noted, read_notes
 from millstream.analyze.recovery.progress import read_so_far
-from millstream.analyze.triggers.ledger_check import Entered
-from millstream.analyze.triggers.shown import Told
 from millstream.analyze.triggers.tasks import books_of
 from millstream.analyze.verify.comparison import sameness
 from millstream.analyze.verify.follower import PAUSE, Follower
+from millstream.analyze.verify.ledger_check import Entered
 from millstream.analyze.verify.recompute import Mark, Marks, Row, Wanted, recompute
 from millstream.analyze.verify.result import Difference, Verdict
+from millstream.analyze.verify.shown_check import Told
 from millstream.errors import MillstreamError
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings

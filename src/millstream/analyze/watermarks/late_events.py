@@ -26,7 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock, least
 from millstream.analyze.windows.window_assignment import Window, judging, missed, windows

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.query.reader import EVENT_TIME, POSITION, RECEIVED, REVISION
+from millstream.analyze.records.reader import EVENT_TIME, POSITION, RECEIVED, REVISION
 from millstream.analyze.spark.catalyst import (
     LOGICAL,
     Attribute,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyspark.sql import functions as F
 
-from millstream.analyze.query.reader import TIME, Time
+from millstream.analyze.records.reader import TIME, Time
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,

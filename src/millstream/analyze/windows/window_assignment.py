@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millstream.analyze.planning.plan import ViewPlan, WindowSpec
+from millstream.analyze.plan import ViewPlan, WindowSpec
 
 Window = tuple[int, int]  # start and end, in milliseconds since the epoch
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +17,10 @@ from millstream.cli.shared.options import (
     set_option,
     settings_of,
 )
-from millstream.errors import MillstreamError
+from millstream.cli.shared.spark_output import hidden_spark_output
 
 if TYPE_CHECKING:
-    from millstream.analyze.planning.plan import Plan, ViewPlan
+    from millstream.analyze.plan import Plan, ViewPlan
     from millstream.pipeline.app import App
 
 
@@ -50,7 +45,7 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
 
     app = load_app(pipeline)
     settings = settings_of(pipeline, Flags(assignments))
-    with Console().status("building the queries with Spark"), sparks_words_kept():
+    with Console().status("building the queries with Spark"), hidden_spark_output():
         from millstream.analyze.planning.planner import plan as make_plan
         from millstream.analyze.recovery.checkpoint import generations, left_behind
 
@@ -79,26 +74,6 @@ def state(generation: str, before: dict[str, str]) -> str:
     if generation in others:
         return f"changed: the rebuild that has begun goes on; {meanwhile}"
     return f"changed: rebuilt from the log; {meanwhile}"
-
-
-@contextlib.contextmanager
-def sparks_words_kept() -> Iterator[None]:
-    """Keeps what the JVM says on stderr from the user, unless it may explain a bug."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
-        terminal = os.dup(2)
-        os.dup2(kept.fileno(), 2)
-        try:
-            yield
-        except MillstreamError:
-            raise
-        except Exception:
-            kept.seek(0)
-            os.write(terminal, kept.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> dict[str, Any]:

@@ -25,8 +25,8 @@ def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: boo
     millstream drop by_city
     millstream drop by_city --yes
     """
+    from millstream.analyze.planning.editions import describe_views
     from millstream.analyze.rebuild.dropping import drop_view
-    from millstream.analyze.rebuild.editions import describe_views
     from millstream.analyze.recovery.checkpoint import left_behind
     from millstream.cli.audit.balance import app_of
     from millstream.syntax.names import suggest

@@ -52,13 +52,13 @@ def working(words: str) -> Iterator[Report]:
     """Tells on stderr what is being done, and keeps Spark's own words away from it."""
     from rich.console import Console
 
-    from millstream.cli.commands.plan import sparks_words_kept
+    from millstream.cli.shared.spark_output import hidden_spark_output
 
     with os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w") as terminal:
         console = Console(file=terminal, highlight=False)
         if console.is_terminal:
-            with console.status(words) as status, sparks_words_kept():
+            with console.status(words) as status, hidden_spark_output():
                 yield status.update
         else:
-            with sparks_words_kept():
+            with hidden_spark_output():
                 yield lambda text: console.print(text, soft_wrap=True)

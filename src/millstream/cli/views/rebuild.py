@@ -57,7 +57,7 @@ def rebuild(
     millstream rebuild by_city
     millstream rebuild by_city --from "1 day" --yes
     """
-    from millstream.analyze.rebuild.editions import describe_views, known_view, written_to
+    from millstream.analyze.planning.editions import describe_views, known_view, written_to
     from millstream.analyze.rebuild.requests import Request, put_request
     from millstream.cli.audit.balance import app_of
     from millstream.cli.views.past import moment_of

@@ -51,11 +51,11 @@ def state(
     from rich.console import Console
 
     from millstream.analyze.monitor.state import find_checkpoint
-    from millstream.cli.commands.plan import sparks_words_kept
+    from millstream.cli.shared.spark_output import hidden_spark_output
 
     checkpoint = find_checkpoint(open_home(home).checkpoints, view)
     settings = settings_of(None, Flags(assignments)).analyze
-    with Console(stderr=True).status("reading the state with Spark"), sparks_words_kept():
+    with Console(stderr=True).status("reading the state with Spark"), hidden_spark_output():
         from millstream.analyze.history.history import small_session
         from millstream.analyze.monitor.state import read_state
 

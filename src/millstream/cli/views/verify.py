@@ -74,13 +74,13 @@ def verify(
     app, settings = open_past(pipeline, home, assignments)
     with working("starting Spark") as report:
         from millstream.analyze.history.history import small_session
-        from millstream.analyze.planning.planner import Planner
-        from millstream.analyze.rebuild.editions import (
+        from millstream.analyze.planning.editions import (
             check_generation,
             describe_views,
             known_view,
             topic_of,
         )
+        from millstream.analyze.planning.planner import Planner
         from millstream.analyze.verify.verify import verify as compare
 
         described = describe_views(app.name, settings.log)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.formats.unpacked import Unpacked
-from millstream.collect.intake.arrival import Arrival
 from millstream.expression.condition import compile_condition, event_columns
 from millstream.pipeline.model import SHED_AT_RANDOM, Stream
 

@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from millstream.collect.capacity.admission import Admission
+from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.pressure import Pressure
 from millstream.collect.capacity.wait_queue import Overloaded
 from millstream.collect.dedup.dedup import First
 from millstream.collect.formats.body import check_readable
 from millstream.collect.formats.unpacked import BodyRefused
 from millstream.collect.http import metrics
+from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.describe import describe_streams
 from millstream.collect.http.fast_path import EMPTY, not_taken
 from millstream.collect.http.openapi import openapi
 from millstream.collect.http.request import Request, ack_of, read_request
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.intake import Ack, Intake
 from millstream.collect.intake.lane import Lane

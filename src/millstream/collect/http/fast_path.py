@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.collect.capacity.admission import Admission
+from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.pressure import Pressure
 from millstream.collect.capacity.wait_queue import NO_ROOM, Overloaded
 from millstream.collect.formats.body import Form, form_of
 from millstream.collect.formats.unpacked import BodyRefused
+from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.request import ack_of
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.entry import Entry
 from millstream.collect.intake.intake import Ack, Intake
 from millstream.collect.intake.lane import Lane

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millstream.collect.capacity.admission import Admission
+from millstream.collect.http.admission import Admission
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.lane import Lane
 from millstream.values.report import JournalDamage, SourceState

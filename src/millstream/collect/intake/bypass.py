@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.shedding import shed
 from millstream.collect.capacity.wait_queue import Overloaded
 from millstream.collect.formats.unpacked import Unpacked
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.entry import Entry
 from millstream.collect.intake.forward import Forwarder
 from millstream.collect.intake.lane import Lane, unpack_aside

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.collect.arrival import Arrival, UnreadableArrival, decode
 from millstream.collect.formats.unpacked import BodyRefused
-from millstream.collect.intake.arrival import Arrival, UnreadableArrival, decode
 from millstream.collect.intake.lane import Lane
 from millstream.collect.journal import Damaged, DamageStore
 from millstream.collect.journal.record import HEADER, Kind, entries_in, split_bookmark

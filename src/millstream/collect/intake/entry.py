@@ -11,9 +11,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.dedup.ids import First
 from millstream.collect.formats.unpacked import Unpacked
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.lane import Lane, our_fault
 from millstream.errors import InvalidEvent
 from millstream.log.producing.batch_producer import Fields, Headers

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.wait_queue import Overloaded
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.lane import Lane
 from millstream.errors import JournalError, JournalSmall

@@ -18,15 +18,15 @@ from typing import Literal
 
 import msgspec
 
+from millstream.collect.arrival import Arrival, UnreadableArrival, decode, encode, is_small
 from millstream.collect.capacity.pressure import Pressure
 from millstream.collect.capacity.shedding import shed
 from millstream.collect.dedup.dedup import Dedup, First
-from millstream.collect.dedup.duplicates import Repeats, carries_ids, repeat_of
 from millstream.collect.dedup.id_writer import done
 from millstream.collect.formats.unpacked import BodyRefused, Limits, Unpacked
-from millstream.collect.intake.arrival import Arrival, UnreadableArrival, decode, encode, is_small
 from millstream.collect.intake.bypass import Bypass
 from millstream.collect.intake.damage import explained
+from millstream.collect.intake.duplicates import Repeats, carries_ids, repeat_of
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.forward import Forwarder

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 
+from millstream.collect.arrival import Arrival, is_small
 from millstream.collect.capacity.shedding import Shedder
 from millstream.collect.formats.body import Form, Unpacker, form_of
 from millstream.collect.formats.unpacked import BodyRefused, Limits, Unpacked
-from millstream.collect.intake.arrival import Arrival, is_small
 from millstream.collect.intake.watermark import Watermark
 from millstream.errors import InvalidEvent
 from millstream.log.topic_names import rejected_topic, stream_topic

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from millstream.collect.intake.arrival import glimpse
+from millstream.collect.arrival import glimpse
 from millstream.collect.intake.damage import explain, without
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.lane import Lane

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.connectors import HttpLinesSource
+from millstream.connectors.http_lines.description import HttpLinesSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.lines import Lines, chunk_size

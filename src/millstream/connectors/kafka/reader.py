@@ -6,8 +6,8 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from millstream.connectors import KafkaTopicSource
 from millstream.connectors.interface import Inlet
+from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.kafka.topic import Topic, offsets_in
 from millstream.connectors.reading.reconnecting import ReconnectingReader
 from millstream.connectors.settings import SourceSettings

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from millstream.connectors import KafkaTopicSource
+from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.reading.bundle import JSON, Bundle, Parcel
 from millstream.connectors.reading.reconnecting import Lost
 from millstream.connectors.settings import SourceSettings

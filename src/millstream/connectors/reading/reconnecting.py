@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from millstream.connectors import Source
+from millstream.connectors.description import Source
 from millstream.connectors.interface import Inlet
 from millstream.connectors.reading.bundle import Parcel
 from millstream.connectors.settings import SourceSettings

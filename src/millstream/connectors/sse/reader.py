@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from millstream.connectors import SseSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.bundle import Bundle
@@ -12,6 +11,7 @@ from millstream.connectors.reading.framing import Frames
 from millstream.connectors.reading.over_http import Refused, answer, chunks
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.sse.description import SseSource
 
 _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff]([\x20-\x7e\x80-\xff]{0,2046}[\x21-\x7e\x80-\xff])?")
 

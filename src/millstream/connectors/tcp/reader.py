@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from millstream.connectors import TcpLinesSource, TcpListener
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import endpoint, seconds
 from millstream.connectors.reading.allowed_senders import Admission
@@ -16,6 +15,7 @@ from millstream.connectors.reading.lines import Lines, chunk_size
 from millstream.connectors.reading.over_http import keepalive
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader, S
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
 
 _OPEN_SECONDS = 10.0
 

@@ -7,13 +7,13 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from millstream.connectors import UdpSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.options import endpoint
 from millstream.connectors.reading.allowed_senders import Admission
 from millstream.connectors.reading.bundle import Bundle
 from millstream.connectors.reading.reconnecting import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.udp.description import UdpSource
 from millstream.values.report import SourceState
 
 _LARGEST = 65535

@@ -8,10 +8,10 @@ import time
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from millstream.connectors import WebSocketSource
 from millstream.connectors.interface import Inlet
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.websocket.description import WebSocketSource
 
 _OPEN_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0

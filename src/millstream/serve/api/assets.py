@@ -6,7 +6,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from millstream.serve.api.answer import Answer, Problem, Request
+from millstream.serve.answer import Answer, Problem, Request
 
 _ROOT = Path(__file__).parents[1] / "static"
 _TYPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.serve.api.answer import JSON, Answer, Problem, Request
+from millstream.serve.answer import JSON, Answer, Problem, Request
 from millstream.serve.context import State
 from millstream.web.hosts import is_same_origin
 

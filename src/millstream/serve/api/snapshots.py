@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from millstream.serve.api.answer import Answer, Problem, Request
-from millstream.serve.api.system import describe_view
+from millstream.serve.answer import Answer, Problem, Request
 from millstream.serve.context import State
+from millstream.serve.system import describe_view
 from millstream.serve.views.encoding import Shape, encode
 from millstream.serve.views.filter import split_select
 from millstream.serve.views.served_view import Chosen, Live

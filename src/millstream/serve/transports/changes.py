@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from millstream.errors import QueryError
-from millstream.serve.api.answer import Answer, Request, Send, start
+from millstream.serve.answer import Answer, Request, Send, start
 from millstream.serve.api.snapshots import ASKED, asked
 from millstream.serve.context import State
 from millstream.serve.views.encoding import EventFrame, Frame, encode

@@ -12,9 +12,9 @@ from functools import partial
 
 import msgspec
 
+from millstream.collect.arrival import Arrival, is_small
 from millstream.collect.capacity.body_memory import Bodies
 from millstream.collect.capacity.wait_queue import Line
-from millstream.collect.intake.arrival import Arrival, is_small
 from millstream.collect.intake.entry import Entry
 from millstream.collect.intake.intake import Ack, Intake
 from millstream.collect.intake.lane import Lane

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.analyze.planning.plan import WindowSpec
+from millstream.analyze.plan import WindowSpec
 from millstream.analyze.row_state.row_state import stateful
 
 BODY = """

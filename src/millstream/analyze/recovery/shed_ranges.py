@@ -16,7 +16,7 @@ import xxhash
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.query.reader import SHARE
+from millstream.analyze.records.reader import SHARE
 from millstream.analyze.spark.catalyst import (
     Catalyst,
     Expression,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream.analyze.lineage.lineage import Traced
+from millstream.analyze.plan import PanePlan
 from millstream.analyze.planning.build import mistake
-from millstream.analyze.planning.plan import PanePlan
 from millstream.errors import QueryError
 from millstream.expression.condition import compile_condition
 from millstream.pipeline.model import View

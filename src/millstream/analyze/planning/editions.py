@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.errors import LogError, QueryError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings

@@ -9,8 +9,16 @@ import msgspec
 import pytest
 from tests.serve.stage import Pipeline, events, following, socket
 
-from millstream.serve.api import messages
-from millstream.serve.api.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows, Views
+from millstream.serve.description import messages
+from millstream.serve.description.messages import (
+    SENT,
+    Poll,
+    Problem,
+    Table,
+    ViewRow,
+    ViewRows,
+    Views,
+)
 from millstream.serve.service import Server
 
 CHANGES = "/v1/views/by_city/changes"

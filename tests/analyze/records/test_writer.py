@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from millstream.analyze.query.writer import encode
+from millstream.analyze.records.writer import encode
 
 
 def one(spark: SparkSession, sql: str, key: tuple[str, ...] | None) -> tuple[Any, Any]:

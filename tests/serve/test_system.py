@@ -13,7 +13,7 @@ from tests.failures import KAFKA_DIES
 from millstream import App
 from millstream.log.record import Record
 from millstream.runtime.failing_processes import Failure
-from millstream.serve.api.system import System
+from millstream.serve.system import System
 from millstream.supervise.tables import one_line
 from millstream.values.report import JournalState, Latency, Report, StreamCounts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.query.reader import POSITION
+from millstream.analyze.records.reader import POSITION
 from millstream.analyze.spark.catalyst import named
 
 # Fixed width, in UTC: times sort as text, and no reader has to guess a zone.

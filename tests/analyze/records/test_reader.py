@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream import App
-from millstream.analyze.query.reader import events
+from millstream.analyze.records.reader import events
 from millstream.pipeline.model import Stream
 
 RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from millstream.analyze.planning.plan import PanePlan, ViewPlan
+from millstream.analyze.plan import PanePlan, ViewPlan
 from millstream.analyze.triggers.rows import is_amount
 from millstream.analyze.verify.comparison import Sameness
 from millstream.analyze.verify.follower import PAUSE, Follower

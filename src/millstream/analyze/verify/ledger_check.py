@@ -21,15 +21,15 @@ from typing import Any
 
 import msgspec
 
-from millstream.analyze.planning.plan import ViewPlan
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.triggers.ledger import Book, Books
 from millstream.analyze.triggers.rows import amounts_of
-from millstream.analyze.triggers.shown import Outcome, add_to, is_final, revision, settled
 from millstream.analyze.triggers.tasks import topics_of
 from millstream.analyze.triggers.work import Work
 from millstream.analyze.verify.comparison import Sameness
 from millstream.analyze.verify.follower import Follower
 from millstream.analyze.verify.result import Difference, Part, Row
+from millstream.analyze.verify.shown_check import Outcome, add_to, is_final, revision, settled
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
+from millstream.collect.arrival import Arrival
 from millstream.collect.dedup.dedup import Dedup, First, dedup_id, idempotency_id
-from millstream.collect.intake.arrival import Arrival
 from millstream.collect.intake.entry import Claim, Entry
 
 

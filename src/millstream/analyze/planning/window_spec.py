@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from millstream.analyze.lineage.lineage import Traced
-from millstream.analyze.planning.plan import WindowKind, WindowSpec
+from millstream.analyze.plan import WindowKind, WindowSpec
 from millstream.analyze.spark.catalyst import Catalyst, items, name_of
 from millstream.analyze.windows.count_window import Counted
 from millstream.analyze.windows.window import Extent, Grouped, extent

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, asyncapi, metrics, openapi, query, snapshots
-from millstream.serve.api.answer import Answer, Problem, Receive, Request, Scope, Send, problem
+from millstream.serve.answer import Answer, Problem, Receive, Request, Scope, Send, problem
+from millstream.serve.api import assets, metrics, query, snapshots
 from millstream.serve.context import State
+from millstream.serve.description import asyncapi, openapi
 from millstream.serve.transports import changes
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest

@@ -9,8 +9,8 @@ import msgspec
 
 import millstream
 from millstream.schema import json_schema
-from millstream.serve.api.messages import ANSWERS, EVENTS, SENT
 from millstream.serve.context import State
+from millstream.serve.description.messages import ANSWERS, EVENTS, SENT
 from millstream.serve.transports import websocket
 
 Described = dict[str, Any]

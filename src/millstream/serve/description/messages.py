@@ -1,7 +1,7 @@
 """Answers and messages that clients get, as types: what OpenAPI and AsyncAPI publish.
 
 The server writes most of them byte by byte, because it sends one row to many clients. So these
-types describe; `tests/serve/api/test_messages.py` reads what a running server sends with them.
+types only describe them; `test_messages.py` reads what a running server sends with these types.
 """
 
 from __future__ import annotations

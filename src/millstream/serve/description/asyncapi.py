@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import millstream
-from millstream.serve.api.messages import SENT
-from millstream.serve.api.openapi import message_schemas
 from millstream.serve.context import State
+from millstream.serve.description.messages import SENT
+from millstream.serve.description.openapi import message_schemas
 from millstream.serve.transports.websocket import PATH, RECEIVED
 
 Described = dict[str, Any]
