@@ -42,7 +42,7 @@ from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
 from millstream.values.report import Report, ViewCounts, ViewDescription
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _TICK = 0.25
 _TELLING = 10.0
 
@@ -116,7 +116,7 @@ class _Analyze:
         for query in queries:
             before = described.get(query.view.name)
             found = self._compare(query, before)
-            _LOGGER.info("view %s: %s, %s", found.view, found.kind, found.words)
+            _log.info("view %s: %s, %s", found.view, found.kind, found.words)
             # Servers read rows by the pipeline's key: under another, they can't show the old ones.
             same_key = before is not None and query.plan.describe().key == before.key
             if found.kind == "incompatible" and same_key and self._rebuilds.can(query.view.name):

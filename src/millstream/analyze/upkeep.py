@@ -22,7 +22,7 @@ from millstream.syntax.duration import parse_duration
 from millstream.values.clock import to_ms_or_zero
 from millstream.values.report import StreamCounts, ViewCounts
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 
 
 class Keeping:
@@ -115,9 +115,9 @@ class Keeping:
                 self._closer = Closer(self._settings.log, self._app.name, self._views.values())
             self._closer.tick(moving, self._committed)
         except KafkaException as error:
-            _LOGGER.warning("rows end later than they should: %s", error.args[0].str())
+            _log.warning("rows end later than they should: %s", error.args[0].str())
         except LogError as error:
-            _LOGGER.warning("rows end later than they should: %s", error.message)
+            _log.warning("rows end later than they should: %s", error.message)
 
     def close(self) -> None:
         for keeper in self._keepers.values():

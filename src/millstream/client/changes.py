@@ -31,7 +31,7 @@ from millstream.errors import NotReachable, QueryError, RequestRefused
 TOO_SLOW = 4008  # the server's close code for when_slow="disconnect"
 _ID = "1"  # one subscription per socket
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Changes:
@@ -111,7 +111,7 @@ class Changes:
                     remedy=f"check that a server runs on {self._servers}",
                 )
             wait = self._backoff.after(failures)
-            _logger.info("following %s: %s; again in %.1f s", _name(self._request), reason, wait)
+            _log.info("following %s: %s; again in %.1f s", _name(self._request), reason, wait)
             self._servers.move_on()
             await asyncio.sleep(wait)
 

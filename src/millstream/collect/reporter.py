@@ -22,7 +22,7 @@ from millstream.values.report import JournalState, Report
 _EVERY_SECONDS = 1.0
 _AWAY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -48,7 +48,7 @@ class Reporter:
     async def run(self) -> None:
         """Report until cancelled."""
         journal = self._intake.journal
-        _logger.info(
+        _log.info(
             "collector %s has %d streams and %d sources; %d entries wait in its journal",
             journal.identity,
             len(self._intake.lanes),
@@ -79,7 +79,7 @@ class Reporter:
         )
         for name, counts in report.streams.items():
             if missing := counts.missing():
-                _logger.error(
+                _log.error(
                     "the counts of stream %s do not add up: off by %d",
                     name,
                     missing,
@@ -93,7 +93,7 @@ class Reporter:
                 timestamp=report.at,
             )
         except LogError as error:
-            _logger.warning("cannot report to %s: %s", self._topic, error)
+            _log.warning("cannot report to %s: %s", self._topic, error)
         else:
             future.add_done_callback(self._settled)
 

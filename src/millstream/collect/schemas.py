@@ -18,7 +18,7 @@ from millstream.schema.changes import Break, Shape, breaks
 
 _SECONDS = 30.0
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
         if not broken:
             continue
         if accept:
-            _logger.warning("stream %s: accepted: %s", name, "; ".join(map(str, broken)))
+            _log.warning("stream %s: accepted: %s", name, "; ".join(map(str, broken)))
         elif not _is_empty(log, stream_topic(app.name, name)):
             raise _refused(stream, broken)
     if changed:

@@ -56,7 +56,7 @@ _KILL_SECONDS = 3.0  # beyond what a worker's own end may take
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more
 _GARBAGE = 10_000  # objects that have come and not gone before it is looked for
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) -> None:
@@ -90,7 +90,7 @@ async def _run(app: App, settings: Settings, home: Home, listener: socket.socket
             _tell_ready(home, url)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
-        _logger.info("collect ended")
+        _log.info("collect ended")
 
 
 def _tell_ready(home: Home, url: str) -> None:
@@ -123,7 +123,7 @@ def _run_workers(
         stop_seconds=2 * settings.collect.stop_timeout + _KILL_SECONDS,
         policy=policy,
     ).run(partial(_tell_ready, home))
-    _logger.info("collect ended")
+    _log.info("collect ended")
 
 
 async def _run_worker(
@@ -361,7 +361,7 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
         each.cancel()
     lost = sum([await inlet.close(settings.stop_timeout) for inlet in part.inlets])
     if lost:
-        _logger.error("%d messages of sources did not get onto the disk", lost)
+        _log.error("%d messages of sources did not get onto the disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)
     await part.intake.dedup.close(0.0)
     await _close(part.outlets)

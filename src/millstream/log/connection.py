@@ -14,7 +14,7 @@ from millstream.errors import LogError, SettingsError
 from millstream.log.java_security import java_security
 from millstream.log.settings import LogSettings
 
-_LOGGER = logging.getLogger("millstream.kafka")
+_log = logging.getLogger("millstream.kafka")
 _QUIET_SECONDS = 10.0
 FIRST_SECONDS = 10.0  # at a start: a Kafka that is silent for longer is a wrong address
 
@@ -36,7 +36,7 @@ class Calm(logging.Filter):
         return True
 
 
-_LOGGER.addFilter(Calm())
+_log.addFilter(Calm())
 
 
 def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
         # A broker that restarts is away for seconds: look often, not up to 10 s late.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
-        "logger": _LOGGER,
+        "logger": _log,
         "log_level": 4,
         **log.security,
         **{name.replace("_", "."): value for name, value in extra.items()},

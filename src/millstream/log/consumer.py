@@ -28,7 +28,7 @@ BEGINNING: int = OFFSET_BEGINNING
 END: int = OFFSET_END
 Partition = tuple[str, int]  # topic, partition
 
-_LOGGER = logging.getLogger("millstream.log")
+_log = logging.getLogger(__name__)
 _WAIT = 0.1  # seconds; how late at most a reader notices that it was closed
 _LOST = {
     KafkaError._AUTO_OFFSET_RESET,
@@ -119,7 +119,7 @@ class Reader:
                 self._read()
         except BaseException as error:
             self.failure = error
-            _LOGGER.exception("a reader of the log stopped: what it delivered was not accepted")
+            _log.exception("a reader of the log stopped: what it delivered was not accepted")
         finally:
             self._kafka.close()
 
@@ -172,7 +172,7 @@ class Reader:
             lost = self._lost
             self._call(lambda: lost(topic, partition))
         else:
-            _LOGGER.warning("reading topic %s, partition %d: %s", topic, partition, error.str())
+            _log.warning("reading topic %s, partition %d: %s", topic, partition, error.str())
 
     def _call(self, function: Callable[[], None]) -> None:
         if self._closing.is_set():

@@ -20,7 +20,7 @@ _ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes i
 _FOLDERS = {"kafka", "journal", "workers", "failed", "checkpoints", "logs", "spark", "dropped"}
 _FILES = {"run.json", "failing.json", "keys.json"}
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Home:
             try:
                 self.replace_file(self.run_file, json.dumps(entries, indent=2).encode())
             except OSError as error:  # what we are here for must go on all the same
-                _logger.warning("cannot write %s: %s", self.run_file, error)
+                _log.warning("cannot write %s: %s", self.run_file, error)
 
     @staticmethod
     def replace_file(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.problem import RETRY
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _PLACES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
 
 
@@ -43,7 +43,7 @@ class Http:
         except TimeoutError:
             answer = problem(Problem(503, "Kafka does not answer", headers=[RETRY]))
         except Exception:
-            logger.exception("%s %s failed", scope["method"], scope["path"])
+            _log.exception("%s %s failed", scope["method"], scope["path"])
             answer = problem(Problem(500, "this is a mistake of ours; the server's log has it"))
         if answer is not None and not began:
             await answer.send(send, head=head)

@@ -48,7 +48,7 @@ from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import Column, Report, ViewCounts, ViewDescription
 from millstream.web.server import HttpServer
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _REFRESH_SECONDS = 15.0
 
 

@@ -21,7 +21,7 @@ from millstream.log.topic_names import audit_topic
 from millstream.values.clock import now_ms
 from millstream.values.report import Report, Trend, ViewCounts
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _EVERY = 2.0
 _SECONDS = 5.0
 _SPAN = 30.0  # seconds that a trend is taken from
@@ -158,7 +158,7 @@ class Lags(threading.Thread):
             try:
                 self._measure(consumer)
             except KafkaException as error:
-                _LOGGER.debug("cannot measure how far views are behind: %s", error.args[0].str())
+                _log.debug("cannot measure how far views are behind: %s", error.args[0].str())
         consumer.close()
 
     def _take(self, records: list[Record]) -> None:

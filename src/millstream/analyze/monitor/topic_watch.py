@@ -15,7 +15,7 @@ from millstream.errors import LogError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _EVERY = 2.0
 # A broker that has just come back may not know its topics for a moment.
 _GONE_AFTER = 10.0
@@ -69,7 +69,7 @@ class TopicWatch(threading.Thread):
             try:
                 ids = topic_ids(self._log, topics)
             except LogError as error:
-                _LOGGER.debug("cannot ask for the ids of topics: %s", error)
+                _log.debug("cannot ask for the ids of topics: %s", error)
                 self._last = _Look(now, {}, {})
                 continue
             missing = {each: self._last.missing.get(each, now) for each in topics - ids.keys()}

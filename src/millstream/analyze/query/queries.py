@@ -43,7 +43,7 @@ from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.values.report import ViewCounts
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _STABLE_AFTER = 60.0  # seconds without a failure, after which earlier ones are forgotten
 _LONGEST_WAIT = 30.0
 _AFTERMATH = 3.0  # seconds in which the tasks of a stopped query still tell that they were ended
@@ -274,7 +274,7 @@ class Queries:
             case Py4JNetworkError() | ConnectionError():
                 raise search.error
             case error:
-                _LOGGER.error("view %s: %s", kept.name, condense(str(error)))
+                _log.error("view %s: %s", kept.name, condense(str(error)))
 
     def _see_turn(self, kept: _Kept, turn: Turn) -> None:
         if turn.is_alive():
@@ -283,13 +283,13 @@ class Queries:
         match turn.error:
             case None if turn.share < WHOLE:
                 words = f"takes {turn.share / WHOLE:.1%} of its input from here on"
-                _LOGGER.warning("view %s cannot keep up, and %s", kept.name, words)
+                _log.warning("view %s cannot keep up, and %s", kept.name, words)
             case None:
-                _LOGGER.warning("view %s takes all of its input again", kept.name)
+                _log.warning("view %s takes all of its input again", kept.name)
             case Py4JNetworkError() | ConnectionError():
                 raise turn.error
             case error:
-                _LOGGER.error("view %s cannot shed: %s", kept.name, condense(str(error)))
+                _log.error("view %s cannot shed: %s", kept.name, condense(str(error)))
 
     def _failed(self, kept: _Kept, why: str, state: State | None = None) -> None:
         kept.running = None
@@ -301,7 +301,7 @@ class Queries:
         delay = min(_LONGEST_WAIT, 0.5 * 2 ** (kept.failures - 1))
         kept.due = self._clock() + delay
         level = logging.ERROR if is_news else logging.DEBUG
-        _LOGGER.log(level, "view %s stopped: %s; starting it again in %g s", kept.name, why, delay)
+        _log.log(level, "view %s stopped: %s; starting it again in %g s", kept.name, why, delay)
 
     def _mind_dropped(self, kept: _Kept, query: StreamingQuery) -> None:
         # Spark remembers a hundred batches: asked each few seconds, it tells of nearly all of them.
@@ -309,7 +309,7 @@ class Queries:
             kept.asked, before = self._clock(), kept.dropped
             kept.dropped = max(before, dropped_by_watermark(query))
             if kept.dropped > before:
-                _LOGGER.error(
+                _log.error(
                     "view %s lacks at least %d rows that Spark had no state for; "
                     "`millstream rebuild %s` counts them",
                     *(kept.name, kept.dropped, kept.name),

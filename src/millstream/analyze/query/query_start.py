@@ -34,7 +34,7 @@ from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
 from millstream.values.report import Lost
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _SHORTEST = 5.0  # seconds between two commits of a real-time query
 
 
@@ -89,7 +89,7 @@ class QueryStart(threading.Thread):
         what = (
             f"{gone:,} older events that retention deleted are not in it" if gone else "all of it"
         )
-        _LOGGER.warning(
+        _log.warning(
             "view %s had rows but no checkpoint in %s: it is computed again from what the log "
             "holds: %s",
             *(plan.name, checkpoint.parent, what),
@@ -117,9 +117,7 @@ class QueryStart(threading.Thread):
         if new and chosen == "stop":
             raise _lost(self._query.view.name, new)
         for each in new:
-            _LOGGER.error(
-                "view %s goes on without %s: gone from the log", self._query.view.name, each
-            )
+            _log.error("view %s goes on without %s: gone from the log", self._query.view.name, each)
         if new:
             self.notes = msgspec.structs.replace(self.notes, lost=lost)
             write_notes(checkpoint, self.notes)

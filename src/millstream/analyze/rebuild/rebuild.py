@@ -56,7 +56,7 @@ from millstream.syntax.duration import milliseconds
 from millstream.values.clock import now_ms
 from millstream.values.report import Rebuild, ViewCounts
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}  # where nothing is that new
 _SETTLED = 2.0  # seconds after which a query that runs has taken in what came while it started
 _LOOK_EVERY = 0.5  # seconds between two looks at whether one can take over: that asks Kafka
@@ -179,7 +179,7 @@ class Rebuilds:
                 replay = replace(replays[name], plan=query.plan, replays=True)
             self._shadows[name] = _Shadow(name, replay, query, request, since, now_ms())
             self._ended.pop(name, None)
-            _LOGGER.info("view %s is computed anew, into %s", name, topics[name])
+            _log.info("view %s is computed anew, into %s", name, topics[name])
 
     def tick(self, is_closed: Callable[[str, int], bool]) -> None:
         """Do what is wished, and the next step of each shadow; Kafka being away delays it.
@@ -197,7 +197,7 @@ class Rebuilds:
                 self._change_over(is_closed)
             self._retire()
         except (LogError, KafkaException) as error:
-            _LOGGER.warning("rebuilding waits for Kafka: %s", error)
+            _log.warning("rebuilding waits for Kafka: %s", error)
 
     def counts(self) -> dict[str, ViewCounts]:
         """How the shadows are that are ready."""
@@ -330,7 +330,7 @@ class Rebuilds:
             shadow.since = shadow.since or self._clock()
             if self._clock() - shadow.since >= _SETTLED:
                 shadow.state = "ready"
-                _LOGGER.info("view %s is computed anew", name)
+                _log.info("view %s is computed anew", name)
 
     def _awaited(self, shadow: _Shadow) -> list[str]:
         """The shadows whose rows this one reads."""
@@ -383,7 +383,7 @@ class Rebuilds:
             error, shadow.succession = shadow.succession.error, None
             shadow.is_marked = error is None
             if error is not None:
-                _LOGGER.warning("view %s waits to take over: %s", shadow.name, error)
+                _log.warning("view %s waits to take over: %s", shadow.name, error)
             return False  # until those are shown, too
         return shadow.is_marked
 
@@ -403,7 +403,7 @@ class Rebuilds:
         del self._shadows[shadow.name]
         self._ended[shadow.name] = msgspec.structs.replace(told, state="done", ended_at=now_ms())
         self._retired.append((self._clock() + _FAREWELL, shadow.name, old))
-        _LOGGER.info("view %s is served from %s now", shadow.name, shadow.topic)
+        _log.info("view %s is served from %s now", shadow.name, shadow.topic)
 
     def _retire(self) -> None:
         read = {topic for plan in self.kept for topic in plan.reads}

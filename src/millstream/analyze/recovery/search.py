@@ -21,7 +21,7 @@ from millstream.pipeline.app import App
 from millstream.values.clock import now_ms
 from millstream.values.report import Broken
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _TOO_MANY = 1_000  # events set aside in one view, beyond which its query is to blame
 
 
@@ -67,7 +67,7 @@ class Search(threading.Thread):
             plan = self._query.plan
             Aside(self._app, self._log, plan.name, plan.generation).put(found)
         for event in found:
-            _LOGGER.error("view %s sets %s aside: %s", name, event.position, event.reason)
+            _log.error("view %s sets %s aside: %s", name, event.position, event.reason)
 
     def _find(self, notes: Notes) -> Iterator[Broken]:
         rows = as_noted(self._query.whole, notes)

@@ -34,7 +34,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
 from millstream.values.clock import now_ms
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _SECONDS = 5.0
 _LOOK_SECONDS = 5.0
 
@@ -138,7 +138,7 @@ class Closer:
                 self._write(end.place, end.last)
             self._write(end.place, None, end)
         for row in returns:
-            _LOGGER.info("a row of %s was ended too early; it is back", row.place.topic)
+            _log.info("a row of %s was ended too early; it is back", row.place.topic)
             self._write(row.place, row.value, timestamp=row.timestamp)
         for statement in statements:
             self._write(statement.place, statement.value, statement)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from millstream.runtime.jars import cache_folder
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _CLASS = "org/apache/spark/network/TransportContext.class"
 _METHOD = (b"createServer", b"(ILjava/util/List;)Lorg/apache/spark/network/server/TransportServer;")
 _PROPERTY = b"spark.driver.bindAddress"
@@ -46,7 +46,7 @@ def bound_jar(spark_jars: Path, *, make: bool = True) -> Path | None:
     try:
         return make_jar(spark_jars, cache_folder().with_name("patched"), make=make)
     except (NotPatched, OSError, zipfile.BadZipFile) as error:
-        _LOGGER.warning(
+        _log.warning(
             "Spark's real-time shuffle listens on all addresses of this machine, without a login: "
             "its class cannot be changed: %s; let a firewall close its ports to others",
             error,

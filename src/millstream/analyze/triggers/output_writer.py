@@ -26,7 +26,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
 from millstream.values.clock import now_ms
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _WAIT = 0.05  # seconds; how late at most the clock is noticed
 _BATCH = 1000
 _PATIENCE = 30.0  # seconds that Kafka may take to answer
@@ -75,11 +75,11 @@ class Keeper:
             except (KafkaException, LogError, BufferError) as failure:
                 cause = failure.args[0] if failure.args else failure
                 self.error = cause.str() if isinstance(cause, KafkaError) else str(failure)
-                _LOGGER.warning("view %s is shown later: %s", self.task.view, self.error)
+                _log.warning("view %s is shown later: %s", self.task.view, self.error)
                 self._closing.wait(_PAUSE)
             except Exception as failure:
                 self.error = f"{type(failure).__name__}: {failure}"
-                _LOGGER.exception("view %s is shown later", self.task.view)
+                _log.exception("view %s is shown later", self.task.view)
                 self._closing.wait(_LONG_PAUSE)
 
     def _keep(self) -> None:

@@ -42,7 +42,7 @@ from millstream.values.clock import now_ms, to_iso
 from millstream.values.event import LATE_BY, LATE_REASON, LATE_VIEWS, WATERMARK
 from millstream.values.report import StreamCounts
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _WAIT = 0.2
 _BATCH = 2000
 _COMMIT_EVERY = 1.0  # seconds
@@ -135,17 +135,17 @@ class Timekeeper:
                 cause = error.args[0]
                 self.failure = cause.str()
                 if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-                    _LOGGER.error("another analyze keeps the time of %s now", self._app.name)
+                    _log.error("another analyze keeps the time of %s now", self._app.name)
                     return
-                _LOGGER.warning("watermarks stand still: %s; trying again", cause.str())
+                _log.warning("watermarks stand still: %s; trying again", cause.str())
                 self._closing.wait(1.0)
             except LogError as error:
                 self.failure = str(error)
-                _LOGGER.warning("watermarks stand still: %s; trying again", error)
+                _log.warning("watermarks stand still: %s; trying again", error)
                 self._closing.wait(5.0)
             except Exception as error:
                 self.failure = str(error) or type(error).__name__
-                _LOGGER.exception("watermarks stand still; trying again")
+                _log.exception("watermarks stand still; trying again")
                 self._closing.wait(5.0)
 
 

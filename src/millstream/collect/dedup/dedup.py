@@ -28,7 +28,7 @@ __all__ = ["Dedup", "First", "dedup_id", "idempotency_id"]
 _CLOCKS_MS = 60_000  # so far may the clocks of two collectors be apart
 _RECORDS_PER_TURN = 8  # the loop has other work than to read ids
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Dedup:
@@ -164,7 +164,7 @@ class Dedup:
     def _tell(self) -> None:
         if self._ids.forgotten != self._told_of_forgotten:
             self._told_of_forgotten = self._ids.forgotten
-            _logger.warning(
+            _log.warning(
                 "forgot ids before their dedup window was over, %d so far: %d are remembered at "
                 "most; raise collect.dedup_ids, or shorten the streams' dedup",
                 self._ids.forgotten,

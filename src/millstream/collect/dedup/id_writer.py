@@ -19,7 +19,7 @@ _AT_ONCE = 4  # records of a stream on their way; what comes meanwhile shares th
 _RETRY_SECONDS = 0.5
 _MOST_UNWRITTEN = 250_000  # ids, some 10 MB
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class IdWriter:
@@ -101,7 +101,7 @@ class IdWriter:
             try:
                 return await self._producer.send(self.topic, value)
             except LogError as error:
-                _logger.warning("cannot write ids: %s; trying again", error)
+                _log.warning("cannot write ids: %s; trying again", error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
 

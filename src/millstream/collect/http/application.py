@@ -48,7 +48,7 @@ from millstream.web.problem import Problem
 _STREAMS = "/v1/streams/"
 _RECEIPTS = "/v1/receipts/"
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class CollectApp:
@@ -93,7 +93,7 @@ class CollectApp:
         except Disconnected:
             pass
         except Exception:
-            _logger.exception("cannot answer %s %s", scope.get("method"), scope.get("path"))
+            _log.exception("cannot answer %s %s", scope.get("method"), scope.get("path"))
             await answer_problem(send, Problem(500, "the collector failed; its log says why"))
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:

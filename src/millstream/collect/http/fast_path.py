@@ -43,7 +43,7 @@ _SPECIAL = frozenset(
 EMPTY = "the body is empty; send a JSON object, an array of them, or lines"
 JSON, PROBLEM = b"application/json", b"application/problem+json"
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Route(NamedTuple):
@@ -139,7 +139,7 @@ class ShortWay:
             case JournalError() | Overloaded():
                 problem = not_taken(error, self._pressure)
             case _:
-                _logger.error("cannot take a request in", exc_info=error)
+                _log.error("cannot take a request in", exc_info=error)
                 problem = Problem(500, "the collector failed; its log says why")
         respond(problem.status, msgspec.json.encode(problem.content), PROBLEM, problem.headers)
 

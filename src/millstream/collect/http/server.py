@@ -19,7 +19,7 @@ from millstream.web.tls import Certificate
 
 _LOOK_SECONDS = 0.5  # between looks at files that may have changed
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Server(HttpServer):
@@ -77,9 +77,9 @@ class Server(HttpServer):
             for name, each in watched.items():
                 try:
                     if each is not None and each.reload():
-                        _logger.info("took the changed %s", name)
+                        _log.info("took the changed %s", name)
                 except SettingsError as error:
-                    _logger.error("kept the %s of before: %s", name, error)
+                    _log.error("kept the %s of before: %s", name, error)
 
 
 def _certificate(settings: CollectSettings) -> Certificate | None:

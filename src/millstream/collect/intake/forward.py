@@ -31,7 +31,7 @@ _EVENTS_PER_TURN = 250  # some milliseconds of work; answers and requests come i
 _NONE: frozenset[int] = frozenset()
 _UNBOUNDED = (sys.maxsize, sys.maxsize)  # events and bytes: of what skips the journal
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Restore = Callable[[int, bytes, Entry | None], Awaitable[Entry | None]]
 
@@ -373,7 +373,7 @@ class Forwarder:
 
     async def _store(self, entry: Entry, index: int, record: Record, reason: str) -> None:
         name = await self._keep(record, reason)
-        _logger.error(
+        _log.error(
             "Kafka refused an event for good: %s; see `millstream failed show %s`",
             reason,
             name,
@@ -395,7 +395,7 @@ class Forwarder:
                     reason,
                 )
             except (OSError, MillstreamError) as error:
-                _logger.error("cannot keep what failed: %s; trying again", error)
+                _log.error("cannot keep what failed: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     def _settle(self, entry: Entry, index: int, delivery: Delivery | None = None) -> None:

@@ -17,7 +17,7 @@ from millstream.errors import JournalError, JournalSmall
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOST_WAITING = 8 << 20  # bytes that may wait for the disk before the source is not read on
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +160,7 @@ class StreamInlet:
                 continue
             if not said:
                 said = True
-                _logger.warning("%s is not read on: the journal has no room or fails", self._name)
+                _log.warning("%s is not read on: the journal has no room or fails", self._name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._passed = None
@@ -170,7 +170,7 @@ class StreamInlet:
         """Leave nothing of a message to be written but how far the source was read."""
         arrival, lane = message.arrival, self._lane
         events = await self._intake.bypass.set_aside(lane, arrival, str(error))
-        _logger.error(
+        _log.error(
             "a message of %s for stream %s is too large: %s; its events (%d) are set aside, see "
             "`millstream failed list`",
             self._name,

@@ -18,7 +18,7 @@ from millstream.runtime.measure import Clock, Latencies, Rate
 from millstream.values import event
 from millstream.values.report import StreamCounts
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _QUICK_BYTES = 1 << 20  # of JSON or lines, which are only split
 
 
@@ -126,7 +126,7 @@ def our_fault(what: str, error: Exception) -> InvalidEvent:
     It may be in the journal by then. Raised, the fault would stop the collector for all streams,
     and again at each start.
     """
-    _logger.error("cannot %s an event; it is rejected", what, exc_info=error)
+    _log.error("cannot %s an event; it is rejected", what, exc_info=error)
     return InvalidEvent(
         f"Millstream failed to {what} it ({type(error).__name__})",
         remedy="report this with the collector's log, which has the cause",

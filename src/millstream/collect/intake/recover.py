@@ -20,7 +20,7 @@ from millstream.values import event
 _READ_BYTES = 16 << 20
 _TURN_SECONDS = 5.0
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 async def resume(intake: Intake, log: LogSettings) -> None:
@@ -61,7 +61,7 @@ async def find_arrived(
         await asyncio.to_thread(
             _search, log, topics, min(since.values()), journal.identity, first, found
         )
-    _logger.info(
+    _log.info(
         "recovered %d pending entries, of which %d are in the log already, at least in part; "
         "looking took %.2f s",
         journal.pending_entries,

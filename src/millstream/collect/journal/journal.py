@@ -36,7 +36,7 @@ from millstream.errors import JournalBroken, JournalFull, JournalSmall
 
 Durable = Callable[[JournalBroken | None], None]
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -252,7 +252,7 @@ class Journal:
         self._is_rolling = False
         if self.broken and not self._closed:
             if self._tried.is_set():
-                _logger.warning("journal: takes entries again, in %s", segment.path.name)
+                _log.warning("journal: takes entries again, in %s", segment.path.name)
             self.broken = ""
         self._tried.set()
         self._sweep()
@@ -278,9 +278,7 @@ class Journal:
 
     def broke(self, reason: str, remedy: str) -> None:
         if not self.broken or not self._tried.is_set():
-            _logger.error(
-                "journal: %s; %s; nothing is taken in until it works again", reason, remedy
-            )
+            _log.error("journal: %s; %s; nothing is taken in until it works again", reason, remedy)
         self.broken, self._remedy = reason, remedy
         self._is_rolling = False
         self._round += 1
@@ -404,7 +402,7 @@ def _tell(waiting: Iterable[Durable], error: JournalBroken | None) -> None:
         try:
             durable(error)
         except Exception:  # a bug there must not keep the others from being told
-            _logger.exception("journal: whoever waited for an entry failed")
+            _log.exception("journal: whoever waited for an entry failed")
 
 
 def _resolve(future: asyncio.Future[None], error: JournalBroken | None) -> None:

@@ -17,7 +17,7 @@ from millstream.values.clock import now_ms
 
 _PIECE = 1 << 20
 _GAP = 4096  # bytes of settled entries between two others: one read is cheaper than two
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
@@ -84,7 +84,7 @@ def _payload(data: bytes, begin: int, place: Place) -> bytes | None:
 
 def _set_aside(place: Place, data: bytes, disk: Disk) -> Damaged:
     path = save_damaged(disk, place.segment, place.offset, data)
-    _logger.error(
+    _log.error(
         "journal: entry %d, at byte %d of %s, is damaged and lost; set aside as %s; see "
         "`millstream failed list`",
         place.sequence,

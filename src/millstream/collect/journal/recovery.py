@@ -28,7 +28,7 @@ from millstream.collect.journal.segment import Segment
 from millstream.runtime.home import private_opener
 from millstream.values.clock import now_ms
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _tell_kept(folder: Path) -> None:
     except OSError:  # there is none, or somebody deletes from it just now
         return
     if sizes:
-        _logger.warning(
+        _log.warning(
             "journal: %s keeps what was ever set aside, %d files of %d bytes, besides "
             "journal.max_bytes; `millstream failed list` shows what was lost, and those of the "
             "kind .cut can be deleted: nobody was answered for them",
@@ -157,7 +157,7 @@ def _note_lost(found: Found, store: DamageStore) -> None:
         lost = msgspec.structs.replace(piece, first=first, entries=entries)
         if store.note(lost) and entries:
             found.lost += entries
-            _logger.error(
+            _log.error(
                 "journal: %d accepted entries, from sequence %d on, are lost: %s; see "
                 "`millstream failed list`",
                 entries,
@@ -214,7 +214,7 @@ class _Reading:
         """Somebody or the file system cut off what had been on disk."""
         self._end_damage(self._segment.after)
         self._damaged = self._piece(end, b"", f"{durable - end:,} bytes are missing at its end")
-        _logger.error("journal: %s had %d bytes, and has %d", self._segment.path, durable, end)
+        _log.error("journal: %s had %d bytes, and has %d", self._segment.path, durable, end)
 
     def _piece(self, offset: int, data: bytes, reason: str, entries: int = 0) -> Damaged:
         segment = self._segment
@@ -235,7 +235,7 @@ class _Reading:
         try:
             self._disk.sync(file.fileno())
         except OSError as error:
-            _logger.warning("journal: %s cannot be synced: %s", self._segment.path, why(error))
+            _log.warning("journal: %s cannot be synced: %s", self._segment.path, why(error))
 
     def _take(self, record: Record) -> None:
         found, segment = self._found, self._segment
@@ -267,7 +267,7 @@ class _Reading:
         torn = self._ended is None and is_torn(data, self._segment.mark, self._segment.after)
         if torn:
             path = save_damaged(self._disk, self._segment, damage.begin, data, "cut")
-            _logger.warning(
+            _log.warning(
                 "journal: the last %d bytes of %s are no whole record, as after a crash in the "
                 "middle of a write; cut, and kept in %s",
                 size,
@@ -293,7 +293,7 @@ class _Reading:
         if path is None:
             return
         self._found.damaged.append(path)
-        _logger.error(
+        _log.error(
             "journal: bytes %d to %d of %s are damaged; set aside as %s, and read on behind them",
             damage.begin,
             damage.end,

@@ -28,7 +28,7 @@ from millstream.collect.journal.spare import FULL, Spare
 
 _GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
 GATHERED_BYTES = 1 << 20  # of entries, or one that is larger: what is handed over at once
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Waiting(NamedTuple):
@@ -134,7 +134,7 @@ class Writer:
             self._write_until_stopped()
         except BaseException as error:
             # Nobody would write what is appended from now on: its senders must be told.
-            _logger.exception("journal: the writer has ended")
+            _log.exception("journal: the writer has ended")
             self._call(self._listener.broke, f"the writer has ended: {error!r}", "restart it")
             raise
 
@@ -166,7 +166,7 @@ class Writer:
         try:
             self._identity_file.write(closed)
         except OSError as error:
-            _logger.debug("journal: that it is closed cannot be noted: %s", error)
+            _log.debug("journal: that it is closed cannot be noted: %s", error)
 
     def _take(self) -> tuple[list[Waiting], bool]:
         """All that has come; waits for the first, or until a new segment is to be tried."""
@@ -252,7 +252,7 @@ class Writer:
         try:
             self._disk.truncate(self._descriptor, self._size)
         except OSError as error:
-            _logger.debug("journal: %s cannot be shortened: %s", segment.path, error)
+            _log.debug("journal: %s cannot be shortened: %s", segment.path, error)
         self._release()
 
     def _roll(self) -> bool:
@@ -269,7 +269,7 @@ class Writer:
         try:
             self._disk.close(self._descriptor)
         except OSError as error:
-            _logger.debug("journal: closing a segment: %s", error)
+            _log.debug("journal: closing a segment: %s", error)
 
     def _attempt(self) -> None:
         """Try to begin a segment; the next try is a while later."""
@@ -335,7 +335,7 @@ class Writer:
             self._disk.remove(segment.path)
         except OSError as error:
             # It holds no entry, and the next segment's number and first sequence make it void.
-            _logger.debug("journal: %s cannot be removed: %s", segment.path, error)
+            _log.debug("journal: %s cannot be removed: %s", segment.path, error)
 
     def _remove(self) -> None:
         while self._removing:
@@ -344,7 +344,7 @@ class Writer:
                 self._disk.remove(segment.path)
                 self._disk.sync_folder(self._folder)
             except OSError as error:
-                _logger.warning("journal: %s cannot be removed: %s", segment.path, why(error))
+                _log.warning("journal: %s cannot be removed: %s", segment.path, why(error))
                 return
             self._removing.pop(0)
             self._call(self._listener.removed, segment)

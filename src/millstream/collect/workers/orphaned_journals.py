@@ -20,7 +20,7 @@ from millstream.log.settings import LogSettings
 
 _LOOK_SECONDS = 0.2
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def left_over(journals: Path, worker: int, workers: int) -> list[int]:
@@ -78,7 +78,7 @@ async def _send(journal: Journal, intake: Intake, reporter: Reporter) -> None:
             for task in tasks:
                 if task.done():
                     task.result()
-        _logger.info("sent %d entries that collector %s had left", waiting, intake.collector)
+        _log.info("sent %d entries that collector %s had left", waiting, intake.collector)
     finally:
         for task in tasks:
             task.cancel()

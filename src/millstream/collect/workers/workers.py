@@ -33,7 +33,7 @@ from millstream.errors import MachineError, MillstreamError
 
 _LOOK_SECONDS = 0.05  # between looks while children are ending
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Workers:
                 worker.process = self._fork(partial(self._work, worker.number))
                 worker.is_ready, worker.failure = False, None
                 worker.journals = {}
-                _logger.info("worker %d is process %d", worker.number, worker.process.pid)
+                _log.info("worker %d is process %d", worker.number, worker.process.pid)
 
     def _fork(self, work: Work) -> Forked:
         process = Forked(work)
@@ -191,9 +191,7 @@ class Workers:
         quick = max(worker.fruitless, len(worker.deaths))
         pause = min(policy.backoff * 2 ** (quick - 1), policy.longest_backoff)
         worker.due = now + pause
-        _logger.error(
-            "worker %d died: %s; starting it again in %.1f s", worker.number, cause, pause
-        )
+        _log.error("worker %d died: %s; starting it again in %.1f s", worker.number, cause, pause)
 
     def _gave_up(self, worker: _Worker, cause: str) -> MillstreamError:
         return MachineError(

@@ -17,7 +17,7 @@ from millstream.connectors.settings import SourceSettings
 _MOST_BYTES = 256 * 1024
 _TRIES = 3  # of a file whose reading fails by the system's fault, not the content's
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Gathering:
                 return
             self._progress.finish(file)
         except FileNotFoundError:
-            _logger.info("%s was gone from %s before it was read", file.name, self._source.folder)
+            _log.info("%s was gone from %s before it was read", file.name, self._source.folder)
             self._progress.forget(file)
         except Unreadable as error:
             self._fail(file, str(error))
@@ -130,7 +130,7 @@ class Gathering:
 
     def _fail(self, file: File, reason: str) -> None:
         self._progress.fail(file, reason)
-        _logger.error(
+        _log.error(
             "cannot read %s in %s: %s; the other files are read on",
             file.name,
             self._source.folder,

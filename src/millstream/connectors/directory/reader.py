@@ -27,7 +27,7 @@ _VISIBLE_SECONDS = 60.0  # in which a file that arrived is seen, however slow th
 _STOP_SECONDS = 0.5
 _SHARE_OF_SCANNING = 0.1  # of the time, in a directory with very many files
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
             return
         except OSError as error:
             self._stuck[file.name] = f"cannot {source.done} {file.name}: {error}"
-            _logger.error("%s; it stays in %s", self._stuck[file.name], source.folder)
+            _log.error("%s; it stays in %s", self._stuck[file.name], source.folder)
             return
         progress.forget(file)
 

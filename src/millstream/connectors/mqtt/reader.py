@@ -22,7 +22,7 @@ _STORE_SECONDS, _CLOSE_SECONDS = 0.5, 0.3
 _SHORT_SECONDS, _MANY_SHORT = 5.0, 3
 _ATTRIBUTE = re.compile(r"[a-z0-9]+", re.ASCII)
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class MqttReader(ReconnectingReader[MqttSource]):
@@ -97,7 +97,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
     def _matches(self, topic: str) -> bool:
         if any(topic_matches_sub(each, topic) for each in self._filters):
             return True
-        _logger.warning(
+        _log.warning(
             "ignored messages of topic %s, which stream %s no longer asks for; the session %s at "
             "%s still has it: give the source another client_id to be rid of it",
             topic,

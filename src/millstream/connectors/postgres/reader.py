@@ -46,7 +46,7 @@ _LAG = (
     " ELSE pg_current_wal_flush_lsn() END"
 )
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class PostgresReader(ReconnectingReader[PostgresSource]):
@@ -112,7 +112,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
 
     async def _begin_anew(self, main: Connection, start: Start, outlet: Outlet) -> Start:
         """Put on disk that what was read counts no more, before the new slot looks like the old."""
-        _logger.warning("stream %s: %s; reading its tables anew", self.stream, start.lost)
+        _log.warning("stream %s: %s; reading its tables anew", self.stream, start.lost)
         outlet.begin(0, anew=True)
         at = Moment(start.server.end, datetime.now(UTC))
         for table in start.tables:

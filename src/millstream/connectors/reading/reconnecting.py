@@ -18,7 +18,7 @@ from millstream.errors import MillstreamError
 from millstream.runtime.measure import Rate
 from millstream.values.report import SourceState
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 10.0
 
@@ -64,7 +64,7 @@ class ReconnectingReader(ABC, Generic[S]):
         """The peer has answered."""
         self._connections += 1
         if self._failures:
-            _logger.info(
+            _log.info(
                 "%s for stream %s answers again",
                 self._state.url,
                 self.stream,
@@ -104,14 +104,14 @@ class ReconnectingReader(ABC, Generic[S]):
     def warn(self, text: str) -> None:
         """Say in the log, and in `status` from now on, that something was lost uncounted."""
         self._state.warning = text
-        _logger.warning("%s for stream %s: %s", self._state.url, self.stream, text)
+        _log.warning("%s for stream %s: %s", self._state.url, self.stream, text)
 
     def complain(self, text: str) -> None:
         """Tell the log what goes wrong without an end to it; at most every ten seconds."""
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _QUIET_SECONDS
-            _logger.warning("%s for stream %s: %s", self._state.url, self.stream, text)
+            _log.warning("%s for stream %s: %s", self._state.url, self.stream, text)
 
     async def run(self, inlet: Inlet) -> None:
         """Read until cancelled."""
@@ -130,11 +130,11 @@ class ReconnectingReader(ABC, Generic[S]):
                 except Exception as error:
                     # A fault of ours must not end the collector, which all other streams need.
                     self._state.error = f"Millstream failed to read it: {type(error).__name__}"
-                    _logger.exception("cannot read %s", self._state.url)
+                    _log.exception("cannot read %s", self._state.url)
                 self._state.state = "retrying"
                 self._failures += 1
                 pause = self._pause()
-                _logger.warning(
+                _log.warning(
                     "lost %s for stream %s: %s; trying again in %.1f s",
                     self._state.url,
                     self.stream,

@@ -19,7 +19,7 @@ from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
 
 _OPEN_SECONDS = 10.0
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class _LineReader(ReconnectingReader[S]):
@@ -122,6 +122,6 @@ class TcpListenerReader(_LineReader[TcpListener]):
                 finally:
                     self._peers -= 1
         except (OSError, Lost) as error:
-            _logger.debug("%s is gone: %s", address, error)
+            _log.debug("%s is gone: %s", address, error)
         finally:
             writer.transport.abort()

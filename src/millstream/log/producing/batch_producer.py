@@ -53,7 +53,7 @@ _REFUSED = (
     kafka.UnknownTopicOrPartitionError,
 )
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Refused(LogError):
@@ -399,7 +399,7 @@ class BatchProducer:
                         await self._know(topic)
                 return
             except kafka.KafkaError as error:
-                _logger.warning("cannot connect to Kafka: %s; trying again", _words(error))
+                _log.warning("cannot connect to Kafka: %s; trying again", _words(error))
                 await _end(self._client)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._client = self._make_client()

@@ -30,7 +30,7 @@ from millstream.serve.views.subscription import Asked, Subscription
 from millstream.values.position import Position
 from millstream.web.hosts import is_same_origin
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 PATH = "/v1/connect"
 TOO_SLOW = 4008
 _LONGEST_ID = 200
@@ -346,7 +346,7 @@ def protocol(state: State) -> type[Any]:
         def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
             ping = state.settings.ping_seconds
             super().__init__(
-                None, None, False, accept, logger, True, 10.0, True, ping, ping,
+                None, None, False, accept, _log, True, 10.0, True, ping, ping,
                 WSAutoPingStrategy.PING_WHEN_IDLE,
                 False,  # answer no pings: we do, and count what is not read
                 state.settings.max_frame_bytes, None, 2048,

@@ -15,7 +15,7 @@ from millstream.log.settings import LogSettings
 from millstream.serve.views.served_view import Live
 from millstream.store.views.ring import Change, Offsets, Row
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _CHUNK = 500
 _AGAIN_SECONDS = 1.0
 
@@ -77,7 +77,7 @@ class Replay:
                 held = await asyncio.to_thread(bounds, self._log, live.topic)
                 return tuple(low for _, (low, _) in sorted(held.items()))
             except LogError as error:
-                logger.warning("%s", error)
+                _log.warning("%s", error)
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def is_beyond_end(self, live: Live, offsets: Offsets) -> bool:

@@ -29,7 +29,7 @@ from millstream.store.views.table import Table
 from millstream.values.position import Position
 from millstream.values.report import Column, ViewDescription
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _BIG = 2_000  # rows; from here on they are chosen and encoded beside the event loop
 _FILTERED = 50  # the same, where a client's expressions are evaluated for each
 _RUN = 10_000  # rows that are sorted at a time: until Python's sort has ended, no thread goes on
@@ -147,7 +147,7 @@ class Live:
             try:
                 watcher()
             except Exception:  # one client's trouble must not stop the reading for all
-                logger.exception("a client of %s %s could not be told", self.kind, self.name)
+                _log.exception("a client of %s %s could not be told", self.kind, self.name)
 
     def describe(self, description: ViewDescription) -> None:
         """Take in what `analyze` says about the view."""

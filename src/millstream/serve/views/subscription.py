@@ -23,7 +23,7 @@ from millstream.serve.views.served_view import Chosen, Live
 from millstream.store.views.ring import Change, Offsets, covers
 from millstream.values.position import Position
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05  # then others have theirs
 
 
@@ -313,7 +313,7 @@ class Subscription:
             self._gap(asked, str(gone))
             return
         except LogError as error:
-            logger.warning("%s", error)
+            _log.warning("%s", error)
             self._gap(asked, "the log could not be read")
             return
         # The last offsets before the ring may hold no record, but the end of a transaction.

@@ -22,7 +22,7 @@ from millstream.log.topics import topic_ids
 from millstream.serve.views.served_view import Live
 from millstream.values.report import ViewDescription
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 5.0
 _EAGER_SECONDS = 0.25
 
@@ -122,7 +122,7 @@ class Reading:
             self._arrived()
 
     def _lose(self, topic: str, partition: int) -> None:
-        logger.info("topic %s, partition %d is not as it was; looking again", topic, partition)
+        _log.info("topic %s, partition %d is not as it was; looking again", topic, partition)
         if self._lost is not None:
             self._lost()
 
@@ -163,7 +163,7 @@ class Readings:
                     await self._follow()
                 except (LogError, KafkaException, TimeoutError) as error:
                     # Kafka is away: what is held is served on, and looked at again in a moment.
-                    logger.warning("cannot look at the views' topics: %s", error or "no answer")
+                    _log.warning("cannot look at the views' topics: %s", error or "no answer")
                 eager = asyncio.get_running_loop().time() < self._eager_until
                 pause = _EAGER_SECONDS if eager else _LOOK_SECONDS
                 try:

@@ -25,7 +25,7 @@ from millstream.store.views.ring import Change, Row
 from millstream.store.views.table import Table
 from millstream.values.report import Column
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _FOLD_SECONDS = 0.1
 _ASKED_SECONDS = 30.0
 _FILL_SECONDS = 120.0  # for one message, and the start of the process on a busy machine
@@ -199,7 +199,7 @@ class Sql:
                 if failure is not None and failure["reason"] == "memory":
                     raise Overrun(failure["message"])
                 if failure is not None:
-                    logger.error("%s", failure["message"])
+                    _log.error("%s", failure["message"])
                     pending.broken = True
                     return
         except BaseException:
@@ -231,7 +231,7 @@ class Sql:
     def _retire(self, worker: Worker) -> None:
         if self._worker is worker:
             self._worker = None
-            logger.warning("the SQL process is ended; another one starts with the next query")
+            _log.warning("the SQL process is ended; another one starts with the next query")
         worker.retire()
 
 

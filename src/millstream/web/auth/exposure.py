@@ -8,7 +8,7 @@ import logging
 from millstream.errors import SettingsError
 from millstream.web.settings import LOOPBACK, HttpSettings
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def check_exposure(
@@ -27,9 +27,9 @@ def check_exposure(
             "else guards the port",
         )
     if not has_login:
-        _logger.warning("anybody who reaches %s may call: nobody has to log in", settings.host)
+        _log.warning("anybody who reaches %s may call: nobody has to log in", settings.host)
     elif not has_tls:
-        _logger.warning(
+        _log.warning(
             "keys and tokens come to %s unencrypted, unless a proxy does TLS: set "
             "%s.tls_certificate and %s.tls_key",
             *(settings.host, tier, tier),

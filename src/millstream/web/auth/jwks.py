@@ -26,7 +26,7 @@ _MOST_BYTES = 256 * 1024
 _FETCH_SECONDS = 5.0
 _LEAST_RSA_BITS = 2048
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class KeySet:
@@ -103,7 +103,7 @@ class KeySet:
             else:
                 self._take(await asyncio.to_thread(_read_file, Path(self._place)))
         except MillstreamError as error:
-            _logger.warning("%s; those read before stay in use", error)
+            _log.warning("%s; those read before stay in use", error)
         finally:
             self._read_at = self._clock()
 

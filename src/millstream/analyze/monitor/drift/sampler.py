@@ -20,7 +20,7 @@ from millstream.pipeline.model import Stream
 from millstream.values.clock import now_ms
 from millstream.values.report import Drift
 
-_LOGGER = logging.getLogger("millstream.analyze")
+_log = logging.getLogger(__name__)
 _EVERY = 1.0
 _PATIENCE = 5.0
 
@@ -63,7 +63,7 @@ class Drifts:
                 try:
                     self._look(consumer)
                 except KafkaException as error:
-                    _LOGGER.debug("drift is not watched for a moment: %s", error.args[0].str())
+                    _log.debug("drift is not watched for a moment: %s", error.args[0].str())
         finally:
             consumer.close()
 
@@ -89,7 +89,7 @@ class Drifts:
         now = now_ms()
         for topic, found in values.items():
             for drift in self._watches[topic].take(found, now):
-                _LOGGER.warning(
+                _log.warning(
                     "field %s of stream %s has shifted: %s; before: %s",
                     *(drift.field, drift.stream, drift.now, drift.before),
                 )
