@@ -35,7 +35,7 @@ from millstream.serve import routes as serve_http
 from millstream.serve import service
 from millstream.serve.description.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
 from millstream.serve.transports import frames, websocket
-from millstream.values.ledger import Entry
+from millstream.values.ledger import LedgerEntry
 from millstream.values.ledger import encode as encode_entry
 from millstream.values.report import Report, StreamCounts, ViewCounts
 
@@ -97,7 +97,7 @@ def fill(pipeline: Pipeline) -> None:
     for number, city in ((1, "Berlin"), (2, "Köln")):
         pipeline.append(number, city)
     pipeline.event(id=1, city="Berlin")
-    entry = Entry("6f1c", [WINDOW], "assertion", {"n": 3}, [], "2026-11-17T12:05:00.000Z")
+    entry = LedgerEntry("6f1c", [WINDOW], "assertion", {"n": 3}, [], "2026-11-17T12:05:00.000Z")
     now = 2 * 10**12  # in the future, so that it is fresh whatever the clock says
     views = {"per_minute": ViewCounts(state="running", watermark=CLOSED)}
     streams = {"rsvps": StreamCounts(watermark=SEEN)}

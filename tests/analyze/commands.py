@@ -30,7 +30,7 @@ class Commands:
         """The exit code, and the JSON that was printed."""
         self._capfd.readouterr()
         place = [
-            self._live.app.place.file,
+            self._live.app.location.file,
             f"--set=log.bootstrap={self._live.settings.log.bootstrap}",
             "--json",
         ]

@@ -87,7 +87,7 @@ class Killed:
             f"--set=analyze.checkpoint_interval={analyze.checkpoint_interval}",
             f"--set=analyze.idle={analyze.idle}",
         )
-        command = [sys.executable, "-m", "millstream", "analyze", app.place.file, *assignments]
+        command = [sys.executable, "-m", "millstream", "analyze", app.location.file, *assignments]
         self._process = subprocess.Popen([*command, f"--home={self._home}"])
 
     def stop(self) -> None:

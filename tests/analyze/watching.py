@@ -17,7 +17,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.log.topics import topic_ids
 from millstream.store.views.table import Table
-from millstream.values.ledger import Entry, decode
+from millstream.values.ledger import LedgerEntry, decode
 from millstream.values.report import ViewDescription
 
 Row = dict[str, Any]
@@ -130,7 +130,7 @@ class Watcher(threading.Thread):
         self.wrong += seen.wrong
         seen.wrong = []
 
-    def entries(self, view: str) -> list[Entry]:
+    def entries(self, view: str) -> list[LedgerEntry]:
         """The view's ledger so far, in the order of each key."""
         topic = ledger_topic(self._app, view)
         return [

@@ -21,12 +21,12 @@ from millstream.pipeline.topics import ensure_topics
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
-from millstream.values.ledger import Kind, encode
+from millstream.values.ledger import EntryKind, encode
 
 WINDOW = {"start": "2026-11-16T12:00:00Z", "end": "2026-11-16T12:01:00Z"}
 
 
-def entry(name: str, kind: Kind, clicks: int, page: str = "/") -> Entry:
+def entry(name: str, kind: EntryKind, clicks: int, page: str = "/") -> Entry:
     return Entry(name, [WINDOW, page], kind, {"clicks": clicks}, [], WINDOW["end"])
 
 

@@ -24,7 +24,7 @@ def app() -> App:
 def test_declaring_gives_what_was_declared(app: App) -> None:
     view = app.view("small", sql="SELECT x FROM events WHERE x < 3")
     assert app.views["small"] is view
-    assert view.place.file == __file__
+    assert view.location.file == __file__
     app.check()
 
 

@@ -52,7 +52,7 @@ def test_a_pipeline_is_loaded_with_all_that_it_says(tmp_path: Path) -> None:
     stream = app.streams["rsvps"]
     assert (stream.key, stream.event_time, stream.lateness) == ("id", "at", timedelta(minutes=10))
     assert stream.source == WebSocketSource("ws://127.0.0.1:8600/rsvps")
-    assert stream.place.line == 6
+    assert stream.location.line == 6
     everything, by_city, big = app.views.values()
     assert (everything.name, everything.description) == ("everything", "All of it.")
     assert (everything.inputs, everything.key) == (("rsvps",), None)
@@ -62,7 +62,7 @@ def test_a_pipeline_is_loaded_with_all_that_it_says(tmp_path: Path) -> None:
         "micro_batch",
     )
     assert (big.inputs, dict(big.reads)) == (("by_city",), {"by_city": "changes"})
-    assert [view.place.line for view in app.views.values()] == [15, 20, 24]
+    assert [view.location.line for view in app.views.values()] == [15, 20, 24]
 
 
 def test_what_is_left_out_has_the_documented_default(tmp_path: Path) -> None:

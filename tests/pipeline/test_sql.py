@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.pipeline.sql import in_spark, read_query
+from millstream.pipeline.sql import parse_select, to_spark_sql
 from millstream.pipeline.windows import marker
 
 
@@ -32,7 +32,7 @@ from millstream.pipeline.windows import marker
 def test_the_inputs_are_the_tables_that_the_sql_names_but_does_not_make(
     sql: str, inputs: list[str]
 ) -> None:
-    assert sorted(read_query(sql).inputs) == sorted(inputs)
+    assert sorted(parse_select(sql).inputs) == sorted(inputs)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_inputs_are_the_tables_that_the_sql_names_but_does_not_make(
 def test_the_result_columns_are_known_unless_there_is_a_star(
     sql: str, columns: tuple[str, ...] | None
 ) -> None:
-    assert read_query(sql).columns == columns
+    assert parse_select(sql).columns == columns
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_the_result_columns_are_known_unless_there_is_a_star(
     ],
 )
 def test_an_aggregation_is_seen_wherever_it_is(sql: str, aggregates: bool) -> None:
-    assert read_query(sql).aggregates is aggregates
+    assert parse_select(sql).aggregates is aggregates
 
 
 def test_the_grouping_is_what_the_key_should_be() -> None:
     sql = "SELECT window(at, '1 hour') AS hour, city, count(*) AS n FROM r GROUP BY 1, 2"
-    assert read_query(sql).grouping == ("hour", "city")
+    assert parse_select(sql).grouping == ("hour", "city")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_sql_that_is_not_one_select_is_refused_where_it_is_wrong(
     sql: str, line: int, says: str
 ) -> None:
     with pytest.raises(PipelineError) as caught:
-        read_query(sql)
+        parse_select(sql)
     assert says in str(caught.value)
     assert caught.value.line == line
 
@@ -116,13 +116,15 @@ WORDS = [
 @given(st.lists(st.sampled_from(WORDS), max_size=15).map(" ".join), st.booleans())
 def test_no_text_whatever_raises_anything_but_a_pipeline_error(text: str, select: bool) -> None:
     with contextlib.suppress(PipelineError):
-        read_query(f"SELECT {text}" if select else text)
+        parse_select(f"SELECT {text}" if select else text)
 
 
 def test_windows_by_count_are_written_in_a_way_that_spark_takes() -> None:
     sql = "SELECT Count_Window (5 , 2) AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
-    assert in_spark(sql) == f"SELECT {marker(5, 2)} AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
-    assert in_spark("SELECT 1 FROM r") == "SELECT 1 FROM r"
+    assert (
+        to_spark_sql(sql) == f"SELECT {marker(5, 2)} AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
+    )
+    assert to_spark_sql("SELECT 1 FROM r") == "SELECT 1 FROM r"
 
 
 @pytest.mark.parametrize(
@@ -139,11 +141,11 @@ def test_windows_by_count_are_written_in_a_way_that_spark_takes() -> None:
 )
 def test_a_window_by_count_that_cannot_be_is_told_with_its_line(call: str, message: str) -> None:
     with pytest.raises(PipelineError) as raised:
-        read_query(f"SELECT 1 AS x\nFROM r GROUP BY {call}")
+        parse_select(f"SELECT 1 AS x\nFROM r GROUP BY {call}")
     assert message in str(raised.value)
     assert raised.value.line == 2
 
 
 def test_a_window_by_count_that_is_selected_needs_a_name() -> None:
     with pytest.raises(PipelineError, match="has no name; write … AS window"):
-        read_query("SELECT count_window(5), count(*) AS n FROM r GROUP BY 1")
+        parse_select("SELECT count_window(5), count(*) AS n FROM r GROUP BY 1")

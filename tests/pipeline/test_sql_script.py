@@ -11,7 +11,7 @@ from millstream.connectors import WebSocketSource
 from millstream.errors import PipelineError
 from millstream.pipeline.load import load
 from millstream.schema import to_ddl
-from millstream.syntax.source_location import Place
+from millstream.syntax.source_location import SourceLocation
 
 GOOD = """\
 -- Who answers; a comment may hold CREATE VIEW and ; alike.
@@ -54,7 +54,7 @@ def test_a_script_gives_the_same_model_as_python(tmp_path: Path) -> None:
     assert stream.ahead == timedelta(seconds=5)
     assert (stream.delivery, stream.description) == ("at_least_once", "Answers")
     assert stream.source == WebSocketSource("ws://127.0.0.1:8600/rsvps")
-    assert stream.place == Place(str(path), 2)
+    assert stream.location == SourceLocation(str(path), 2)
     per_minute, big, all_of_it = app.views.values()
     assert (per_minute.key, per_minute.keep) == (("window", "city"), timedelta(hours=3))
     assert (per_minute.mode, per_minute.inputs) == ("real_time", ("rsvps",))
@@ -81,11 +81,11 @@ MISTAKES = {
     ),
     "CREATE VIEW v AS\nSELECT x\nFROM s\nCREATE VIEW w AS SELECT x FROM s;": (
         4,
-        "the statement that begins in line 2 has no semicolon at its end",
+        "the statement in line 2 has no semicolon at its end",
         "write ; at the end of line 4",
     ),
     "CREATE STREAM t (x INT)\nCREATE VIEW w AS SELECT x FROM s;": (
-        *(2, "begins in line 2 has no semicolon", "at the end of line 2"),
+        *(2, "statement in line 2 has no semicolon", "at the end of line 2"),
     ),
     "CREATE APP late;": (2, "CREATE APP does not stand first"),
     "CREATE STREAM": (2, "the stream's name is expected, but the text ends"),

@@ -102,7 +102,7 @@ def test_sql_has_the_same_words(tmp_path: Path) -> None:
     )
     view = load(path).views["v"]
     assert view.trigger == When("n > 100")
-    assert (view.accumulation, view.ledger, view.has_panes) == ("retract", ("n",), True)
+    assert (view.accumulation, view.ledger, view.has_output_options) == ("retract", ("n",), True)
     path.write_text(path.read_text().replace("'retract'", "'retracts'"))
     with pytest.raises(PipelineError, match="did you mean 'retract'") as caught:
         load(path)
@@ -110,5 +110,5 @@ def test_sql_has_the_same_words(tmp_path: Path) -> None:
 
 
 def test_the_defaults_show_rows_as_they_come(app: App) -> None:
-    assert not app.view("v", sql=GROUPED, key="k").has_panes
-    assert not app.view("w", sql=GROUPED, key="k", ledger=["n"]).has_panes
+    assert not app.view("v", sql=GROUPED, key="k").has_output_options
+    assert not app.view("w", sql=GROUPED, key="k", ledger=["n"]).has_output_options

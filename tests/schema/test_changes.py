@@ -12,11 +12,14 @@ from tests.events import Case, cases, structs, types
 from millstream import App
 from millstream.errors import InvalidEvent
 from millstream.schema import Schema, Struct, parse_schema, to_ddl
-from millstream.schema.changes import Shape, breaks
+from millstream.schema.changes import StreamSchema, breaking_changes
 
 
 def broken(before: str, after: str) -> dict[str, str]:
-    found = breaks(Shape(parse_schema(before), None, None), Shape(parse_schema(after), None, None))
+    found = breaking_changes(
+        StreamSchema(parse_schema(before), None, None),
+        StreamSchema(parse_schema(after), None, None),
+    )
     return {each.field: str(each) for each in found}
 
 
@@ -89,19 +92,21 @@ def test_another_key_or_event_time_breaks(
     before: tuple[str | None, str | None], after: tuple[str | None, str | None], words: str
 ) -> None:
     schema = parse_schema("a INT, b INT, t TIMESTAMP, u TIMESTAMP")
-    assert words in str(breaks(Shape(schema, *before), Shape(schema, *after))[0])
+    assert words in str(
+        breaking_changes(StreamSchema(schema, *before), StreamSchema(schema, *after))[0]
+    )
 
 
 def test_a_field_that_becomes_the_key_must_have_been_there_always() -> None:
     schema = parse_schema("a INT")
-    found = breaks(Shape(schema, None, None), Shape(schema, "a", None))
+    found = breaking_changes(StreamSchema(schema, None, None), StreamSchema(schema, "a", None))
     assert [each.field for each in found] == ["", "a"]
 
 
 @given(structs(types))
 def test_the_same_schema_breaks_nothing_also_after_it_was_remembered(schema: Schema) -> None:
     again = parse_schema(to_ddl(schema))
-    assert breaks(Shape(schema, None, None), Shape(again, None, None)) == []
+    assert breaking_changes(StreamSchema(schema, None, None), StreamSchema(again, None, None)) == []
 
 
 @settings(max_examples=200)
@@ -115,7 +120,7 @@ def test_what_breaks_nothing_takes_every_old_event(
     dropped = data.draw(st.sets(st.sampled_from(sorted(known)), max_size=1))
     kept = [field for field in case.schema.fields if field.name not in dropped]
     after = Struct((*kept, *added)) if kept or added else case.schema
-    if breaks(Shape(case.schema, None, None), Shape(after, None, None)):
+    if breaking_changes(StreamSchema(case.schema, None, None), StreamSchema(after, None, None)):
         return
     stream = App("app").stream("s", schema=to_ddl(after))
     stream.validator().check(json.dumps(case.event).encode())

@@ -179,7 +179,7 @@ class _Analyze:
                     self._home.announce(
                         "analyze",
                         spark_pid=java_process(self._spark),
-                        pipeline=str(Path(self._app.place.file).resolve()),
+                        pipeline=str(Path(self._app.location.file).resolve()),
                         views=sorted(self._app.views),
                     )
                     views = len(self._app.views)

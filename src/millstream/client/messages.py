@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.values.ledger import Entry
+from millstream.values.ledger import LedgerEntry
 
 
 class Keyed(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class Entries(msgspec.Struct, frozen=True):
     """
 
     position: str
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     gap: str | None = None
 
 

@@ -14,7 +14,7 @@ from millstream.log.topic_names import schemas_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.schema import parse_schema, to_ddl
-from millstream.schema.changes import Break, Shape, breaks
+from millstream.schema.changes import BreakingChange, StreamSchema, breaking_changes
 
 _SECONDS = 30.0
 
@@ -32,8 +32,8 @@ class Remembered(msgspec.Struct, frozen=True):
     def of(cls, stream: Stream) -> Remembered:
         return cls(to_ddl(stream.schema), stream.key, stream.event_time)
 
-    def shape(self) -> Shape:
-        return Shape(parse_schema(self.schema), self.key, self.event_time)
+    def shape(self) -> StreamSchema:
+        return StreamSchema(parse_schema(self.schema), self.key, self.event_time)
 
 
 def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
@@ -47,7 +47,7 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
     changed = [name for name, one in now.items() if had.get(name) != one]
     for name in changed:
         stream = app.streams[name]
-        broken = breaks(had[name].shape(), _shape(stream)) if name in had else []
+        broken = breaking_changes(had[name].shape(), _shape(stream)) if name in had else []
         if not broken:
             continue
         if accept:
@@ -70,16 +70,16 @@ def remembered_stream(log: LogSettings, app: str, name: str) -> Stream:
     return App(app).stream(name, schema=found.schema, key=found.key, event_time=found.event_time)
 
 
-def _shape(stream: Stream) -> Shape:
-    return Shape(stream.schema, stream.key, stream.event_time)
+def _shape(stream: Stream) -> StreamSchema:
+    return StreamSchema(stream.schema, stream.key, stream.event_time)
 
 
-def _refused(stream: Stream, broken: list[Break]) -> PipelineError:
+def _refused(stream: Stream, broken: list[BreakingChange]) -> PipelineError:
     return PipelineError(
         f"the schema of stream {stream.name!r} has changed so that events in the log may not fit: "
         + "; ".join(map(str, broken)),
-        file=stream.place.file,
-        line=stream.place.line,
+        file=stream.location.file,
+        line=stream.location.line,
         remedy="put it back, give the stream a new name, or start once with "
         "--accept-schema-change: what old events lack is then read as null",
     )

@@ -19,7 +19,7 @@ from sqlglot import exp
 from millstream.errors import QueryError
 from millstream.expression import functions
 from millstream.expression.like import MAX_PATTERN, read_pattern
-from millstream.schema.column_types import Kind, element, fields, is_float, kind
+from millstream.schema.column_types import ValueKind, element, fields, is_float, kind
 
 Fields = Mapping[str, exp.DataType]
 _COMPARISONS: dict[type[exp.Expression], str] = {
@@ -38,7 +38,7 @@ _ARITHMETIC: dict[type[exp.Expression], str] = {
     exp.Mod: "modulo",
 }
 # name of ours, kinds of the arguments, kind of the result
-_FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[Kind, ...], Kind]] = {
+_FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[ValueKind, ...], ValueKind]] = {
     exp.Lower: ("lower", ("text",), "text"),
     exp.Upper: ("upper", ("text",), "text"),
     exp.DPipe: ("concat", ("text", "text"), "text"),
@@ -76,7 +76,7 @@ class Part(NamedTuple):
     """A computed part: the variable that holds it, what it is, and its text if it is a literal."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     literal: str | None = None
     element: exp.DataType | None = None
     floating: bool = False  # it may be NaN, which SQL orders and Python does not
@@ -98,7 +98,7 @@ class Compiler:
         self._read: dict[str, str] = {}  # columns that are read already, by the code that does it
         self._works = False  # some part handles text, whose length the row decides
 
-    def compile(self, tree: exp.Expression) -> tuple[Callable[[Mapping[str, Any]], Any], Kind]:
+    def compile(self, tree: exp.Expression) -> tuple[Callable[[Mapping[str, Any]], Any], ValueKind]:
         """The function from a row to the expression's value, and the value's kind."""
         part = self._part(tree)
         start = ["work = Work()"] if self._works else []
@@ -107,7 +107,7 @@ class Compiler:
         exec(f"def evaluate(row):\n    {body}", scope)
         return _bounded(scope["evaluate"]) if self._works else scope["evaluate"], part.kind
 
-    def _let(self, code: str, kind_: Kind, **more: Any) -> Part:
+    def _let(self, code: str, kind_: ValueKind, **more: Any) -> Part:
         if len(self._lines) >= _MAX_LINES:
             raise QueryError("the expression has too many parts", remedy="ask for less")
         name = f"t{len(self._lines)}"
@@ -341,7 +341,7 @@ class Compiler:
             )
         return self._align(self._part(tree.this), wanted, tree)
 
-    def _expect(self, tree: exp.Expression, wanted: Kind) -> str:
+    def _expect(self, tree: exp.Expression, wanted: ValueKind) -> str:
         part = self._align(self._part(tree), wanted, tree)
         return part.name
 
@@ -364,7 +364,7 @@ class Compiler:
             )
         return a, b
 
-    def _align(self, part: Part, wanted: Kind, tree: exp.Expression) -> Part:
+    def _align(self, part: Part, wanted: ValueKind, tree: exp.Expression) -> Part:
         """`part` as a value of the wanted kind: literals are read as such; NULL is of any kind."""
         if part.kind == wanted or "null" in (part.kind, wanted):
             return part
@@ -383,7 +383,8 @@ class Compiler:
         )
 
 
-_DAY_AND_TIME: tuple[Kind, Kind] = ("date", "timestamp")  # compared as times: a day is its start
+# Compared as times: a day is its start.
+_DAY_AND_TIME: tuple[ValueKind, ValueKind] = ("date", "timestamp")
 _SCOPE = {
     name: getattr(functions, name) for name in dir(functions) if callable(getattr(functions, name))
 }
@@ -399,7 +400,7 @@ def _bounded(evaluate: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[
     return bounded
 
 
-_LITERALS: dict[Kind, str] = {
+_LITERALS: dict[ValueKind, str] = {
     "number": "write a number without quotes",
     "text": "write text in single quotes",
     "timestamp": "write it as '2026-01-31T12:00:00Z'",
@@ -421,7 +422,7 @@ def _refusal(tree: exp.Expression) -> Unsupported:
     )
 
 
-def _read_literal(text: str, wanted: Kind) -> object:
+def _read_literal(text: str, wanted: ValueKind) -> object:
     match wanted:
         case "timestamp":
             return functions.timestamp(text)

@@ -11,7 +11,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_contents import SECONDS, find_app, read_held
 from millstream.log.topic_names import ledger_topic
-from millstream.values.ledger import Entry, decode
+from millstream.values.ledger import LedgerEntry, decode
 
 
 def app_with(log: LogSettings, view: str) -> str:
@@ -20,7 +20,7 @@ def app_with(log: LogSettings, view: str) -> str:
     return find_app(log, "ledger", view, "ledger of a view", remedy)
 
 
-def read_entries(log: LogSettings, app: str, view: str) -> Iterator[Entry]:
+def read_entries(log: LogSettings, app: str, view: str) -> Iterator[LedgerEntry]:
     """All entries up to now, by the time that they were entered; blocks."""
     partitions = map(_entries, read_held(log, ledger_topic(app, view)))
     return heapq.merge(*partitions, key=lambda entry: entry.at)
@@ -28,7 +28,7 @@ def read_entries(log: LogSettings, app: str, view: str) -> Iterator[Entry]:
 
 @contextmanager
 def following(
-    log: LogSettings, app: str, view: str, deliver: Callable[[Entry], None]
+    log: LogSettings, app: str, view: str, deliver: Callable[[LedgerEntry], None]
 ) -> Iterator[Reader]:
     """Hands over all entries, and those to come, in a thread; in the order of each key."""
     topic = ledger_topic(app, view)
@@ -46,7 +46,7 @@ def following(
         reader.join()
 
 
-def _entries(records: Iterator[Record]) -> Iterator[Entry]:
+def _entries(records: Iterator[Record]) -> Iterator[LedgerEntry]:
     for record in records:
         if record.value is not None:
             yield decode(record.value)

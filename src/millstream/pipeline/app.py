@@ -12,9 +12,9 @@ from millstream.pipeline.declarations import check_name, declare_stream, declare
 from millstream.pipeline.graph import check_graph, in_order
 from millstream.pipeline.model import Delivery, Mode, OnDataLoss, OnInvalid, Reading, Stream, View
 from millstream.pipeline.trigger import Accumulation
-from millstream.syntax.source_location import Call, Place, Statement, mistake
+from millstream.syntax.source_location import Call, Statement, mistake
 
-__all__ = ["App", "Delivery", "Mode", "OnInvalid", "Place", "Reading", "Stream", "View"]
+__all__ = ["App", "Delivery", "Mode", "OnInvalid", "Reading", "Stream", "View"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ class App:
 
     def _start(self, statement: Statement, name: str) -> None:
         self.name = check_name(statement, "app", name)
-        self.place = statement.place
+        self.location = statement.location
         self.streams: dict[str, Stream] = {}
         self.views: dict[str, View] = {}
         self._undecorated: dict[int, Statement] = {}
@@ -240,8 +240,8 @@ class App:
         if old is not None:
             kind = "stream" if isinstance(old, Stream) else "view"
             raise PipelineError(
-                f"the name {new.name!r} is taken by the {kind} in line {old.place.line}",
+                f"the name {new.name!r} is taken by the {kind} in line {old.location.line}",
                 remedy="give one of them another name",
-                file=new.place.file,
-                line=new.place.line,
+                file=new.location.file,
+                line=new.location.line,
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millstream.errors import PipelineError
 from millstream.pipeline.model import Stream, View
-from millstream.pipeline.sql import read_query
+from millstream.pipeline.sql import parse_select
 from millstream.syntax.names import suggest
 
 
@@ -100,7 +100,7 @@ def _check_accumulation(view: View, table: View) -> None:
 def _check_answer(view: View) -> None:
     if view.sql is None or view.key is not None:
         return
-    query = read_query(view.sql)
+    query = parse_select(view.sql)
     if query.aggregates:
         key = list(query.grouping) or ["…"]
         raise _wrong(
@@ -113,4 +113,4 @@ def _check_answer(view: View) -> None:
 
 
 def _wrong(view: View, message: str, remedy: str) -> PipelineError:
-    return PipelineError(message, remedy=remedy, file=view.place.file, line=view.place.line)
+    return PipelineError(message, remedy=remedy, file=view.location.file, line=view.location.line)

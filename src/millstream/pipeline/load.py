@@ -28,7 +28,7 @@ def load(path: Path) -> App:
             f"the app {app.name!r} has no streams",
             remedy="declare one with app.stream(…)" if path.suffix == ".py" else "CREATE STREAM …",
             file=path,
-            line=app.place.line,
+            line=app.location.line,
         )
     app.check()
     return app
@@ -159,11 +159,11 @@ def _the_app(module: ModuleType, path: Path) -> App:
             file=path,
         )
     if len(apps) > 1:
-        named = ", ".join(f"{app.name!r} in line {app.place.line}" for app in apps)
+        named = ", ".join(f"{app.name!r} in line {app.location.line}" for app in apps)
         raise PipelineError(
             f"the file defines {len(apps)} apps: {named}",
             remedy="keep one, and put the others into files of their own",
             file=path,
-            line=apps[1].place.line,
+            line=apps[1].location.line,
         )
     return apps[0]

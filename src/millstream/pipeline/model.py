@@ -11,7 +11,7 @@ from millstream.connectors import Source
 from millstream.pipeline.trigger import EVERY_CHANGE, Accumulation, Trigger
 from millstream.schema import Schema
 from millstream.schema.validate import Validator
-from millstream.syntax.source_location import Place
+from millstream.syntax.source_location import SourceLocation
 
 Delivery = Literal["exactly_once", "at_least_once", "at_most_once"]
 OnInvalid = Literal["reject", "keep"]
@@ -35,7 +35,7 @@ class Stream:
     delivery: Delivery
     retention: timedelta
     source: Source | None
-    place: Place
+    location: SourceLocation
     description: str = ""
     dedup: timedelta = timedelta(hours=1)  # how long a sender's id is remembered
     on_invalid: OnInvalid = "reject"
@@ -65,7 +65,7 @@ class View:
     description: str
     function: Callable[..., Any] | None  # exactly one of function and sql is set
     sql: str | None
-    place: Place
+    location: SourceLocation
     # For each input that is a table: whether its changes are read as events, or it is looked up.
     reads: Mapping[str, Reading] = field(default_factory=dict, hash=False)
     on_data_loss: OnDataLoss | None = None  # None: as the settings say
@@ -77,7 +77,7 @@ class View:
     shed: timedelta | Literal["stream"] | None = None
 
     @property
-    def has_panes(self) -> bool:
+    def has_output_options(self) -> bool:
         """Whether rows are shown otherwise than as the query gives them."""
         return self.trigger != EVERY_CHANGE or self.accumulation != "accumulate"
 

@@ -41,7 +41,7 @@ COUNT_WINDOW = "count_window"
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SelectQuery:
     """A SELECT, as far as its text tells."""
 
     inputs: tuple[str, ...]
@@ -50,7 +50,7 @@ class Query:
     grouping: tuple[str, ...]  # the result columns that are not aggregated, if it aggregates
 
 
-def read_query(text: str) -> Query:
+def parse_select(text: str) -> SelectQuery:
     """What a SELECT reads and gives; PipelineError (without a file) if it is not one SELECT."""
     tree = _parse(text)
     counts = _check_count_windows(tree, text)
@@ -65,7 +65,7 @@ def read_query(text: str) -> Query:
         for each, name in zip(tree.selects, names, strict=True)
         if aggregates and name and not each.find(exp.AggFunc)
     ]
-    return Query(
+    return SelectQuery(
         inputs,
         None if "*" in names else tuple(name for name in names if name),
         aggregates,
@@ -73,7 +73,7 @@ def read_query(text: str) -> Query:
     )
 
 
-def in_spark(text: str) -> str:
+def to_spark_sql(text: str) -> str:
     """The SELECT as Spark takes it: with what stands for `count_window(…)`, which Spark lacks."""
     pieces, copied = [], 0
     for call in _count_windows(text):

@@ -17,7 +17,7 @@ from sqlglot.tokens import Token, TokenType
 
 from millstream.errors import PipelineError
 from millstream.pipeline.app import App
-from millstream.syntax.source_location import Place
+from millstream.syntax.source_location import SourceLocation
 from millstream.syntax.tokens import Tokens, line_at
 
 _FORMS = {
@@ -35,11 +35,11 @@ _OUTSIDE = {"schema", "sql", "name"}
 class SqlStatement:
     """One statement of a script, with the line where each of its options stands."""
 
-    place: Place
+    location: SourceLocation
     lines: dict[str, int] = field(default_factory=dict)
 
     def line_of(self, option: str, line: int = 1) -> int:
-        return self.lines.get(option, self.place.line) + line - 1
+        return self.lines.get(option, self.location.line) + line - 1
 
 
 def read_script(text: str, file: str) -> App:
@@ -207,9 +207,9 @@ class _Script:
         return any(self.tokens.next_is("CREATE", kind) for kind in (*_FORMS, *_INSTEAD))
 
     def _lacks_semicolon(self, statement: SqlStatement, last: Token | None) -> PipelineError:
-        line = line_at(self.text, last.end) if last else statement.place.line
+        line = line_at(self.text, last.end) if last else statement.location.line
         return self.tokens.error(
-            f"the statement that begins in line {statement.place.line} has no semicolon at its end",
+            f"the statement in line {statement.location.line} has no semicolon at its end",
             f"write ; at the end of line {line}",
             last,
         )
@@ -222,4 +222,6 @@ class _Script:
 
     def _statement(self) -> SqlStatement:
         token = self.tokens.next
-        return SqlStatement(Place(self.file, line_at(self.text, token.start) if token else 1))
+        return SqlStatement(
+            SourceLocation(self.file, line_at(self.text, token.start) if token else 1)
+        )

@@ -67,7 +67,7 @@ def event_topics(app: App) -> list[str]:
 
 def written_topic(app: str, view: View) -> str:
     """The topic that the view's query writes to."""
-    return (changes_topic if view.has_panes else view_topic)(app, view.name)
+    return (changes_topic if view.has_output_options else view_topic)(app, view.name)
 
 
 def ensure_topics(app: App, log: LogSettings, names: Container[str] | None = None) -> None:
@@ -86,7 +86,7 @@ def recreate_topic(app: App, log: LogSettings, view_name: str, edition: int = 0)
     """
     view = app.views[view_name]
     shown = replace(_view(app.name, view, log), name=edition_topic(app.name, view_name, edition))
-    if not view.has_panes:
+    if not view.has_output_options:
         return recreate(shown, log)
     if edition:
         recreate(_panes(app.name, view, edition), log)
@@ -97,11 +97,11 @@ def recreate_topic(app: App, log: LogSettings, view_name: str, edition: int = 0)
 
 def _of_view(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
     yield _view(app, view, log)
-    if view.has_panes:
+    if view.has_output_options:
         yield _changes(app, view, log)
     if view.ledger:
         yield Topic(ledger_topic(app, view.name), log.partitions, _FOR_EVER)
-    if view.has_panes or view.ledger:
+    if view.has_output_options or view.ledger:
         yield _panes(app, view)
 
 

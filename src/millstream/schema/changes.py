@@ -16,7 +16,7 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StreamSchema:
     """What all events of a stream have in common."""
 
     schema: Schema
@@ -35,7 +35,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class BreakingChange:
     """A change that events in the log may not fit; in words for the pipeline's author."""
 
     field: str  # its path, as in `group.city` or `tags[]`; empty: it concerns the whole stream
@@ -48,7 +48,7 @@ class Break:
         return f"{what} {self.before}, now {self.after}: {self.why}"
 
 
-def breaks(before: Shape, after: Shape) -> list[Break]:
+def breaking_changes(before: StreamSchema, after: StreamSchema) -> list[BreakingChange]:
     """What would break, in the order of the schema; empty if every old event still fits."""
     found = []
     for what, old, new in (
@@ -61,7 +61,7 @@ def breaks(before: Shape, after: Shape) -> list[Break]:
                 if what == "key"
                 else "old and new events would be sorted by different times"
             )
-            found.append(Break("", f"had {_named(what, old)}", _named(what, new), why))
+            found.append(BreakingChange("", f"had {_named(what, old)}", _named(what, new), why))
     return [*found, *_struct(before.required(), after.required(), "")]
 
 
@@ -69,26 +69,28 @@ def _named(what: str, value: str | None) -> str:
     return f"{what} {value!r}" if value is not None else f"no {what}"
 
 
-def _struct(before: Struct, after: Struct, path: str) -> Iterator[Break]:
+def _struct(before: Struct, after: Struct, path: str) -> Iterator[BreakingChange]:
     for old in before.fields:
         name = f"{path}{old.name}"
         new = after.field(old.name)
         if new is None:
-            yield Break(
+            yield BreakingChange(
                 name, f"was {_of(old)}", "is gone", "what old events have there is no longer read"
             )
             continue
         if new.required and not old.required:
-            yield Break(name, f"was {_of(old)}", f"is {_of(new)}", "old events may lack it")
+            yield BreakingChange(
+                name, f"was {_of(old)}", f"is {_of(new)}", "old events may lack it"
+            )
         yield from _type(old.type, new.type, name)
     for new in after.fields:
         if new.required and before.field(new.name) is None:
-            yield Break(
+            yield BreakingChange(
                 f"{path}{new.name}", "was not there", f"is {_of(new)}", "old events lack it"
             )
 
 
-def _type(before: Type, after: Type, path: str) -> Iterator[Break]:
+def _type(before: Type, after: Type, path: str) -> Iterator[BreakingChange]:
     match before, after:
         case Struct(), Struct():
             yield from _struct(before, after, f"{path}.")
@@ -97,7 +99,7 @@ def _type(before: Type, after: Type, path: str) -> Iterator[Break]:
         case Map(old), Map(new):
             yield from _type(old, new, f"{path}[]")
         case _ if before != after and not _is_wider(before, after):
-            yield Break(
+            yield BreakingChange(
                 path,
                 f"was {_ddl(before)}",
                 f"is {_ddl(after)}",

@@ -11,11 +11,11 @@ from sqlglot.errors import SqlglotError
 
 from millstream.values.report import Column
 
-Kind = Literal[
+ValueKind = Literal[
     "number", "text", "boolean", "timestamp", "date", "struct", "array", "map", "null", "other"
 ]
 _T = exp.DataType.Type
-_KINDS: dict[object, Kind] = {
+_KINDS: dict[object, ValueKind] = {
     **dict.fromkeys((_T.TINYINT, _T.SMALLINT, _T.INT, _T.BIGINT), "number"),
     **dict.fromkeys((_T.FLOAT, _T.DOUBLE, _T.DECIMAL), "number"),
     **dict.fromkeys((_T.TEXT, _T.VARCHAR, _T.CHAR), "text"),
@@ -38,7 +38,7 @@ def parse_type(ddl: str) -> exp.DataType:
         return exp.DataType.build("string", dialect="spark")
 
 
-def kind(type_: exp.DataType) -> Kind:
+def kind(type_: exp.DataType) -> ValueKind:
     """What one can do with values of that type."""
     return _KINDS.get(type_.this, "other")
 

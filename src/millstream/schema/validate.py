@@ -30,7 +30,7 @@ _PATH = re.compile(r"(?:at `\$\.|required field `)([^`]+)`")  # in the decoder's
 _FLOAT_MAX = 3.4028234663852886e38
 
 
-class Checked(msgspec.Struct, frozen=True, gc=False):
+class ValidatedEvent(msgspec.Struct, frozen=True, gc=False):
     """What the collector needs to know of a valid event."""
 
     key: str | None
@@ -61,7 +61,7 @@ class Validator:
             self._time = operator.attrgetter(f"{attributes[event_time]}.milliseconds")
         self._has_decimals = _has_decimals(self._schema)
 
-    def check(self, raw: bytes, in_full: bool = True) -> Checked:
+    def check(self, raw: bytes, in_full: bool = True) -> ValidatedEvent:
         """What is known of a valid event; InvalidEvent names field, value and expectation.
 
         Unless `in_full`, it has the decoder's words: a tenth of the work, where many are invalid.
@@ -74,7 +74,7 @@ class Validator:
             if self._has_decimals and _HUGE_EXPONENT.search(raw):
                 _check_exponents(raw)
             event = self._decode(raw)
-            return Checked(self._key(event), self._time(event))
+            return ValidatedEvent(self._key(event), self._time(event))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if in_full:
                 raise explain(self._schema, raw, error) from None

@@ -23,7 +23,7 @@ def is_ours(file: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where in the user's files something was written."""
 
     file: str
@@ -34,7 +34,7 @@ class Statement(Protocol):
     """What the user wrote to declare one thing: a call in Python, a statement in SQL."""
 
     @property
-    def place(self) -> Place: ...
+    def location(self) -> SourceLocation: ...
 
     def line_of(self, option: str, line: int = 1) -> int:
         """The file's line of the `line`-th line of an option's value."""
@@ -45,15 +45,15 @@ def mistake(
     statement: Statement, message: str, *, remedy: str = "", option: str = "", line: int = 1
 ) -> PipelineError:
     """The error to raise about a statement, or about the `line`-th line of one of its options."""
-    at = statement.line_of(option, line) if option else statement.place.line
-    return PipelineError(message, remedy=remedy, file=statement.place.file, line=at)
+    at = statement.line_of(option, line) if option else statement.location.line
+    return PipelineError(message, remedy=remedy, file=statement.location.file, line=at)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call in a user's Python file; the source is read only when there is an error to place."""
 
-    place: Place
+    location: SourceLocation
     _span: tuple[int | None, ...]
 
     @classmethod
@@ -64,14 +64,14 @@ class Call:
             frame = frame.f_back  # type: ignore[union-attr]
         assert frame is not None
         span = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
-        return cls(Place(frame.f_code.co_filename, frame.f_lineno), span)
+        return cls(SourceLocation(frame.f_code.co_filename, frame.f_lineno), span)
 
     def line_of(self, option: str, line: int = 1) -> int:
         node = self._argument(option)
-        return self.place.line if node is None else _line_inside(node, line)
+        return self.location.line if node is None else _line_inside(node, line)
 
     def _argument(self, option: str) -> ast.expr | None:
-        tree = _parse(self.place.file)
+        tree = _parse(self.location.file)
         for node in ast.walk(tree) if tree else ():
             if isinstance(node, ast.Call) and _span(node) == self._span:
                 for keyword in node.keywords:

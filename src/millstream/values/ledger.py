@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["assertion", "retraction"]
+EntryKind = Literal["assertion", "retraction"]
 Amount = int | Decimal
 Amounts = dict[str, Amount]
 
@@ -17,12 +17,12 @@ Amounts = dict[str, Amount]
 _EXACT = Context(prec=min(MAX_PREC, 2000), Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """What to add to the sums of a key: the amounts of an assertion, less those of a retraction."""
 
     id: str
     key: list[Any]  # the values of the view's key columns
-    kind: Kind
+    kind: EntryKind
     amounts: Amounts
     reason: list[str]  # the late events that made a correction necessary, as far as they are known
     at: str  # RFC 3339: when it was entered
@@ -32,13 +32,13 @@ _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: LedgerEntry) -> bytes:
     return _ENCODER.encode(entry)
 
 
-def decode(value: bytes) -> Entry:
+def decode(value: bytes) -> LedgerEntry:
     """The entry of a record; ValueError if it holds none."""
-    return msgspec.convert(_DECODER.decode(value), Entry)
+    return msgspec.convert(_DECODER.decode(value), LedgerEntry)
 
 
 def identify(*parts: str) -> str:
@@ -56,7 +56,7 @@ def negate(amount: Amount) -> Amount:
     return -amount if isinstance(amount, int) else amount.copy_negate()
 
 
-def sums(entries: Iterable[Entry]) -> dict[str, tuple[list[Any], Amounts]]:
+def sums(entries: Iterable[LedgerEntry]) -> dict[str, tuple[list[Any], Amounts]]:
     """The amounts of each key, by the key as JSON."""
     found: dict[str, tuple[list[Any], Amounts]] = {}
     for entry in entries:
@@ -70,7 +70,7 @@ def name_of(key: list[Any]) -> str:
     return msgspec.json.encode(key).decode()
 
 
-def add_entry(total: Amounts, kind: Kind, amounts: Mapping[str, Amount]) -> None:
+def add_entry(total: Amounts, kind: EntryKind, amounts: Mapping[str, Amount]) -> None:
     """Add an entry's amounts to the sums of its key."""
     for name, amount in amounts.items():
         signed = amount if kind == "assertion" else negate(amount)

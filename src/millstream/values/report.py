@@ -106,7 +106,7 @@ class JournalState(msgspec.Struct, omit_defaults=True):
     damage: JournalDamage | None = None
 
 
-class Broken(msgspec.Struct, frozen=True):
+class BrokenEvent(msgspec.Struct, frozen=True):
     """An event on which a view's query fails; it is set aside, so that the others flow."""
 
     topic: str
@@ -120,7 +120,7 @@ class Broken(msgspec.Struct, frozen=True):
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostEvents(msgspec.Struct, frozen=True):
     """Events that the log's retention took before a view's query came to them."""
 
     topic: str
@@ -174,9 +174,9 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     read_at: int = 0  # when it was so; milliseconds since the epoch
     newest_received_at: int = 0  # by serve: when the newest event in the view was received
     broken: int = 0  # by analyze: events that were set aside because the query fails on them
-    newest_broken: Broken | None = None
+    newest_broken: BrokenEvent | None = None
     lost: int = 0  # by analyze: events that retention took before the query came to them
-    losses: list[Lost] = []  # the newest of them
+    losses: list[LostEvents] = []  # the newest of them
     # By analyze: at most so many events, and seconds, behind the ends of its inputs.
     behind: int | None = None
     behind_s: float = 0.0

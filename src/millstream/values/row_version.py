@@ -19,12 +19,12 @@ PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: places in STATES
 
 # What tells rows of one key apart (a revision; or source, partition, offset and row; or nothing),
 # then the stage, then the tombstone that the row came back after.
-Mark = tuple[Any, ...]
+RowVersion = tuple[Any, ...]
 _STAGES = {name: stage for stage, name in enumerate(STATES)}
 _UNKNOWN, _POSITION = 2, 6  # how many parts a mark has
 
 
-def mark_of(row: Mapping[str, Any]) -> Mark:
+def version_of(row: Mapping[str, Any]) -> RowVersion:
     """How new a row is, and how far on."""
     state = row.get(STATE)
     stage = _STAGES.get(state, PROVISIONAL) if type(state) is str else PROVISIONAL
@@ -44,17 +44,17 @@ def mark_of(row: Mapping[str, Any]) -> Mark:
     return (stage, returned)
 
 
-def has_position(mark: Mark) -> bool:
+def has_position(mark: RowVersion) -> bool:
     """Whether the row comes from one record of one source."""
     return len(mark) == _POSITION
 
 
-def is_known(mark: Mark) -> bool:
+def is_known(mark: RowVersion) -> bool:
     """Whether the row says how new it is."""
     return len(mark) != _UNKNOWN
 
 
-def newer(mark: Mark, held: Mark) -> bool:
+def is_newer(mark: RowVersion, held: RowVersion) -> bool:
     """Whether a row may take the held one's place; what cannot be compared may."""
     if len(mark) != len(held) or len(mark) == _UNKNOWN:
         return True
@@ -63,9 +63,9 @@ def newer(mark: Mark, held: Mark) -> bool:
     return mark > held
 
 
-def follow(mark: Mark, held: Mark) -> Mark | None:
+def version_after(mark: RowVersion, held: RowVersion) -> RowVersion | None:
     """What a row counts as that comes after the held one; None: as a repeat."""
-    if not newer(mark, held):
+    if not is_newer(mark, held):
         return None
     if held[-2] == PROVISIONAL or (is_known(mark) and mark[:-2] == held[:-2]):
         return mark

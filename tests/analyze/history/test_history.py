@@ -130,7 +130,7 @@ def test_what_only_spark_or_nobody_can_answer_is_one_line(
 ) -> None:
     app = pipeline('app.stream("orders", schema="id LONG")')
     ensure_topics(app, live.settings.log)
-    place = [app.place.file, f"--set=log.bootstrap={live.settings.log.bootstrap}"]
+    place = [app.location.file, f"--set=log.bootstrap={live.settings.log.bootstrap}"]
     for sql, words in (
         ("SELECT idd FROM orders", "idd"),
         ("SELECT id FROM ordres", "did you mean 'orders'?"),

@@ -12,22 +12,28 @@ from millstream.analyze.recovery.loss import add_lost, find_lost
 from millstream.analyze.recovery.progress import Read
 from millstream.log.connection import admin
 from millstream.log.topic_names import stream_topic
-from millstream.values.report import Lost
+from millstream.values.report import LostEvents
 
 
 def test_a_loss_is_what_lies_between_where_it_left_off_and_what_is_there() -> None:
     read = Read({"t": {"0": 5, "1": 9}}, 1)
     held = {"t": {0: (8, 20), 1: (9, 9), 2: (4, 7), 3: (0, 7)}}
-    assert list(find_lost(read, held, 2)) == [Lost("t", 0, 5, 8, 2), Lost("t", 2, 0, 4, 2)]
-    assert len(Lost("t", 0, 5, 8, 2)) == 3
-    assert str(Lost("t", 0, 5, 8, 2)) == "3 events of t/0, 5-7"
+    assert list(find_lost(read, held, 2)) == [
+        LostEvents("t", 0, 5, 8, 2),
+        LostEvents("t", 2, 0, 4, 2),
+    ]
+    assert len(LostEvents("t", 0, 5, 8, 2)) == 3
+    assert str(LostEvents("t", 0, 5, 8, 2)) == "3 events of t/0, 5-7"
 
 
 def test_a_loss_that_is_seen_again_is_the_same_one() -> None:
-    first, later = Lost("t", 0, 5, 8, 2), Lost("t", 0, 5, 9, 3)
-    assert add_lost([first], [Lost("t", 0, 5, 8, 9)]) == (first,)
+    first, later = LostEvents("t", 0, 5, 8, 2), LostEvents("t", 0, 5, 9, 3)
+    assert add_lost([first], [LostEvents("t", 0, 5, 8, 9)]) == (first,)
     assert add_lost([first], [later]) == (later,)
-    assert add_lost([first], [Lost("t", 0, 30, 32, 9)]) == (first, Lost("t", 0, 30, 32, 9))
+    assert add_lost([first], [LostEvents("t", 0, 30, 32, 9)]) == (
+        first,
+        LostEvents("t", 0, 30, 32, 9),
+    )
 
 
 @pytest.mark.timeout(400)

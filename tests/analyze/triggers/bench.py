@@ -12,7 +12,7 @@ from millstream.analyze.triggers.output import Panes, Showing
 from millstream.analyze.triggers.work import Topics, Work, Write, edition_record
 from millstream.log.record import Record
 from millstream.pipeline.trigger import Accumulation, parse_trigger
-from millstream.values.ledger import Amounts, Entry, decode, sums
+from millstream.values.ledger import Amounts, LedgerEntry, decode, sums
 from millstream.values.report import Column
 
 TOPICS = Topics("changes", "view", "ledger", "panes", "panes")
@@ -138,7 +138,7 @@ class Bench:
         return self.written[TOPICS.view]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         return [decode(each.value or b"") for each in self.written[TOPICS.ledger]]
 
     def balance(self) -> dict[str, Amounts]:

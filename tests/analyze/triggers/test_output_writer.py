@@ -40,7 +40,7 @@ class View:
         self.app.view("v", sql=sql, key=["window", "k"], ledger=["n"], **options)
         ensure_topics(self.app, log)
         self._producer = Producer(client_config(log, linger_ms=5))
-        self._written = "changes" if self.app.views["v"].has_panes else "view"
+        self._written = "changes" if self.app.views["v"].has_output_options else "view"
 
     def give(self, key: str, revision: int, **more: Any) -> None:
         row = {"window": WINDOW, "k": key, "n": revision, "total": 0.5, "_revision": revision}

@@ -20,7 +20,7 @@ from millstream.log.producing.write import write
 from millstream.log.topic_names import ledger_topic, stream_topic, view_topic
 from millstream.pipeline.trigger import parse_trigger
 from millstream.values.event import ID, WATERMARK
-from millstream.values.ledger import Entry, encode
+from millstream.values.ledger import LedgerEntry, encode
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load
@@ -95,9 +95,9 @@ def key_of(window: dict[str, str], page: str) -> str:
     return json.dumps([window, page], separators=(",", ":"))
 
 
-def assertion(window: dict[str, str], page: str, n: int) -> Entry:
+def assertion(window: dict[str, str], page: str, n: int) -> LedgerEntry:
     at = "2026-01-01T00:05:00.000Z"
-    return Entry(f"forged {page}", [window, page], "assertion", {"n": n, "total": 0}, [], at)
+    return LedgerEntry(f"forged {page}", [window, page], "assertion", {"n": n, "total": 0}, [], at)
 
 
 @pytest.mark.timeout(600)

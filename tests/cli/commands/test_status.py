@@ -17,7 +17,7 @@ from millstream.log.settings import LogSettings
 from millstream.runtime.failing_processes import publish_failures
 from millstream.runtime.home import Home
 from millstream.supervise.tables import console, gone, lag_text, rebuilds_table
-from millstream.values.report import Broken, Lost, Rebuild, ViewCounts
+from millstream.values.report import BrokenEvent, LostEvents, Rebuild, ViewCounts
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -101,9 +101,9 @@ def test_what_a_view_goes_on_without_is_shown() -> None:
     counts = msgspec.to_builtins(
         ViewCounts(
             broken=2,
-            newest_broken=Broken("t", 0, 7, "no number", 1),
+            newest_broken=BrokenEvent("t", 0, 7, "no number", 1),
             lost=3,
-            losses=[Lost("t", 1, 5, 8, 1)],
+            losses=[LostEvents("t", 1, 5, 8, 1)],
         )
     )
     assert gone(counts).plain == (

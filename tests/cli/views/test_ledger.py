@@ -15,16 +15,16 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.pipeline.topics import ensure_topics
-from millstream.values.ledger import Entry, encode
+from millstream.values.ledger import LedgerEntry, encode
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
 ENTRIES = [
-    Entry("1", ["a"], "assertion", {"n": 2}, [], "2026-01-01T00:00:01.000Z"),
-    Entry("2", ["b"], "assertion", {"n": 5}, [], "2026-01-01T00:00:02.000Z"),
-    Entry("3", ["a"], "retraction", {"n": 2}, ["late"], "2026-01-01T00:00:03.000Z"),
-    Entry("4", ["a"], "assertion", {"n": 3}, ["late"], "2026-01-01T00:00:03.000Z"),
+    LedgerEntry("1", ["a"], "assertion", {"n": 2}, [], "2026-01-01T00:00:01.000Z"),
+    LedgerEntry("2", ["b"], "assertion", {"n": 5}, [], "2026-01-01T00:00:02.000Z"),
+    LedgerEntry("3", ["a"], "retraction", {"n": 2}, ["late"], "2026-01-01T00:00:03.000Z"),
+    LedgerEntry("4", ["a"], "assertion", {"n": 3}, ["late"], "2026-01-01T00:00:03.000Z"),
 ]
 
 

@@ -26,7 +26,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.serve.service import Server
 from millstream.serve.views import on_demand
-from millstream.values.ledger import Amount, Entry, encode, sums
+from millstream.values.ledger import Amount, LedgerEntry, encode, sums
 
 LEDGER = "/v1/views/per_minute/ledger"
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ class Books:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.topic = ledger_topic(pipeline.app.name, "per_minute")
-        self.entered: list[Entry] = []
+        self.entered: list[LedgerEntry] = []
         self._writer = Producer(client_config(pipeline.log, transactional_id=self.topic))
         self._writer.init_transactions(SECONDS)
 
@@ -64,15 +64,15 @@ class Books:
         self._writer.flush(SECONDS)
         self._writer.abort_transaction(SECONDS)
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: LedgerEntry) -> None:
         key = json.dumps(entry.key)
         self._writer.produce(self.topic, encode(entry), key, _partition(entry.key))
 
-    def _entry(self, number: int, amount: Amount, minute: int | None) -> Entry:
+    def _entry(self, number: int, amount: Amount, minute: int | None) -> LedgerEntry:
         start = f"2026-01-01T12:{number % 60 if minute is None else minute:02}:00.000Z"
         key = [{"start": start, "end": start.replace(":00.", ":59.")}]
         at = f"2026-01-01T13:00:00.{number:03}Z"
-        return Entry(f"{number:03}", key, "assertion", {"n": amount}, [], at)
+        return LedgerEntry(f"{number:03}", key, "assertion", {"n": amount}, [], at)
 
 
 def _partition(key: list[Any]) -> int:

@@ -18,7 +18,7 @@ from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
 from millstream.analyze.spark.remedies import SUBQUERY, remedy_for
 from millstream.errors import PipelineError
 from millstream.pipeline.model import View
-from millstream.pipeline.sql import in_spark
+from millstream.pipeline.sql import to_spark_sql
 from millstream.syntax.names import suggest
 
 # What is written beside a row's own columns.
@@ -50,8 +50,8 @@ def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> Pipeli
     """The error to raise about a view."""
     return PipelineError(
         f"view {view.name!r} {problem}",
-        file=view.place.file,
-        line=line or view.place.line,
+        file=view.location.file,
+        line=line or view.location.line,
         remedy=remedy,
     )
 
@@ -61,7 +61,7 @@ def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> 
         # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
         named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
         frame.select("*", *named).createOrReplaceTempView(name)
-    return spark.sql(in_spark(sql))
+    return spark.sql(to_spark_sql(sql))
 
 
 def _shown(frame: DataFrame) -> DataFrame:
@@ -146,7 +146,7 @@ def _blaming(view: View) -> Iterator[None]:
         lines = [
             frame.lineno
             for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == view.place.file and frame.lineno
+            if frame.filename == view.location.file and frame.lineno
         ]
         line = lines[-1] if lines else 0
         if isinstance(error, PipelineError):  # of one of our functions that it calls

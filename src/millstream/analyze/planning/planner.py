@@ -169,7 +169,7 @@ class Planner:
             raise PipelineError(
                 f"the pipeline has no view {name!r}",
                 remedy=suggest(name, self._app.views),
-                file=self._app.place.file,
+                file=self._app.location.file,
             )
         wanted = {name}
         for view in reversed(self._app.views_in_order()):
@@ -223,13 +223,13 @@ class Planner:
                 keep_ms=_optional_milliseconds(view.keep),
                 generation=generation(
                     rows,
-                    view.place.file,
+                    view.location.file,
                     [
                         *(key, decision.mode, decision.output_mode, lineage, upstream),
                         self._settings.analyze.shuffle_partitions,
                         *([] if panes is None else [panes]),
                     ],
-                    modules_of(self._app, view.place.file),
+                    modules_of(self._app, view.location.file),
                 ),
                 description=view.description,
                 window_spec=spec,

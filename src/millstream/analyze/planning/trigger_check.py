@@ -25,7 +25,7 @@ def plan_panes(
 
     PipelineError, with the user's line, if its query does not fit what its options say.
     """
-    if not view.has_panes and not view.ledger:
+    if not view.has_output_options and not view.ledger:
         return None
     if traced.lineage != "revision":
         raise mistake(
@@ -58,13 +58,15 @@ def plan_panes(
         _check_additive(view, "accumulation='discard'", others)
     ledger = tuple(_spelled(view, traced.columns))
     _check_additive(view, "a ledger", [name for name in ledger if name not in additive])
-    return PanePlan(str(view.trigger), view.accumulation, additive, ledger, not view.has_panes)
+    return PanePlan(
+        str(view.trigger), view.accumulation, additive, ledger, not view.has_output_options
+    )
 
 
 def _first(view: View) -> str:
     if view.accumulation != "accumulate":
         return f"accumulation={view.accumulation!r}"
-    return f"trigger={str(view.trigger)!r}" if view.has_panes else "a ledger"
+    return f"trigger={str(view.trigger)!r}" if view.has_output_options else "a ledger"
 
 
 def _check_condition(view: View, trigger: When, columns: tuple[Column, ...]) -> None:

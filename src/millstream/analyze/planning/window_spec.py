@@ -87,7 +87,7 @@ def trigger(view: View, traced: Traced, output_mode: str) -> str:
 
 
 def _given_out(view: View, traced: Traced, output_mode: str) -> str:
-    if view.has_panes:
+    if view.has_output_options:
         return f"{view.trigger}, {_ACCUMULATION[view.accumulation]}"
     if traced.counted is not None:
         return "when a window is full: its row comes once, and does not change"

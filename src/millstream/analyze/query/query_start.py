@@ -32,7 +32,7 @@ from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
-from millstream.values.report import Lost
+from millstream.values.report import LostEvents
 
 _log = logging.getLogger(__name__)
 _SHORTEST = 5.0  # seconds between two commits of a real-time query
@@ -184,7 +184,7 @@ def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, 
     return write
 
 
-def _lost(view: str, losses: list[Lost]) -> ViewFailed:
+def _lost(view: str, losses: list[LostEvents]) -> ViewFailed:
     return ViewFailed(
         f"view {view} stopped, because retention took {'; '.join(map(str, losses))}",
         remedy='let it go on without them by on_data_loss="continue", or compute it from what '

@@ -24,7 +24,7 @@ from millstream.log.settings import LogSettings
 from millstream.store.views.ring import Row
 from millstream.store.views.table import Table
 from millstream.values.clock import now_ms
-from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, mark_of
+from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, version_of
 
 _SECONDS = 30.0
 
@@ -52,7 +52,7 @@ class _Newest(NamedTuple):
 
     @property
     def stage(self) -> int:
-        return int(mark_of(self.row)[-2])
+        return int(version_of(self.row)[-2])
 
 
 def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
@@ -68,7 +68,7 @@ def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
         if was is None or was.stage == PROVISIONAL or now.stage != FINAL:
             continue
         if was.stage == CORRECTED or compared.differing(was.row, now.row):
-            value = written(now.record.value or b"", CORRECTED, int(mark_of(now.row)[-1]))
+            value = written(now.record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
             place = (now.record.key, now.record.partition)
             producer.produce(plan.written, value, *place, headers=[(ANEW, b"1")])
             producer.poll(0)

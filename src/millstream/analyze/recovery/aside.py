@@ -14,7 +14,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
-from millstream.values.report import Broken
+from millstream.values.report import BrokenEvent
 
 _SECONDS = 30.0
 
@@ -29,7 +29,7 @@ class Aside:
         self._group = f"{self._name}.{generation}"
         self._late = {stream_topic(app.name, s): late_topic(app.name, s) for s in app.streams}
 
-    def put(self, broken: Iterable[Broken]) -> None:
+    def put(self, broken: Iterable[BrokenEvent]) -> None:
         """Copy the events, with why and where they are from; those of other views stay there alone.
 
         Offsets committed in the same transaction tell which are copied already: per partition they
@@ -53,7 +53,7 @@ class Aside:
         finally:
             consumer.close()
 
-    def _copy(self, events: list[Broken], consumer: Consumer) -> None:
+    def _copy(self, events: list[BrokenEvent], consumer: Consumer) -> None:
         producer = Producer(client_config(self._log, transactional_id=self._name))
         producer.init_transactions(_SECONDS)
         producer.begin_transaction()
@@ -75,13 +75,13 @@ class Aside:
         producer.send_offsets_to_transaction(copied, group, _SECONDS)
         producer.commit_transaction(_SECONDS)
 
-    def _records(self, events: list[Broken]) -> Iterator[tuple[Broken, Record]]:
+    def _records(self, events: list[BrokenEvent]) -> Iterator[tuple[BrokenEvent, Record]]:
         for event in events:
             span = (event.offset, event.offset + 1)
             for record in read_range(self._log, event.topic, event.partition, *span):
                 yield event, record
 
-    def _headers(self, event: Broken) -> list[tuple[str, bytes]]:
+    def _headers(self, event: BrokenEvent) -> list[tuple[str, bytes]]:
         told = {
             "late_reason": "broken",
             "late_views": json.dumps({self._view: []}),

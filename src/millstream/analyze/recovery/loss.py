@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from millstream.analyze.recovery.progress import Read
-from millstream.values.report import Lost
+from millstream.values.report import LostEvents
 
 _OF_LOSS = re.compile(r"KAFKA_DATA_LOSS|data may have been lost|OffsetOutOfRangeException")
 
@@ -23,16 +23,16 @@ def is_of_loss(text: str) -> bool:
     return bool(_OF_LOSS.search(text))
 
 
-def find_lost(read: Read, held: Bounds, now: int) -> Iterator[Lost]:
+def find_lost(read: Read, held: Bounds, now: int) -> Iterator[LostEvents]:
     """What lies between where a query left off and what the topics still hold."""
     for topic, partitions in read.offsets.items():
         for partition, (oldest, _) in held.get(topic, {}).items():
             following = partitions.get(str(partition), 0)  # one that came later was empty first
             if following < oldest:
-                yield Lost(topic, partition, following, oldest, now)
+                yield LostEvents(topic, partition, following, oldest, now)
 
 
-def add_lost(known: Iterable[Lost], found: Iterable[Lost]) -> tuple[Lost, ...]:
+def add_lost(known: Iterable[LostEvents], found: Iterable[LostEvents]) -> tuple[LostEvents, ...]:
     """All losses: one that is seen again, because nothing was committed since, is the same one."""
     losses = {(each.topic, each.partition, each.start): each for each in known}
     for each in found:
@@ -42,7 +42,7 @@ def add_lost(known: Iterable[Lost], found: Iterable[Lost]) -> tuple[Lost, ...]:
     return tuple(losses.values())
 
 
-def skip_lost(checkpoint: Path, lost: Iterable[Lost]) -> None:
+def skip_lost(checkpoint: Path, lost: Iterable[LostEvents]) -> None:
     """Let the query go on behind what is lost.
 
     Spark asks for it for ever. So the batches from the newest committed one on are said to have

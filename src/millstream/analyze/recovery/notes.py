@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from millstream.analyze.recovery.damage import Damaged
 from millstream.analyze.recovery.poison import without
 from millstream.analyze.recovery.shed_ranges import Range, sample
-from millstream.values.report import Broken, Lost
+from millstream.values.report import BrokenEvent, LostEvents
 
 
 class Notes(msgspec.Struct, frozen=True):
     """What a query is started without, and what it never saw."""
 
-    broken: tuple[Broken, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    broken: tuple[BrokenEvent, ...] = ()
+    lost: tuple[LostEvents, ...] = ()
     begun: bool = False  # the query has committed a batch
     shed: tuple[Range, ...] = ()
     warning: str = ""  # why its rows may be wrong, for as long as this checkpoint is used

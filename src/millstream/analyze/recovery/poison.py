@@ -25,7 +25,7 @@ from millstream.analyze.spark.catalyst import (
 )
 from millstream.analyze.spark.python_workers import blame_environment
 from millstream.analyze.spark.realtime import condense
-from millstream.values.report import Broken
+from millstream.values.report import BrokenEvent
 
 # Standard classes of SQLSTATE: cardinality, data, constraint, a called function, raise_error; and
 # what Spark says when a user's Python raised.
@@ -53,7 +53,7 @@ def is_of_data(text: str) -> bool:
     return bool(_OF_DATA.search(text)) and not blame_environment(text)
 
 
-def without(frame: DataFrame, broken: Iterable[Broken]) -> DataFrame:
+def without(frame: DataFrame, broken: Iterable[BrokenEvent]) -> DataFrame:
     """The same query over the same topics but those events; its checkpoint fits it as before."""
     offsets: dict[str, dict[int, list[int]]] = {}
     for event in broken:

@@ -19,7 +19,7 @@ from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
 from millstream.values.clock import now_ms
-from millstream.values.report import Broken
+from millstream.values.report import BrokenEvent
 
 _log = logging.getLogger(__name__)
 _TOO_MANY = 1_000  # events set aside in one view, beyond which its query is to blame
@@ -69,14 +69,14 @@ class Search(threading.Thread):
         for event in found:
             _log.error("view %s sets %s aside: %s", name, event.position, event.reason)
 
-    def _find(self, notes: Notes) -> Iterator[Broken]:
+    def _find(self, notes: Notes) -> Iterator[BrokenEvent]:
         rows = as_noted(self._query.whole, notes)
         held = {topic: bounds(self._log, topic) for topic in topics_of(rows)}
         attempt = trying(rows, held, kafka_options(self._log))
         reasons: dict[Pending, str] = {}
         for one in find_broken(self._pending(held), self._counting(attempt, reasons)):
             now = now_ms()
-            yield Broken(one.topic, one.partition, one.start, reasons[one], now)
+            yield BrokenEvent(one.topic, one.partition, one.start, reasons[one], now)
 
     def _counting(self, attempt: Try, reasons: dict[Pending, str]) -> Try:
         def fails(pending: Pending) -> str:

@@ -36,10 +36,10 @@ from millstream.values.row_version import (
     FINAL,
     PROVISIONAL,
     STATES,
-    Mark,
-    follow,
+    RowVersion,
     is_known,
-    mark_of,
+    version_after,
+    version_of,
 )
 
 ENDS = "ends"  # header of a tombstone: the offset of the row that it ends
@@ -90,7 +90,7 @@ class Statement(NamedTuple):
 
 @dataclass(slots=True)
 class _Row:
-    mark: Mark
+    mark: RowVersion
     offset: int  # of its newest record
     since: int  # of its first one, without a state
     timestamp: int
@@ -112,7 +112,7 @@ class _Row:
 class _Said(NamedTuple):
     """What a record tells about its row."""
 
-    mark: Mark
+    mark: RowVersion
     end: int | None  # of its window
 
 
@@ -159,7 +159,7 @@ class Lives:
         said = self._read(record)
         if said is None:
             return
-        mark = self._first(record, said) if held is None else follow(said.mark, held.mark)
+        mark = self._first(record, said) if held is None else version_after(said.mark, held.mark)
         if mark is not None:
             self._accept(place, held, record, said, mark)
         elif held is not None:
@@ -318,9 +318,9 @@ class Lives:
         received, topic = row.get("_received_at"), record.topic
         if isinstance(received, str) and received > self.received.get(topic, ""):
             self.received[topic] = received
-        return _Said(mark_of(row), _window_end(row, self._views[topic].window))
+        return _Said(version_of(row), _window_end(row, self._views[topic].window))
 
-    def _first(self, record: Record, said: _Said) -> Mark:
+    def _first(self, record: Record, said: _Said) -> RowVersion:
         """What a row counts as of which nothing is known: that it was not there may be final.
 
         Not where rows come once, when they are final: sessions that end later come later.
@@ -335,7 +335,7 @@ class Lives:
         return said.mark
 
     def _accept(
-        self, place: Place, held: _Row | None, record: Record, said: _Said, mark: Mark
+        self, place: Place, held: _Row | None, record: Record, said: _Said, mark: RowVersion
     ) -> None:
         view = self._views[place.topic]
         if held is not None and held.stating >= 0 and not _is_same(said, held):

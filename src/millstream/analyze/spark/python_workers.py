@@ -37,12 +37,12 @@ def python_of(settings: AnalyzeSettings) -> str:
 
 def modules_of(app: App, file: Path | str) -> dict[str, Path]:
     """The user's modules that a file of the app's pipeline imports."""
-    return imported_modules(Path(file), Path(app.place.file).parent)
+    return imported_modules(Path(file), Path(app.location.file).parent)
 
 
 def ship_modules(spark: SparkSession, app: App) -> None:
     """Make the modules beside the pipeline importable in every worker, on a cluster too."""
-    files = {app.place.file, *(view.place.file for view in app.views.values())}
+    files = {app.location.file, *(view.location.file for view in app.views.values())}
     modules = {name: path for file in files for name, path in modules_of(app, file).items()}
     if not modules:
         return

@@ -21,7 +21,7 @@ import msgspec
 from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Stage
 from millstream.values.clock import to_iso
-from millstream.values.ledger import Amounts, Entry, Kind, identify
+from millstream.values.ledger import Amounts, EntryKind, LedgerEntry, identify
 
 _LATE = "_late"  # the row's column with the ids of the late events that are in it
 
@@ -78,7 +78,7 @@ class Book:
         if held.ended is not None:
             heapq.heappush(self._ended, (held.ended, key))
 
-    def enter(self, key: bytes, value: bytes, now: int, partition: int = 0) -> list[Entry]:
+    def enter(self, key: bytes, value: bytes, now: int, partition: int = 0) -> list[LedgerEntry]:
         """What to enter for a row, as it is shown: nothing, unless it is final and news."""
         try:
             row = rows.decode(value)
@@ -110,7 +110,7 @@ class Book:
         self._changed[key] = None
         return entries
 
-    def settle(self, now: int) -> list[tuple[Entry, bytes, int]]:
+    def settle(self, now: int) -> list[tuple[LedgerEntry, bytes, int]]:
         """What to retract, by key and partition, of rows that a view computed anew has not.
 
         Once all that it has shown before it was served is entered.
@@ -185,7 +185,7 @@ class Book:
         amounts: Amounts,
         late: tuple[str, ...],
         now: int,
-    ) -> list[Entry]:
+    ) -> list[LedgerEntry]:
         known = set(held.late)
         reason = tuple(each for each in late if each not in known)
         # A query that was changed back may come to the same revision again.
@@ -194,7 +194,7 @@ class Book:
         why = tuple(retraction.reason)
         return [retraction, self._assert(key, revision, amounts, why, now, other)]
 
-    def _retract(self, key: bytes, held: Asserted, late: tuple[str, ...], now: int) -> Entry:
+    def _retract(self, key: bytes, held: Asserted, late: tuple[str, ...], now: int) -> LedgerEntry:
         is_anew = self.edition is not None and held.generation != self._books.generation
         reason = (f"rebuild:{self.edition.topic}", *late) if self.edition and is_anew else late
         name = identify(held.id, "retraction")
@@ -208,16 +208,16 @@ class Book:
         reason: tuple[str, ...],
         now: int,
         after: str = "",
-    ) -> Entry:
+    ) -> LedgerEntry:
         parts = (self._books.view, key.decode(), str(revision), "assertion", after)
         return _entry(identify(*parts), key, "assertion", amounts, reason, now)
 
 
 def _entry(
-    name: str, key: bytes, kind: Kind, amounts: Amounts, reason: tuple[str, ...], now: int
-) -> Entry:
+    name: str, key: bytes, kind: EntryKind, amounts: Amounts, reason: tuple[str, ...], now: int
+) -> LedgerEntry:
     values: list[Any] = msgspec.json.decode(key)
-    return Entry(name, values, kind, amounts, list(reason), to_iso(now))
+    return LedgerEntry(name, values, kind, amounts, list(reason), to_iso(now))
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")

@@ -17,7 +17,7 @@ import msgspec
 from millstream.analyze.triggers.ledger import Book, Edition
 from millstream.analyze.triggers.output import Panes
 from millstream.log.record import Record
-from millstream.values.ledger import Entry
+from millstream.values.ledger import LedgerEntry
 from millstream.values.ledger import encode as encode_entry
 
 _PANE, _ENTRY, _POSITION, _EDITION = b"pane ", b"entry ", b"position", b"edition "
@@ -71,7 +71,7 @@ class Work:
         self._behind = set[int]()  # partitions that have not come to what is new
         self._unread = set(partitions)  # those whose end was not seen yet
         self._is_settled = book is None
-        self._entries: list[tuple[Entry, bytes, int]] = []
+        self._entries: list[tuple[LedgerEntry, bytes, int]] = []
         self._written_at = 0
 
     def recall(self, record: Record) -> None:

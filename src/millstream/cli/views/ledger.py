@@ -14,7 +14,7 @@ from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.log.settings import LogSettings
-    from millstream.values.ledger import Entry
+    from millstream.values.ledger import LedgerEntry
 
 
 @click.command()
@@ -64,7 +64,7 @@ def ledger(
         show_sum(key, amounts, plain)
 
 
-def show_all(entries: Iterable[Entry], plain: bool) -> int:
+def show_all(entries: Iterable[LedgerEntry], plain: bool) -> int:
     count = 0
     for entry in entries:
         show(entry, plain)
@@ -81,7 +81,7 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
 
     totals: dict[str, Amounts] = {}
 
-    def deliver(entry: Entry) -> None:
+    def deliver(entry: LedgerEntry) -> None:
         if not adds_up:
             show(entry, plain)
             return
@@ -97,7 +97,7 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
         raise MillstreamError(f"cannot follow the ledger of {view}: {reader.failure}")
 
 
-def show(entry: Entry, plain: bool) -> None:
+def show(entry: LedgerEntry, plain: bool) -> None:
     from millstream.cli.shared.text import fields, shown
     from millstream.values.ledger import encode
 

@@ -132,10 +132,10 @@ def show_entry(line: Line) -> None:
     from msgspec import convert
 
     from millstream.cli.views.ledger import show
-    from millstream.values.ledger import Entry
+    from millstream.values.ledger import LedgerEntry
 
     if line["type"] == "change":
-        show(convert(line["row"], Entry), plain=False)
+        show(convert(line["row"], LedgerEntry), plain=False)
     else:
         show_pretty(line)
 

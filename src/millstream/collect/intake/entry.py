@@ -18,7 +18,7 @@ from millstream.collect.intake.lane import Lane, our_fault
 from millstream.errors import InvalidEvent
 from millstream.log.producing.batch_producer import Fields, Headers
 from millstream.log.producing.producer import Delivery
-from millstream.schema.validate import Checked
+from millstream.schema.validate import ValidatedEvent
 from millstream.values import event
 from millstream.values.event import fingerprint
 
@@ -318,7 +318,7 @@ class Entry:
                 headers.append((f"ce_{name}", value))
 
 
-def _check_large(lane: Lane, value: bytes) -> Checked:
+def _check_large(lane: Lane, value: bytes) -> ValidatedEvent:
     """As `lane.check`; InvalidEvent as well if Kafka could not take it with its key."""
     length, checked = len(value), None
     if length <= LARGEST_EVENT:

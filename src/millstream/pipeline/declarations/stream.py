@@ -83,7 +83,7 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         on_invalid=choice(statement, what, "on_invalid", options, "reject", OnInvalid),
         shed=_shed(statement, what, schema, options),
         shed_at=_shed_at(statement, what, options),
-        place=statement.place,
+        location=statement.location,
         description=options.get("description") or "",
     )
 

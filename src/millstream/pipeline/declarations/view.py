@@ -9,16 +9,16 @@ from typing import Any, get_args
 
 from millstream.errors import PipelineError
 from millstream.pipeline.declarations.options import check_name, check_options, choice, duration
-from millstream.pipeline.declarations.view_output import PANE_OPTIONS, declare_panes
+from millstream.pipeline.declarations.view_output import OUTPUT_OPTIONS, declare_output
 from millstream.pipeline.declarations.view_shedding import declare_shed
 from millstream.pipeline.model import Mode, OnDataLoss, Reading, View
-from millstream.pipeline.sql import Query, read_query
+from millstream.pipeline.sql import SelectQuery, parse_select
 from millstream.syntax.names import suggest
 from millstream.syntax.source_location import Statement, mistake
 
 VIEW_OPTIONS = (
     *("key", "keep", "mode", "sql", "name", "reads", "description", "on_data_loss"),
-    *PANE_OPTIONS,
+    *OUTPUT_OPTIONS,
     "shed",
 )
 
@@ -42,7 +42,7 @@ def declare_view(
         inputs = query.inputs
         _check_key(statement, what, key, query)
     keep = options.get("keep")
-    panes = declare_panes(statement, what, options, key, query)
+    panes = declare_output(statement, what, options, key, query)
     return View(
         name=name,
         inputs=inputs,
@@ -52,7 +52,7 @@ def declare_view(
         description=options.get("description") or inspect.getdoc(function) or "",
         function=function,
         sql=sql,
-        place=statement.place,
+        location=statement.location,
         reads=_reads(statement, what, options.get("reads") or {}, inputs),
         on_data_loss=_on_data_loss(statement, what, options),
         trigger=panes.trigger,
@@ -107,7 +107,7 @@ def _keep(statement: Statement, what: str, value: object, key: tuple[str, ...] |
     return keep
 
 
-def _query(statement: Statement, what: str, sql: object) -> Query:
+def _query(statement: Statement, what: str, sql: object) -> SelectQuery:
     if not isinstance(sql, str):
         raise mistake(
             statement,
@@ -115,7 +115,7 @@ def _query(statement: Statement, what: str, sql: object) -> Query:
             remedy="write sql='SELECT …', or put @app.view(…) above a function",
         )
     try:
-        return read_query(sql)
+        return parse_select(sql)
     except PipelineError as error:
         raise mistake(
             statement,
@@ -126,7 +126,9 @@ def _query(statement: Statement, what: str, sql: object) -> Query:
         ) from None
 
 
-def _check_key(statement: Statement, what: str, key: tuple[str, ...] | None, query: Query) -> None:
+def _check_key(
+    statement: Statement, what: str, key: tuple[str, ...] | None, query: SelectQuery
+) -> None:
     for name in key or ():
         if query.columns is not None and name not in query.columns:
             raise mistake(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from millstream.errors import QueryError
 from millstream.expression.condition import parse
 from millstream.pipeline.declarations.options import choice
-from millstream.pipeline.sql import Query
+from millstream.pipeline.sql import SelectQuery
 from millstream.pipeline.trigger import (
     EVERY_CHANGE,
     FORMS,
@@ -20,24 +20,24 @@ from millstream.pipeline.trigger import (
 from millstream.syntax.names import suggest
 from millstream.syntax.source_location import Statement, mistake
 
-PANE_OPTIONS = ("trigger", "accumulation", "ledger")
+OUTPUT_OPTIONS = ("trigger", "accumulation", "ledger")
 
 
-class Panes(NamedTuple):
+class OutputOptions(NamedTuple):
     trigger: Trigger
     accumulation: Accumulation
     ledger: tuple[str, ...]
 
 
-def declare_panes(
+def declare_output(
     statement: Statement,
     what: str,
     options: Mapping[str, Any],
     key: tuple[str, ...] | None,
-    query: Query | None,
-) -> Panes:
+    query: SelectQuery | None,
+) -> OutputOptions:
     """What the options say; `query` is the view's SQL, where it has any."""
-    declared = Panes(
+    declared = OutputOptions(
         _trigger(statement, what, options.get("trigger")),
         choice(statement, what, "accumulation", options, "accumulate", Accumulation),
         _ledger(statement, what, options.get("ledger"), key, query),
@@ -77,7 +77,7 @@ def _ledger(
     what: str,
     value: object,
     key: tuple[str, ...] | None,
-    query: Query | None,
+    query: SelectQuery | None,
 ) -> tuple[str, ...]:
     if value is None:
         return ()
@@ -114,7 +114,7 @@ def _ledger(
     return tuple(names)
 
 
-def _check_plain(statement: Statement, what: str, declared: Panes) -> None:
+def _check_plain(statement: Statement, what: str, declared: OutputOptions) -> None:
     """Only rows that replace each other can be held back, taken back or made up for."""
     has = {
         "trigger": declared.trigger != EVERY_CHANGE,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Literal
 
 from millstream.pipeline.declarations.options import duration
-from millstream.pipeline.declarations.view_output import Panes
+from millstream.pipeline.declarations.view_output import OutputOptions
 from millstream.pipeline.model import WEIGHED_ONLY
 from millstream.syntax.source_location import Statement, mistake
 
@@ -14,7 +14,11 @@ LEAST = timedelta(seconds=5)  # a query that is started anew is as far behind as
 
 
 def declare_shed(
-    statement: Statement, what: str, value: object, key: tuple[str, ...] | None, panes: Panes
+    statement: Statement,
+    what: str,
+    value: object,
+    key: tuple[str, ...] | None,
+    panes: OutputOptions,
 ) -> timedelta | Literal["stream"] | None:
     """What the option says, for a view that is a table and tells its rows as they are."""
     if value is None:

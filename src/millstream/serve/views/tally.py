@@ -8,7 +8,7 @@ from datetime import datetime
 
 from millstream.runtime.measure import Latencies, Rate
 from millstream.store.views.ring import Change
-from millstream.values.row_version import STATE, mark_of
+from millstream.values.row_version import STATE, version_of
 
 
 class Tally:
@@ -65,5 +65,5 @@ def _is_restated(change: Change) -> bool:
         before is not None
         and row is not None
         and row.get(STATE) != before.get(STATE)
-        and mark_of(row)[:-2] == mark_of(before)[:-2]
+        and version_of(row)[:-2] == version_of(before)[:-2]
     )

@@ -22,12 +22,12 @@ from millstream.values.row_version import (
     RETRACTION,
     STATE,
     STATES,
-    Mark,
-    follow,
+    RowVersion,
     has_position,
     is_known,
-    mark_of,
-    newer,
+    is_newer,
+    version_after,
+    version_of,
 )
 
 LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time", "_returned", "_late"})
@@ -86,8 +86,9 @@ class Table:
         self.corrected: dict[int, Noted] = {}  # what is a correction, though it does not say so
         self.replayable: dict[int, int] = {}  # before this offset the notes tell too little
         self._offsets: Offsets = ()
-        self._deleted: OrderedDict[str, tuple[Mark, int]] = OrderedDict()  # the oldest one first
-        self._seen: dict[tuple[str, int], Mark] = {}  # per (source, partition) of a keyless view
+        self._deleted: OrderedDict[str, tuple[RowVersion, int]] = OrderedDict()  # oldest first
+        # Of a keyless view, per (source, partition).
+        self._seen: dict[tuple[str, int], RowVersion] = {}
         self._newest_timestamp = 0
         self.decode = msgspec.json.Decoder(
             dict[str, Any], float_hook=Decimal if numbers == "decimal" else None
@@ -163,7 +164,7 @@ class Table:
             del self.rows[key]
             self._remember_deleted(key, held)
             return True, held
-        mark, old = mark_of(row), None if held is None else mark_of(held)
+        mark, old = version_of(row), None if held is None else version_of(held)
         if row.get(KIND) == RETRACTION:
             # A change, but no other row: that comes next, and is then the newest.
             if self.stateful and held is not None:
@@ -172,7 +173,7 @@ class Table:
         if old is None and (gone := self._deleted.get(key)) is not None:
             old = gone[0]
         if old is not None:
-            followed = follow(mark, old)
+            followed = version_after(mark, old)
             if followed is None:
                 return False, None
             mark = followed
@@ -183,18 +184,18 @@ class Table:
         return True, held
 
     def _append(self, row: Row) -> bool:
-        mark = mark_of(row)
+        mark = version_of(row)
         if has_position(mark):
             # Every row of one source partition comes through one partition of the view, in order.
             source = (str(mark[0]), int(mark[1]))
-            if source in self._seen and not newer(mark, self._seen[source]):
+            if source in self._seen and not is_newer(mark, self._seen[source]):
                 return False
             self._seen[source] = mark
         self.newest.append(row)
         return True
 
     def _remember_deleted(self, key: str, row: Row) -> None:
-        mark = mark_of(row)
+        mark = version_of(row)
         if not is_known(mark):
             return
         self._deleted[key] = (mark, self._newest_timestamp)
