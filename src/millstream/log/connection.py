@@ -59,6 +59,21 @@ def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
     }
 
 
+def consumer_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
+    """Configuration of a consumer that is in no group: its partitions are assigned by hand.
+
+    Offsets are never committed: the caller keeps its positions. `extra` as for `client_config`.
+    """
+    ours = {
+        "group_id": "millstream",  # librdkafka requires a name
+        "enable_auto_commit": False,
+        "fetch_error_backoff_ms": 50,
+        "fetch_queue_backoff_ms": 50,  # by default a full queue pauses fetching for a second
+        "queued_max_messages_kbytes": 16 << 10,
+    }
+    return client_config(log, **{**ours, **extra})
+
+
 def spark_options(log: LogSettings) -> dict[str, str]:
     """The options of Spark's Kafka source and sink for the same cluster with the same rights."""
     options = {"bootstrap.servers": log.bootstrap, **java_security(log.security)}

@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 
 from millstream.errors import LogError
-from millstream.log.connection import client_config
+from millstream.log.connection import consumer_config
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 
@@ -82,7 +82,9 @@ class Reader:
         self._closing = threading.Event()
         self.failure: BaseException | None = None  # what `deliver` raised; it ended the reading
         reset = "error" if lost else "earliest"
-        self._kafka = _consumer(log, auto_offset_reset=reset, enable_partition_eof=True)
+        self._kafka = Consumer(
+            consumer_config(log, auto_offset_reset=reset, enable_partition_eof=True)
+        )
         self._kafka.assign(self._assigned)
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
         self._thread.start()
@@ -209,7 +211,7 @@ def read_range(
 
     LogError when `start` is not in the log any more, or nothing comes for `patience` seconds.
     """
-    consumer = _consumer(log, auto_offset_reset="error", enable_partition_eof=True)
+    consumer = Consumer(consumer_config(log, auto_offset_reset="error", enable_partition_eof=True))
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline = time.monotonic() + patience
@@ -235,7 +237,7 @@ def read_range(
 
 def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tuple[int, int]]:
     """Per partition, the oldest offset that is held and the one after the newest; blocks."""
-    consumer = _consumer(log)
+    consumer = Consumer(consumer_config(log))
     deadline = time.monotonic() + timeout
     try:
         while True:
@@ -258,7 +260,7 @@ def offsets_at(log: LogSettings, topic: str, moment: int, timeout: float = 10.0)
     `moment` is in milliseconds since the epoch. Blocks.
     """
     held = bounds(log, topic, timeout)
-    consumer = _consumer(log)
+    consumer = Consumer(consumer_config(log))
     try:
         asked = [TopicPartition(topic, partition, moment) for partition in held]
         found = consumer.offsets_for_times(asked, timeout=timeout)
@@ -280,17 +282,3 @@ def _bounds(consumer: Consumer, topic: str, timeout: float) -> dict[int, tuple[i
         partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
         for partition in known.partitions
     }
-
-
-def _consumer(log: LogSettings, **extra: object) -> Consumer:
-    return Consumer(
-        client_config(
-            log,
-            group_id="millstream",  # the client demands one; we neither join it nor commit
-            enable_auto_commit=False,
-            fetch_error_backoff_ms=50,
-            fetch_queue_backoff_ms=50,
-            queued_max_messages_kbytes=16 << 10,
-            **extra,
-        )
-    )

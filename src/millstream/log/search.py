@@ -9,7 +9,7 @@ from enum import Enum
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from millstream.errors import LogError
-from millstream.log.connection import client_config
+from millstream.log.connection import consumer_config
 from millstream.log.consumer import PASSING, Partition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -150,14 +150,11 @@ def _partitions(consumer: Consumer, topic: str, seconds: float) -> list[int]:
 
 
 def _consumer(log: LogSettings) -> Consumer:
-    return Consumer(
-        client_config(
-            log,
-            group_id="millstream",  # the client demands one; we neither join it nor commit
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",  # retention may be faster than the search
-            enable_partition_eof=True,
-            queued_max_messages_kbytes=4 << 10,
-            fetch_queue_backoff_ms=5,  # by default a full queue makes it pause for a second
-        )
+    config = consumer_config(
+        log,
+        auto_offset_reset="earliest",  # retention may delete records during the search
+        enable_partition_eof=True,
+        queued_max_messages_kbytes=4 << 10,
+        fetch_queue_backoff_ms=5,
     )
+    return Consumer(config)

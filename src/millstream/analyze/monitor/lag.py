@@ -13,7 +13,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from millstream.analyze.plan import ViewPlan
-from millstream.log.connection import client_config
+from millstream.log.connection import consumer_config
 from millstream.log.consumer import END, Reader
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -152,8 +152,7 @@ class Lags(threading.Thread):
         self._reports.close()
 
     def run(self) -> None:
-        config = client_config(self._log, group_id="millstream", enable_auto_commit=False)
-        consumer = Consumer(config)
+        consumer = Consumer(consumer_config(self._log))
         while not self._is_over.wait(_EVERY):
             try:
                 self._measure(consumer)

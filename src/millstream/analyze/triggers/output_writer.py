@@ -19,7 +19,7 @@ from millstream.analyze.triggers.ledger import Book, Books
 from millstream.analyze.triggers.output import Panes, Showing
 from millstream.analyze.triggers.work import Topics, Work, Write
 from millstream.errors import LogError
-from millstream.log.connection import client_config
+from millstream.log.connection import client_config, consumer_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -136,16 +136,12 @@ class Keeper:
 
     def _consumer(self) -> Consumer:
         return Consumer(
-            client_config(
+            consumer_config(
                 self._log,
-                group_id="millstream",  # the client demands one; we neither join it nor commit
-                enable_auto_commit=False,
                 # Where compaction or retention has taken what was there, go on with what there is.
                 auto_offset_reset="earliest",
                 enable_partition_eof=True,
                 isolation_level="read_committed",
-                fetch_error_backoff_ms=50,
-                queued_max_messages_kbytes=16 << 10,
             )
         )
 

@@ -16,7 +16,7 @@ from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.reading.bundle import JSON, Bundle, Parcel
 from millstream.connectors.reading.reconnecting import Lost
 from millstream.connectors.settings import SourceSettings
-from millstream.log.connection import client_config
+from millstream.log.connection import consumer_config
 from millstream.log.settings import LogSettings
 
 T = TypeVar("T")
@@ -175,15 +175,11 @@ class Topic:
 
     def _config(self) -> dict[str, Any]:
         log = LogSettings(bootstrap=self._source.bootstrap, security=self._source.security)
-        config = client_config(
+        config = consumer_config(
             log,
-            group_id="millstream-source",  # the client demands one; we neither join nor commit
-            enable_auto_commit=False,
+            group_id="millstream-source",
             auto_offset_reset="error",
-            fetch_error_backoff_ms=50,
-            fetch_queue_backoff_ms=50,
             fetch_max_bytes=8 << 20,
-            queued_max_messages_kbytes=16 << 10,
         )
         return {**config, "error_cb": self._heed}
 

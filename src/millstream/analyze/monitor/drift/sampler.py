@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from millstream.analyze.monitor.drift.watch import Watch
-from millstream.log.connection import client_config
+from millstream.log.connection import consumer_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.model import Stream
@@ -50,14 +50,7 @@ class Drifts:
             self._thread.join(2 * _PATIENCE)
 
     def _run(self) -> None:
-        consumer = Consumer(
-            client_config(
-                self._log,
-                group_id="millstream",  # the client demands one; we neither join it nor commit
-                enable_auto_commit=False,
-                auto_offset_reset="latest",
-            )
-        )
+        consumer = Consumer(consumer_config(self._log, auto_offset_reset="latest"))
         try:
             while not self._closing.wait(_EVERY):
                 try:
