@@ -47,7 +47,7 @@ async def exchange(server: Server, data: bytes) -> bytes:
 
 async def test_unread_answers_to_queries_have_a_bound_in_all(pipeline: Pipeline) -> None:
     async with pipeline.server(max_buffer_memory=10_000_000) as server:
-        door, loop = server.http.door, asyncio.get_running_loop()
+        limits, loop = server.http.limits, asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
             for _ in range(4):
                 client = stack.enter_context(sockets.socket())
@@ -55,8 +55,8 @@ async def test_unread_answers_to_queries_have_a_bound_in_all(pipeline: Pipeline)
                 client.setblocking(False)
                 await loop.sock_connect(client, ("127.0.0.1", urlsplit(server.url).port))
                 await loop.sock_sendall(client, request("/v1/query", LARGE, headers=JSON))
-            await until(lambda: 0 < door.refused["buffer_memory"] == 4 - door.inside)
-            assert 0 < door.held <= 10_000_000
+            await until(lambda: 0 < limits.refused["buffer_memory"] == 4 - limits.count)
+            assert 0 < limits.memory <= 10_000_000
             async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
                 assert (
                     await http.post("/v1/query", content=LARGE, headers=JSON)
@@ -77,15 +77,15 @@ async def test_an_answer_that_is_too_large_is_refused(pipeline: Pipeline) -> Non
 
 async def test_a_client_that_stays_silent_or_does_not_read_is_cut(pipeline: Pipeline) -> None:
     async with pipeline.server(header_timeout=0.5, write_timeout=0.5) as server:
-        door = server.http.door
+        limits = server.http.limits
         assert b" 408 " in await exchange(server, b"GET / HTTP/1.1\r\nhost: localhost\r\n")
         assert await exchange(server, b"") == b""
         with sockets.socket() as client:
             client.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", urlsplit(server.url).port or 0))
             client.sendall(request("/v1/query", LARGE, headers=JSON))
-            await until(lambda: door.refused["unread"])
-        await until(lambda: door.inside == 0)
+            await until(lambda: limits.refused["unread"])
+        await until(lambda: limits.count == 0)
 
 
 async def test_large_headers_and_ambiguous_requests_are_refused(server: Server) -> None:
@@ -138,7 +138,7 @@ async def test_websockets_count_as_connections(pipeline: Pipeline) -> None:
             with pytest.raises(InvalidStatus, match="503"):
                 async with socket(server):
                     pass
-        await until(lambda: server.http.door.inside == 0)
+        await until(lambda: server.http.limits.count == 0)
         async with socket(server) as again:
             assert (await again.subscribe(view="by_city"))["type"] == "snapshot"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.collect.protection.standing import Standing, read_answer, request, standing
 from tests.collect.waiting import until
 
-from millstream.web.protocol import GuardedProtocol
+from millstream.web.http_protocol import LimitedHttpProtocol
 
 CONNECTIONS, REQUESTS = 10, 2000
 GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -22,14 +22,14 @@ async def test_many_requests_in_a_row_are_parsed_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = 0
-    whole = GuardedProtocol.on_headers_complete
+    whole = LimitedHttpProtocol.on_headers_complete
 
-    def counting(protocol: GuardedProtocol) -> None:
+    def counting(protocol: LimitedHttpProtocol) -> None:
         nonlocal parsed
         parsed += 1
         whole(protocol)
 
-    monkeypatch.setattr(GuardedProtocol, "on_headers_complete", counting)
+    monkeypatch.setattr(LimitedHttpProtocol, "on_headers_complete", counting)
     async with standing(tmp_path) as server:
         server.echo.hold = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
@@ -48,7 +48,7 @@ async def test_many_requests_in_a_row_are_parsed_one_at_a_time(
                 for number in range(REQUESTS):
                     assert b'"/%d"' % number in (await read_answer(reader)).body
         assert parsed == CONNECTIONS * REQUESTS + 1
-        assert server.server.door.held == 0
+        assert server.server.limits.memory == 0
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 100_000])
@@ -79,7 +79,7 @@ def _has_taken(server: Standing, requests: int) -> bool:
 async def test_unread_answers_and_waiting_requests_have_a_bound_in_all(tmp_path: Path) -> None:
     async with standing(tmp_path, max_buffer_memory=20_000_000) as server:
         server.echo.large = b"yes"  # 8 MB each
-        loop, door = asyncio.get_running_loop(), server.server.door
+        loop, limits = asyncio.get_running_loop(), server.server.limits
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(socket.socket()) for _ in range(6)]
             for number, client in enumerate(clients):
@@ -89,10 +89,10 @@ async def test_unread_answers_and_waiting_requests_have_a_bound_in_all(tmp_path:
                 await loop.sock_sendall(client, request())
                 await until(partial(_has_taken, server, number + 1))
             # How many it takes depends on what the kernel buffers.
-            await until(lambda: 0 < door.refused["buffer_memory"] == 6 - door.inside)
-            assert 0 < door.held <= 20_000_000
+            await until(lambda: 0 < limits.refused["buffer_memory"] == 6 - limits.count)
+            assert 0 < limits.memory <= 20_000_000
             # Those that left it longest are cut: the last one still gets its answer.
             got = b""
             while len(got) < 8_000_000:
                 got += await loop.sock_recv(clients[-1], 1 << 20)
-        await until(lambda: door.held == 0)
+        await until(lambda: limits.memory == 0)

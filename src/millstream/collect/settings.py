@@ -6,12 +6,12 @@ from pydantic import Field, model_validator
 
 from millstream.connectors.settings import SourceSettings
 from millstream.web.auth.exposure import check_exposure
-from millstream.web.auth.settings import ProtectionSettings
+from millstream.web.auth.settings import AccessSettings
 
 _MIB = 1024 * 1024
 
 
-class CollectSettings(ProtectionSettings, SourceSettings):
+class CollectSettings(AccessSettings, SourceSettings):
     """Where senders hand in events, and how the collector pulls them from sources."""
 
     port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")

@@ -25,7 +25,7 @@ class Disconnected(Exception):
     """The sender went away before its request was complete; there is nobody to answer."""
 
 
-async def answer(
+async def send_response(
     send: Send, status: int, body: bytes, content_type: bytes, headers: HeaderList | None = None
 ) -> None:
     """Send a whole answer."""
@@ -43,17 +43,19 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_problem(send: Send, problem: Problem) -> None:
+async def send_problem(send: Send, problem: Problem) -> None:
     """Send what is wrong with a request."""
-    await answer(send, problem.status, _encode(problem.content), CONTENT_TYPE, problem.headers)
+    await send_response(
+        send, problem.status, _encode(problem.content), CONTENT_TYPE, problem.headers
+    )
 
 
-async def answer_json(send: Send, content: Any, status: int = 200) -> None:
+async def send_json(send: Send, content: Any, status: int = 200) -> None:
     """Send `content` as JSON."""
-    await answer(send, status, _encode(content), b"application/json")
+    await send_response(send, status, _encode(content), b"application/json")
 
 
-async def answer_empty(send: Send, status: int = 204) -> None:
+async def send_empty(send: Send, status: int = 204) -> None:
     """Send an answer that has no content."""
     await send({"type": "http.response.start", "status": status, "headers": []})
     await send({"type": "http.response.body", "body": b""})

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from uvicorn.server import ServerState
 
-from millstream.web.fast_path import FastPath, KnownHeads
-from millstream.web.hosts import Hosts
+from millstream.web.allowed_hosts import AllowedHosts
+from millstream.web.fast_path import FastPath, HeadCache
 from millstream.web.settings import HttpSettings
 
 CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client's
@@ -20,19 +20,19 @@ CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the
 _SPARE_FILES = 200  # descriptors that the journal, Kafka and sources need beside connections
 
 
-class Holder(Protocol):
-    """A connection, as far as the door needs it."""
+class LimitedConnection(Protocol):
+    """A connection, as `ConnectionLimits` uses it."""
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """End the connection if it has waited too long for its peer."""
         ...
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the connection now."""
         ...
 
 
-class Door:
+class ConnectionLimits:
     """Counts connections, and looks after them once in a while instead of a timer for each."""
 
     def __init__(
@@ -40,57 +40,58 @@ class Door:
         settings: HttpSettings,
         *,
         tier: str,
-        hosts: Hosts,
+        hosts: AllowedHosts,
         fast_path: FastPath | None = None,
     ) -> None:
         self.settings = settings
         self.tier = tier
         self.hosts = hosts
         self.fast_path = fast_path
-        self.heads = KnownHeads()
+        self.heads = HeadCache()
         self.now = asyncio.get_running_loop().time()  # as of the last look: near enough
-        self.inside = 0
-        self.held = 0  # bytes, of all connections
+        self.count = 0
+        self.memory = 0  # bytes, of all connections
         self.refused: Counter[str] = Counter()  # by reason
         wanted = settings.max_connections + _SPARE_FILES
         self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
         self._by_network: Counter[str] = Counter()
-        self._holders: dict[Holder, int] = {}  # bytes of each; the one that waits longest first
+        # Bytes that each connection holds; the one that has waited longest comes first.
+        self._held: dict[LimitedConnection, int] = {}
 
-    def enter(self, network: str) -> bool:
+    def admit(self, network: str) -> bool:
         """Whether one more connection from there may come in; if so, it must leave later."""
-        if self.inside >= self._most:
+        if self.count >= self._most:
             self.refused["connections"] += 1
             return False
         if self._by_network[network] >= self.settings.max_connections_per_address:
             self.refused["connections_per_address"] += 1
             return False
-        self.inside += 1
+        self.count += 1
         self._by_network[network] += 1
         return True
 
-    def leave(self, network: str) -> None:
+    def release(self, network: str) -> None:
         """One that came in is gone."""
-        self.inside -= 1
+        self.count -= 1
         self._by_network[network] -= 1
         if not self._by_network[network]:
             del self._by_network[network]
 
-    def hold(self, holder: Holder, size: int) -> None:
+    def set_memory(self, connection: LimitedConnection, size: int) -> None:
         """A connection holds that many bytes now; if all hold too many, the oldest are cut.
 
         The oldest are those whose peer has left something unread for the longest time.
         """
-        self.held += size - self._holders.get(holder, 0)
+        self.memory += size - self._held.get(connection, 0)
         if size:
-            self._holders[holder] = size  # keeps its place in the order
+            self._held[connection] = size  # keeps its place in the order
         else:
-            self._holders.pop(holder, None)
-        while self.held > self.settings.max_buffer_memory:
-            oldest = next(iter(self._holders))
-            self.held -= self._holders.pop(oldest)
+            self._held.pop(connection, None)
+        while self.memory > self.settings.max_buffer_memory:
+            oldest = next(iter(self._held))
+            self.memory -= self._held.pop(oldest)
             self.refused["buffer_memory"] += 1
-            oldest.cut()
+            oldest.abort()
 
     async def watch(self, state: ServerState) -> None:
         """Cut off who is too slow; runs until it is cancelled."""
@@ -101,8 +102,8 @@ class Door:
             await asyncio.sleep(pause)
             self.now = loop.time()
             for connection in list(state.connections):
-                if hasattr(connection, "look"):
-                    connection.look(self.now)
+                if hasattr(connection, "check_timeouts"):
+                    connection.check_timeouts(self.now)
 
 
 @lru_cache(4096)

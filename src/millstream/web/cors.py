@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millstream.web.allowed_hosts import is_same_origin
 from millstream.web.asgi import Application, HeaderList, Message, Receive, Scope, Send
-from millstream.web.hosts import is_same_origin
 from millstream.web.problem import Problem
 
 _METHODS = b"GET, HEAD, POST"

@@ -27,11 +27,11 @@ class Respond(Protocol):
 class FastPath(Protocol):
     """Takes requests straight from the parser; neither call may block."""
 
-    def admit(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Route | None:
+    def find_route(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Route | None:
         """The route of a POST; None: the request must go through ASGI."""
         ...
 
-    def take(self, route: Route, body: bytes, respond: Respond) -> None:
+    def handle(self, route: Route, body: bytes, respond: Respond) -> None:
         """Take a whole request; `respond` is called once, now or later."""
         ...
 
@@ -41,7 +41,7 @@ class _Known(NamedTuple):
     length: int  # of the body
 
 
-class KnownHeads:
+class HeadCache:
     """Heads of requests and answers that were read or written before, byte by byte the same.
 
     A sender says the same each time: it is understood once.
@@ -52,7 +52,7 @@ class KnownHeads:
         self._default: HeaderList = []
         self._answers: dict[tuple[int, bytes], bytes] = {}  # with those
 
-    def recall(self, data: bytes) -> tuple[Route, bytes] | None:
+    def find(self, data: bytes) -> tuple[Route, bytes] | None:
         """Route and body of a whole request whose head is known."""
         end = data.find(HEAD_END) + len(HEAD_END)
         known = self._requests.get(data[:end])
@@ -60,7 +60,7 @@ class KnownHeads:
             return None
         return known.route, data[end:]
 
-    def learn(self, data: bytes, route: Route, length: int) -> None:
+    def remember(self, data: bytes, route: Route, length: int) -> None:
         """A whole request, without another behind it, goes that way."""
         end = data.find(HEAD_END) + len(HEAD_END)
         if len(data) - end == length and end <= _LARGEST_KNOWN:
@@ -68,7 +68,7 @@ class KnownHeads:
                 self._requests.clear()
             self._requests[data[:end]] = _Known(route, length)
 
-    def answer(self, status: int, content_type: bytes, default: HeaderList) -> bytes:
+    def response_head(self, status: int, content_type: bytes, default: HeaderList) -> bytes:
         """An answer's first lines; `default` is another list whenever the date has changed."""
         if default is not self._default:
             self._default, self._answers = default, {}

@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import uvicorn
 
+from millstream.web.allowed_hosts import AllowedHosts
 from millstream.web.asgi import Application
-from millstream.web.connections import Door
+from millstream.web.connections import ConnectionLimits
 from millstream.web.fast_path import FastPath
-from millstream.web.hosts import Hosts
-from millstream.web.protocol import GuardedProtocol
+from millstream.web.http_protocol import LimitedHttpProtocol
 from millstream.web.settings import HttpSettings
 from millstream.web.tls import Certificate, TlsListener
 
@@ -40,13 +40,13 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         self._started = asyncio.Event()
         self.certificate = certificate
-        hosts = Hosts(settings.host, settings.allowed_hosts)
-        self.door = Door(settings, tier=tier, hosts=hosts, fast_path=fast_path)
+        hosts = AllowedHosts(settings.host, settings.allowed_hosts)
+        self.limits = ConnectionLimits(settings, tier=tier, hosts=hosts, fast_path=fast_path)
         super().__init__(
             uvicorn.Config(
                 cast(Any, application),
                 loop="none",
-                http=cast(Any, partial(GuardedProtocol, door=self.door)),
+                http=cast(Any, partial(LimitedHttpProtocol, limits=self.limits)),
                 ws=websocket or "none",
                 lifespan="off",
                 log_config=None,
@@ -76,12 +76,12 @@ class HttpServer(uvicorn.Server):
 
     async def watch(self) -> None:
         """Cut off slow peers; runs until it is cancelled."""
-        await self.door.watch(self.server_state)
+        await self.limits.watch(self.server_state)
 
     @property
     def refused(self) -> Counter[str]:
         """By reason, how many were turned away or cut off before the application saw them."""
-        return self.door.refused
+        return self.limits.refused
 
     def url(self, listener: socket.socket) -> str:
         """Where clients find it."""
@@ -94,14 +94,14 @@ class HttpServer(uvicorn.Server):
         yield
 
     def _start_tls(self, certificate: Certificate, sockets: list[socket.socket]) -> None:
-        def inner(network: str) -> GuardedProtocol:
+        def inner(network: str) -> LimitedHttpProtocol:
             state: dict[str, Any] = {}
-            return GuardedProtocol(
-                self.config, self.server_state, state, door=self.door, counted=network
+            return LimitedHttpProtocol(
+                self.config, self.server_state, state, limits=self.limits, counted=network
             )
 
         for each in sockets:
-            listener = TlsListener(each, certificate, self.door, inner)
+            listener = TlsListener(each, certificate, self.limits, inner)
             listener.start(self.config.backlog)
             self.servers.append(cast(asyncio.Server, listener))
         self.started = True

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import SettingsError
-from millstream.web.connections import Door, network_of
-from millstream.web.protocol import GuardedProtocol
+from millstream.web.connections import ConnectionLimits, network_of
+from millstream.web.http_protocol import LimitedHttpProtocol
 from millstream.web.settings import TlsSettings
 
 # TLS 1.2 with forward secrecy and authenticated encryption only; 1.3 has nothing else.
@@ -57,12 +57,12 @@ class TlsListener:
         self,
         listener: socket.socket,
         certificate: Certificate,
-        door: Door,
-        inner: Callable[[str], GuardedProtocol],
+        limits: ConnectionLimits,
+        inner: Callable[[str], LimitedHttpProtocol],
     ) -> None:
         self._listener = listener
         self._certificate = certificate
-        self._door = door
+        self._limits = limits
         self._inner = inner
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class TlsListener:
                 await asyncio.sleep(_PAUSE)
                 continue
             network = network_of(address[0])
-            if self._door.enter(network):
+            if self._limits.admit(network):
                 self._keep(self._shake(connection, network))
             else:
                 connection.close()
@@ -107,13 +107,13 @@ class TlsListener:
                 lambda: protocol,
                 connection,
                 ssl=self._certificate.context,
-                ssl_handshake_timeout=self._door.settings.header_timeout,
+                ssl_handshake_timeout=self._limits.settings.header_timeout,
             )
         except OSError:  # a TLS error, a lost connection and a timeout are each one
-            self._door.refused["tls"] += 1
+            self._limits.refused["tls"] += 1
         finally:
             if protocol.transport is None:  # it never came to be, so it will not leave either
-                self._door.leave(network)
+                self._limits.release(network)
                 connection.close()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.web.auth.api_keys import KeyRing, digest
+from millstream.web.auth.api_keys import ApiKeys, digest
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -23,7 +23,7 @@ def test_the_key_alone_is_on_stdout_and_never_again(run: Run) -> None:
     assert made.code == 0
     assert re.fullmatch(r"msk_[\w-]{43}\n", made.out)
     assert "shop may write to orders, clicks_*." in made.err
-    found = KeyRing(FILE).find(digest(made.out.strip().encode()))
+    found = ApiKeys(FILE).find(digest(made.out.strip().encode()))
     assert found is not None
     assert found.write == ["orders", "clicks_*"]
     assert stat.S_IMODE(FILE.stat().st_mode) == 0o600
@@ -48,15 +48,15 @@ def test_a_revoked_key_is_gone(run: Run) -> None:
     run("keys", "create", "a")
     assert run("keys", "revoke", "a").out == "revoked a\n"
     assert json.loads(run("keys", "list", "--json").out) == []
-    assert len(KeyRing(FILE)) == 0
+    assert len(ApiKeys(FILE)) == 0
 
 
 def test_the_settings_may_name_another_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "millstream.toml").write_text('[collect]\nkeys_file = "there.json"')
     assert run("keys", "create", "a").code == 0
-    assert len(KeyRing(tmp_path / "there.json")) == 1
+    assert len(ApiKeys(tmp_path / "there.json")) == 1
     run("keys", "create", "b", "--set", "collect.keys_file=other.json")
-    assert len(KeyRing(tmp_path / "other.json")) == 1
+    assert len(ApiKeys(tmp_path / "other.json")) == 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_mistakes_are_explained_and_change_nothing(run: Run, words: list[str], s
     assert outcome.code == 1
     assert says in outcome.err
     assert outcome.out == ""
-    assert not FILE.exists() or len(KeyRing(FILE)) == 0
+    assert not FILE.exists() or len(ApiKeys(FILE)) == 0
 
 
 @pytest.mark.parametrize(

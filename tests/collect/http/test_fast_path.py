@@ -12,7 +12,7 @@ import pytest
 from tests.collect.conftest import Collector, click, headers
 
 from millstream.collect.http.fast_path import Route, ShortWay
-from millstream.web.fast_path import KnownHeads, Respond
+from millstream.web.fast_path import HeadCache, Respond
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,8 +52,8 @@ async def test_both_ways_give_the_same_answer(
 ) -> None:
     path, body, given = REQUESTS[name]
     short = await shared.post(path, body, headers=given)
-    monkeypatch.setattr(ShortWay, "admit", lambda *_: None)
-    monkeypatch.setattr(KnownHeads, "recall", lambda *_: None)
+    monkeypatch.setattr(ShortWay, "find_route", lambda *_: None)
+    monkeypatch.setattr(HeadCache, "find", lambda *_: None)
     long = await shared.post(path, body, headers=given)
     assert told(short) == told(long)
     assert "date" in short.headers

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from millstream.runtime.home import Home
-from millstream.web.auth.api_keys import KeyFile
+from millstream.web.auth.api_keys import ApiKeyFile
 
 PIPELINE = """
 from millstream import App, WebSocketSource
@@ -37,7 +37,7 @@ class Running:
     process: subprocess.Popen[str]
     home: Path
     url: str
-    keys: KeyFile
+    keys: ApiKeyFile
     lines: list[str] = field(default_factory=list)
     at_start: int = 0  # bytes of memory
 
@@ -93,7 +93,7 @@ def running(folder: Path, name: str, bootstrap: str) -> Iterator[Running]:
         try:
             url = ready.get(timeout=90)
             assert url, "".join(lines)
-            yield Running(process, home, url, KeyFile(Home(home).keys), lines)
+            yield Running(process, home, url, ApiKeyFile(Home(home).keys), lines)
         finally:
             process.terminate()
             process.wait(30)

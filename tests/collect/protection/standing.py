@@ -19,9 +19,9 @@ from millstream.web.asgi import (
     Receive,
     Scope,
     Send,
-    answer_json,
-    answer_problem,
     read_body,
+    send_json,
+    send_problem,
 )
 from millstream.web.auth.caller import check_writes
 from millstream.web.auth.rate import charge
@@ -52,9 +52,9 @@ class Echo:
             if self.hold is not None:
                 await self.hold.wait()
             said: dict[str, Any] = {"path": scope["path"], "length": len(body)}
-            await answer_json(send, {**said, "large": "x" * 8_000_000 if self.large else ""})
+            await send_json(send, {**said, "large": "x" * 8_000_000 if self.large else ""})
         except Problem as problem:
-            await answer_problem(send, problem)
+            await send_problem(send, problem)
         except Disconnected:
             pass
 

@@ -13,7 +13,7 @@ from tests.collect.protection.standing import Standing, read_answer, request, st
 from tests.collect.waiting import until
 
 from millstream.web import protocol
-from millstream.web.auth.api_keys import KeyFile
+from millstream.web.auth.api_keys import ApiKeyFile
 
 HEAD = b"POST /v1/streams/clicks HTTP/1.1\r\nhost: localhost\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -38,8 +38,8 @@ async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
             dripping.cancel()
         async with server.connect() as (reader, _), asyncio.timeout(10):  # says nothing at all
             assert await reader.read() == b""
-        assert server.server.door.refused["slow_headers"] == 2
-        await until(lambda: server.server.door.inside == 0)
+        assert server.server.limits.refused["slow_headers"] == 2
+        await until(lambda: server.server.limits.count == 0)
 
 
 async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
@@ -68,9 +68,9 @@ async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
             for task in tasks:
                 task.cancel()
         assert time.monotonic() - started > 0.9
-        assert server.server.door.refused["slow_body"] == 2
+        assert server.server.limits.refused["slow_body"] == 2
         assert server.echo.bodies == [b"a" * 8000]
-        await until(lambda: server.server.door.inside == 0)
+        await until(lambda: server.server.limits.count == 0)
 
 
 async def test_an_idle_connection_is_closed_but_not_before_its_time(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ async def test_a_client_that_never_reads_is_cut_and_holds_no_memory(
             nonlocal most
             if not connection.transport.is_closing():
                 most = max(most, connection.transport.get_write_buffer_size())
-            return server.server.door.inside == 0
+            return server.server.limits.count == 0
 
         await until(is_cut)
         assert len(server.echo.bodies) <= 2  # the next answer waits until this one is read
         assert 0 < most < 10_000_000
-        assert server.server.door.refused["unread"] == 1
+        assert server.server.limits.refused["unread"] == 1
     assert caplog.text == ""
 
 
@@ -128,7 +128,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(server: Standin
         while got < 8_000_000:
             got += len(await reader.read(400_000))
             await asyncio.sleep(0.01)
-    assert server.server.door.refused["unread"] == 0
+    assert server.server.limits.refused["unread"] == 0
 
 
 async def test_a_client_that_closes_its_half_is_done_with(server: Standing) -> None:
@@ -136,14 +136,14 @@ async def test_a_client_that_closes_its_half_is_done_with(server: Standing) -> N
         writer.write(HEAD + b"content-length: 100\r\n\r\nhalf")
         writer.write_eof()
         assert await reader.read() == b""
-    await until(lambda: server.server.door.inside == 0)
+    await until(lambda: server.server.limits.count == 0)
     assert server.echo.bodies == []
 
 
 async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path) -> None:
     async with standing(tmp_path, max_connections_per_address=2) as server:
         async with server.connect() as (first, writer), server.connect():
-            await until(lambda: server.server.door.inside == 2)
+            await until(lambda: server.server.limits.count == 2)
             async with server.connect() as (reader, _), asyncio.timeout(10):
                 answer = await read_answer(reader)
                 assert (answer.status, answer.headers["retry-after"]) == (503, "1")
@@ -151,16 +151,16 @@ async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path)
                 assert await reader.read() == b""
             writer.write(request())
             assert (await read_answer(first)).status == 200
-        await until(lambda: server.server.door.inside == 0)
+        await until(lambda: server.server.limits.count == 0)
         assert (await server.ask()).status == 200
-        assert server.server.door.refused == {"connections_per_address": 1}
+        assert server.server.limits.refused == {"connections_per_address": 1}
 
 
 async def test_connections_in_all_have_a_bound(tmp_path: Path) -> None:
     async with standing(tmp_path, max_connections=1) as server, server.connect():
-        await until(lambda: server.server.door.inside == 1)
+        await until(lambda: server.server.limits.count == 1)
         assert b"503" in await server.exchange(b"")
-        assert server.server.door.refused == {"connections": 1}
+        assert server.server.limits.refused == {"connections": 1}
 
 
 TOO_LARGE = {
@@ -203,7 +203,7 @@ async def test_large_bodies_in_a_row_are_not_taken_for_large_headers(server: Sta
 
 
 async def test_what_stands_behind_a_body_is_no_header(tmp_path: Path) -> None:
-    key = KeyFile(tmp_path / "keys.json").create("shop", ["*"])
+    key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["*"])
     async with standing(tmp_path, auth=["key"]) as server:
         trailing = b"2\r\n{}\r\n0\r\nx-api-key: %b\r\n\r\n"
         async with server.connect() as (reader, writer):
@@ -255,7 +255,7 @@ async def test_an_answer_under_way_comes_before_the_end_for_garbage(server: Stan
         server.echo.hold.set()
         assert (await read_answer(reader)).status == 200
         await reader.read()
-    await until(lambda: server.server.door.inside == 0)
+    await until(lambda: server.server.limits.count == 0)
 
 
 async def test_an_answer_before_the_end_of_a_body_ends_the_patience_with_it(

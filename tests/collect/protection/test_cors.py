@@ -9,7 +9,7 @@ import pytest
 from tests.collect.protection.standing import Answer, Standing, standing
 
 from millstream.collect.settings import CollectSettings
-from millstream.web.asgi import Receive, Scope, Send, answer_json, answer_problem
+from millstream.web.asgi import Receive, Scope, Send, send_json, send_problem
 from millstream.web.cors import check_origin
 from millstream.web.problem import Problem
 
@@ -81,9 +81,9 @@ async def test_a_page_that_does_not_ask_first_is_refused_unless_it_is_named(tmp_
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             check_origin(scope, dict(scope["headers"])[b"origin"].decode())
-            await answer_json(send, {})
+            await send_json(send, {})
         except Problem as problem:
-            await answer_problem(send, problem)
+            await send_problem(send, problem)
 
     async with standing(tmp_path, application=application, cors_origins=[SHOP]) as server:
         for origin, status in {

@@ -29,7 +29,7 @@ from tests.collect.waiting import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
-from millstream.web.auth.jwt import Bearers, KeysMissing, TokenRefused
+from millstream.web.auth.jwt import IssuerKeysUnavailable, JwtVerifier, TokenRefused
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 
@@ -45,8 +45,8 @@ def settings(place: str | Path, **more: Any) -> dict[str, Any]:
     }
 
 
-def bearers(place: str | Path, **more: Any) -> Bearers:
-    return Bearers(CollectSettings(**settings(place, **more)), frozenset(STREAMS))
+def bearers(place: str | Path, **more: Any) -> JwtVerifier:
+    return JwtVerifier(CollectSettings(**settings(place, **more)), frozenset(STREAMS))
 
 
 def login(text: str) -> dict[str, str]:
@@ -273,7 +273,7 @@ async def test_keys_from_a_url_that_comes_up_later_and_goes_away_again(
 @pytest.mark.parametrize("status", ["302 Found\r\nlocation: /other", "404 Not Found"])
 async def test_a_url_that_answers_with_something_else_gives_no_keys(web: Web, status: str) -> None:
     web.content, web.status = jwks(jwk(private_key("ES256"), "ES256")), status
-    with pytest.raises(KeysMissing):
+    with pytest.raises(IssuerKeysUnavailable):
         await bearers(web.url).verify(token().encode())
     assert web.asked == 1
 

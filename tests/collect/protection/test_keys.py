@@ -13,12 +13,12 @@ from tests.collect.protection.standing import Standing, read_answer, request, st
 from tests.collect.waiting import until
 
 from millstream.errors import MillstreamError, SettingsError
-from millstream.web.auth.api_keys import Key, KeyFile, KeyRing, digest
+from millstream.web.auth.api_keys import ApiKey, ApiKeyFile, ApiKeys, digest
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> KeyFile:
-    return KeyFile(tmp_path / "keys.json")
+def file(tmp_path: Path) -> ApiKeyFile:
+    return ApiKeyFile(tmp_path / "keys.json")
 
 
 def login(key: str) -> dict[str, str]:
@@ -29,7 +29,7 @@ async def status(server: Standing, path: str, key: str) -> int:
     return (await server.ask(path, headers=login(key))).status
 
 
-def test_the_file_holds_hashes_and_is_the_owner_s_alone(file: KeyFile, tmp_path: Path) -> None:
+def test_the_file_holds_hashes_and_is_the_owner_s_alone(file: ApiKeyFile, tmp_path: Path) -> None:
     keys = [file.create(name, ["*"]) for name in ("a", "b")]
     path = tmp_path / "keys.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -38,7 +38,7 @@ def test_the_file_holds_hashes_and_is_the_owner_s_alone(file: KeyFile, tmp_path:
     assert {each.name for each in tmp_path.iterdir()} == {"keys.json", "keys.lock"}
 
 
-def test_a_name_is_given_once_and_only_a_key_that_is_there_can_be_revoked(file: KeyFile) -> None:
+def test_a_name_is_given_once_and_only_a_key_that_is_there_can_be_revoked(file: ApiKeyFile) -> None:
     file.create("a", [])
     with pytest.raises(MillstreamError, match="'a' already"):
         file.create("a", [])
@@ -48,7 +48,7 @@ def test_a_name_is_given_once_and_only_a_key_that_is_there_can_be_revoked(file: 
     assert file.read() == []
 
 
-def test_keys_made_at_the_same_time_are_all_kept(file: KeyFile) -> None:
+def test_keys_made_at_the_same_time_are_all_kept(file: ApiKeyFile) -> None:
     threads = [threading.Thread(target=file.create, args=(f"k{i}", [])) for i in range(20)]
     for thread in threads:
         thread.start()
@@ -69,7 +69,7 @@ def test_keys_made_at_the_same_time_are_all_kept(file: KeyFile) -> None:
     ],
 )
 def test_a_file_that_was_edited_badly_is_refused_with_the_place(
-    file: KeyFile, tmp_path: Path, member: str, value: object
+    file: ApiKeyFile, tmp_path: Path, member: str, value: object
 ) -> None:
     file.create("a", ["orders"], rate=1.0)
     path = tmp_path / "keys.json"
@@ -77,22 +77,22 @@ def test_a_file_that_was_edited_badly_is_refused_with_the_place(
     content["keys"][0][member] = value
     path.write_text(json.dumps(content))
     with pytest.raises(SettingsError, match=rf"keys\.json.*\$\.keys\[0\]\.{member}"):
-        KeyRing(path)
+        ApiKeys(path)
 
 
-def test_an_expired_key_is_not_found(file: KeyFile, tmp_path: Path) -> None:
+def test_an_expired_key_is_not_found(file: ApiKeyFile, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     over = file.create("over", ["*"], expires=now - timedelta(seconds=1))
     good = file.create("good", ["*"], expires=now + timedelta(hours=1))
-    ring = KeyRing(tmp_path / "keys.json")
+    ring = ApiKeys(tmp_path / "keys.json")
     assert ring.find(digest(over.encode())) is None
     found = ring.find(digest(good.encode()))
-    assert isinstance(found, Key)
+    assert isinstance(found, ApiKey)
     assert found.name == "good"
 
 
 async def test_a_key_opens_the_streams_that_its_patterns_cover(
-    file: KeyFile, tmp_path: Path
+    file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, looks = file.create("shop", ["clicks", "na*"]), file.create("prometheus", [])
     async with standing(tmp_path, auth=["key"]) as server:
@@ -115,7 +115,7 @@ async def test_a_key_opens_the_streams_that_its_patterns_cover(
         assert (await server.ask(headers={"x-api-key": key})).status == 200
 
 
-async def test_without_a_key_nothing_opens_but_health(file: KeyFile, tmp_path: Path) -> None:
+async def test_without_a_key_nothing_opens_but_health(file: ApiKeyFile, tmp_path: Path) -> None:
     key = file.create("shop", ["*"])
     shown = ["Bearer", "Bearer ", "Bearer msk_wrong", f"Basic {key}", key, f"Bearer {key}x", "\xff"]
     async with standing(tmp_path, auth=["key"]) as server:
@@ -130,7 +130,7 @@ async def test_without_a_key_nothing_opens_but_health(file: KeyFile, tmp_path: P
 
 
 async def test_a_revoked_key_is_refused_on_the_connection_that_it_opened(
-    file: KeyFile, tmp_path: Path
+    file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, other = file.create("shop", ["*"]), file.create("other", ["*"])
     async with standing(tmp_path, auth=["key"]) as server, server.connect() as (reader, writer):
@@ -151,7 +151,7 @@ async def test_a_revoked_key_is_refused_on_the_connection_that_it_opened(
 
 
 async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
-    file: KeyFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: ApiKeyFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = file.create("shop", ["*"])
     async with standing(tmp_path, auth=["key"]) as server:
@@ -160,7 +160,7 @@ async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
         assert await status(server, "/v1/streams/clicks", key) == 200
 
 
-async def test_a_key_may_have_a_rate_of_its_own(file: KeyFile, tmp_path: Path) -> None:
+async def test_a_key_may_have_a_rate_of_its_own(file: ApiKeyFile, tmp_path: Path) -> None:
     slow, other = file.create("slow", ["*"], rate=0.1), file.create("other", ["*"])
     async with standing(tmp_path, auth=["key"], rate_burst=1) as server:
         assert [await status(server, "/v1/streams/clicks", slow) for _ in range(2)] == [200, 429]

@@ -9,7 +9,7 @@ from tests.clock import Clock
 from tests.collect.protection.standing import standing
 
 from millstream.web.auth import rate
-from millstream.web.auth.rate import Bucket, Rates
+from millstream.web.auth.rate import RateLimiter, TokenBucket
 from millstream.web.problem import Problem
 
 
@@ -18,12 +18,12 @@ def clock() -> Clock:
     return Clock()
 
 
-def headers(bucket: Bucket) -> dict[bytes, bytes]:
+def headers(bucket: TokenBucket) -> dict[bytes, bytes]:
     return dict(bucket.headers())
 
 
 def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Clock) -> None:
-    rates = Rates(2.0, clock)
+    rates = RateLimiter(2.0, clock)
     bucket = rates.admit("shop", 10)  # 20 may come at once
     assert headers(bucket) == {
         b"ratelimit-policy": b'"events";q=20;w=2',
@@ -44,7 +44,7 @@ def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Cl
 
 
 def test_over_time_nobody_gets_more_than_the_rate(clock: Clock) -> None:
-    rates, sent = Rates(1.0, clock), 0
+    rates, sent = RateLimiter(1.0, clock), 0
     for _ in range(1000):
         try:
             rates.admit("shop", 10).owe(6)
@@ -59,7 +59,7 @@ def test_callers_are_forgotten_before_they_fill_the_memory(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate, "_MOST_BUCKETS", 100)
-    rates = Rates(1.0, clock)
+    rates = RateLimiter(1.0, clock)
     rates.admit("owes", 1).owe(1000)
     for number in range(1000):
         clock.now += 1.0 if number % 90 == 0 else 0.0

@@ -16,7 +16,7 @@ from tests.collect.waiting import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
-from millstream.web.auth.api_keys import KeyFile
+from millstream.web.auth.api_keys import ApiKeyFile
 from millstream.web.tls import Certificate
 
 
@@ -57,7 +57,7 @@ async def test_a_sender_that_trusts_the_authority_is_served(
             assert writer.get_extra_info("cipher")[1] in ("TLSv1.3", "TLSv1.2")
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask(server, ssl.create_default_context())
-        await until(lambda: server.server.door.inside == 0)
+        await until(lambda: server.server.limits.count == 0)
 
 
 OLD = [
@@ -89,8 +89,8 @@ async def test_plain_http_and_garbage_on_the_tls_port_end_at_once(
     async with standing(tmp_path, **tls) as server:
         for data in (request(), b"\0" * 100, b"\x16\x03\x01\x00\x05hello", b"\x80" * 70_000):
             assert b"HTTP" not in await server.exchange(data, seconds=5)
-        await until(lambda: server.server.door.inside == 0)
-        assert server.server.door.refused["tls"] == 4
+        await until(lambda: server.server.limits.count == 0)
+        assert server.server.limits.refused["tls"] == 4
         assert server.echo.bodies == []
 
 
@@ -102,14 +102,14 @@ async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of one
         async with server.connect() as (silent, _), server.connect() as (begun, writer):
             writer.write(hello)
-            await until(lambda: server.server.door.inside == 2)
+            await until(lambda: server.server.limits.count == 2)
             assert (await ask(server, authority.trusting())).status == 200
             async with server.connect() as (third, _), server.connect() as (fourth, _):
                 assert await fourth.read() == b""  # at once: three are inside
                 async with asyncio.timeout(10):
                     for reader in (silent, begun, third):
                         assert await reader.read() == b""
-        await until(lambda: server.server.door.inside == 0)
+        await until(lambda: server.server.limits.count == 0)
 
 
 async def test_it_stops_while_a_handshake_is_under_way(tls: dict[str, Any], tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ async def test_it_stops_while_a_handshake_is_under_way(tls: dict[str, Any], tmp_
         async with asyncio.timeout(10), standing(tmp_path, **tls) as server:
             silent.setblocking(False)
             await asyncio.get_running_loop().sock_connect(silent, ("127.0.0.1", server.port))
-            await until(lambda: server.server.door.inside == 1)
-        assert server.server.door.inside == 0
+            await until(lambda: server.server.limits.count == 1)
+        assert server.server.limits.count == 0
 
 
 async def test_a_changed_certificate_is_taken_without_a_restart(
@@ -147,7 +147,7 @@ async def test_a_changed_certificate_is_taken_without_a_restart(
 async def test_a_client_without_a_certificate_of_the_authority_is_not_heard(
     authority: Authority, tls: dict[str, Any], tmp_path: Path, auth: list[str]
 ) -> None:
-    key = KeyFile(tmp_path / "keys.json").create("shop", ["*"])
+    key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["*"])
     shown = {"x-api-key": key} if auth == ["key"] else {}
     mallory = Authority(tmp_path, "mallory").issue("shop-1")
     expired = authority.issue("old", days=-1)
@@ -172,7 +172,7 @@ async def test_a_certificate_s_names_say_what_it_may_write(
         "auth": ["certificate", "key"],
         "tls_client_streams": {"shop-*": ["clicks"], "notes.example": ["no*"]},
     }
-    key = KeyFile(tmp_path / "keys.json").create("shop", ["names"])
+    key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["names"])
     async with standing(tmp_path, **settings) as server:
 
         async def opens(*names: str) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from millstream.collect.workers.merged import Whole, merge_health, merge_metrics
 from millstream.collect.workers.peers import Answer, Siblings
 from millstream.values.receipt import Receipt, Receipts
-from millstream.web.asgi import Message, Receive, Scope, Send, answer_json
-from millstream.web.auth.caller import Caller, note_caller
+from millstream.web.asgi import Message, Receive, Scope, Send, send_json
+from millstream.web.auth.caller import Caller, set_caller
 
 _ONE = """# TYPE millstream_collect_accepted counter
 # HELP millstream_collect_accepted Events.
@@ -91,7 +91,7 @@ async def test_who_may_not_ask_for_a_receipt_is_refused_before_anything_is_looke
 
     async def owner(scope: Scope, receive: Receive, send: Send) -> None:
         paths.append(scope["path"])
-        await answer_json(send, {"state": "logged"})
+        await send_json(send, {"state": "logged"})
 
     async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("the worker itself has nothing to say of it")
@@ -111,7 +111,7 @@ async def test_who_may_not_ask_for_a_receipt_is_refused_before_anything_is_looke
     whole.owners = {"them": 1}
     receipt = receipts.write(Receipt("them", 7, 0, "clicks", 1))
     scope: Scope = {"type": "http", "method": "GET", "path": f"/v1/receipts/{receipt}"}
-    note_caller(scope, Caller("key", "shop", frozenset(streams)))
+    set_caller(scope, Caller("key", "shop", frozenset(streams)))
     await whole(scope, receive, send)
     assert (answers, len(paths)) == ([status], asked)
     for each in (own, other):

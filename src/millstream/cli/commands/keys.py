@@ -23,7 +23,7 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from millstream.web.auth.api_keys import Key, KeyFile
+    from millstream.web.auth.api_keys import ApiKey, ApiKeyFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,11 +138,11 @@ def revoke(name: str, home: Path, assignments: tuple[str, ...]) -> None:
     click.echo(f"revoked {name}")
 
 
-def key_file(home: Path, assignments: tuple[str, ...]) -> KeyFile:
-    from millstream.web.auth.api_keys import KeyFile
+def key_file(home: Path, assignments: tuple[str, ...]) -> ApiKeyFile:
+    from millstream.web.auth.api_keys import ApiKeyFile
 
     named = settings_of(None, Flags(assignments)).collect.keys_file
-    return KeyFile(Path(named) if named else open_home(home).keys)
+    return ApiKeyFile(Path(named) if named else open_home(home).keys)
 
 
 def check(name: str, write: tuple[str, ...]) -> None:
@@ -185,7 +185,7 @@ def expires_when(text: str) -> datetime | None:
     return when
 
 
-def told(key: Key) -> dict[str, Any]:
+def told(key: ApiKey) -> dict[str, Any]:
     """What may be said of a key; its hash is of no use to anybody who asks."""
     import time
 

@@ -34,13 +34,13 @@ from millstream.web.asgi import (
     Receive,
     Scope,
     Send,
-    answer,
-    answer_empty,
-    answer_json,
-    answer_problem,
     read_body,
+    send_empty,
+    send_json,
+    send_problem,
+    send_response,
 )
-from millstream.web.auth.caller import check_writes, sender_in
+from millstream.web.auth.caller import caller_name, check_writes
 from millstream.web.auth.rate import charge
 from millstream.web.cors import check_origin
 from millstream.web.problem import Problem
@@ -89,12 +89,12 @@ class CollectApp:
         try:
             await self._route(scope, receive, send)
         except Problem as problem:
-            await answer_problem(send, problem)
+            await send_problem(send, problem)
         except Disconnected:
             pass
         except Exception:
             _log.exception("cannot answer %s %s", scope.get("method"), scope.get("path"))
-            await answer_problem(send, Problem(500, "the collector failed; its log says why"))
+            await send_problem(send, Problem(500, "the collector failed; its log says why"))
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,23 +106,23 @@ class CollectApp:
             await self._collect(lane, scope, receive, send)
         elif path in self._fixed:
             _allow(scope, "GET", "HEAD")
-            await answer_json(send, self._fixed[path])
+            await send_json(send, self._fixed[path])
         elif path.startswith(_RECEIPTS):
             _allow(scope, "GET", "HEAD")
             allowed = partial(check_writes, scope)
-            await answer_json(send, await self._look_up(path[len(_RECEIPTS) :], allowed))
+            await send_json(send, await self._look_up(path[len(_RECEIPTS) :], allowed))
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
             reason, details = self._health()
             if reason:
                 raise Problem(503, reason, headers=self._retry(), **details)
-            await answer_json(send, {"status": "ready", **details})
+            await send_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
             text = metrics.render(
                 self._intake, self._admission, self._sources(), self._turned_away()
             )
-            await answer(send, 200, text.encode(), metrics.CONTENT_TYPE)
+            await send_response(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(
                 404, f"there is nothing at {path[:200]}; /v1/openapi.json lists the calls"
@@ -140,7 +140,7 @@ class CollectApp:
         entry = await self._take(lane, request, ack, scope, receive)
         charge(scope, entry.size)
         if ack == "none":
-            await answer_empty(send)
+            await send_empty(send)
             return
         is_logged = True
         if entry.firsts and ack == "log":
@@ -149,7 +149,7 @@ class CollectApp:
             status, content = self._answers.of(entry, ack, is_logged)
         else:  # many receipts take long to sign
             status, content = await asyncio.to_thread(self._answers.of, entry, ack, is_logged)
-        await answer_json(send, content, status)
+        await send_json(send, content, status)
 
     def _arrival(self, lane: Lane, request: Request, body: bytes, sender: str) -> Arrival:
         return Arrival(
@@ -181,7 +181,7 @@ class CollectApp:
                 )
                 if not body or body.isspace():
                     raise Problem(400, EMPTY)
-                arrival = self._arrival(lane, request, body, sender_in(scope))
+                arrival = self._arrival(lane, request, body, caller_name(scope))
                 entry = await self._admission.take(lane, arrival, ack)
             if entry.done is not None:
                 await entry.done

@@ -72,7 +72,7 @@ class ShortWay:
         self._most = min(_MOST_BYTES, max_body)
         self._target = lru_cache(256)(self._find)
 
-    def admit(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Route | None:
+    def find_route(self, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Route | None:
         """The route of a POST, if it may go this way; what is wrong with it is not said here."""
         announced, content_type = -1, b""
         for name, value in headers:
@@ -86,7 +86,7 @@ class ShortWay:
             return None
         return self._target(url, content_type)
 
-    def take(self, route: Route, body: bytes, respond: Respond) -> None:
+    def handle(self, route: Route, body: bytes, respond: Respond) -> None:
         """Take a body in; `respond` is called once, now or later."""
         try:
             if body.isspace():

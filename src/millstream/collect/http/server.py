@@ -12,7 +12,7 @@ from millstream.collect.http.fast_path import ShortWay
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
 from millstream.web.asgi import Application
-from millstream.web.auth.middleware import Gate
+from millstream.web.auth.middleware import AuthenticationMiddleware
 from millstream.web.cors import Cors
 from millstream.web.server import HttpServer
 from millstream.web.tls import Certificate
@@ -39,10 +39,12 @@ class Server(HttpServer):
     ) -> None:
         # It asks nobody who they are, and where they come from: with either, all go the long way.
         is_open = not (settings.auth or settings.rate or settings.cors_origins)
-        self._gate: Gate | None = None
+        self._gate: AuthenticationMiddleware | None = None
         if settings.auth or settings.rate:
             path = Path(settings.keys_file) if settings.keys_file else keys_file
-            application = self._gate = Gate(application, settings, streams, path)
+            application = self._gate = AuthenticationMiddleware(
+                application, settings, streams, path
+            )
         if settings.cors_origins:
             application = Cors(application, settings.cors_origins)
         super().__init__(
@@ -60,8 +62,8 @@ class Server(HttpServer):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(super().watch())
             tasks.create_task(self._reload())
-            if self._gate is not None and self._gate.bearers is not None:
-                tasks.create_task(self._gate.bearers.keys.watch())
+            if self._gate is not None and self._gate.jwt_verifier is not None:
+                tasks.create_task(self._gate.jwt_verifier.keys.watch())
 
     @property
     def refused(self) -> Counter[str]:

@@ -12,9 +12,9 @@ from millstream.web.asgi import (
     Receive,
     Scope,
     Send,
-    answer,
-    answer_json,
-    answer_problem,
+    send_json,
+    send_problem,
+    send_response,
 )
 from millstream.web.auth.caller import check_writes
 from millstream.web.problem import Problem
@@ -47,7 +47,7 @@ class Whole:
             elif not path.startswith(_RECEIPTS) or not await self._look_up(path, scope, send):
                 await self._inner(scope, receive, send)
         except Problem as problem:
-            await answer_problem(send, problem)
+            await send_problem(send, problem)
 
     async def _metrics(self, send: Send) -> None:
         answers = await self._all("/metrics")
@@ -58,13 +58,13 @@ class Whole:
         }
         headers = dict((answers[self._siblings.worker] or Answer(200, [], b"")).headers)
         text = merge_metrics(texts, self._siblings.workers)
-        await answer(send, 200, text.encode(), headers.get(b"content-type", b"text/plain"))
+        await send_response(send, 200, text.encode(), headers.get(b"content-type", b"text/plain"))
 
     async def _health(self, send: Send) -> None:
         answers = await self._all("/health/ready")
         ready, content = merge_health(answers)
         if ready:
-            await answer_json(send, content)
+            await send_json(send, content)
             return
         retry = [
             header
@@ -90,7 +90,7 @@ class Whole:
         if found is None or found.status >= 500:
             return False
         headers = dict(found.headers)
-        await answer(send, found.status, found.body, headers[b"content-type"])
+        await send_response(send, found.status, found.body, headers[b"content-type"])
         return True
 
     async def _all(self, path: str) -> dict[int, Answer | None]:

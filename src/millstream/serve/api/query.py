@@ -6,7 +6,7 @@ import msgspec
 
 from millstream.serve.answer import JSON, Answer, Problem, Request
 from millstream.serve.context import State
-from millstream.web.hosts import is_same_origin
+from millstream.web.allowed_hosts import is_same_origin
 
 _MAX_BODY = 100_000
 

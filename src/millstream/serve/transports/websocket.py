@@ -28,7 +28,7 @@ from millstream.serve.views.encoding import SocketFrame, encode
 from millstream.serve.views.served_view import Live
 from millstream.serve.views.subscription import Asked, Subscription
 from millstream.values.position import Position
-from millstream.web.hosts import is_same_origin
+from millstream.web.allowed_hosts import is_same_origin
 
 _log = logging.getLogger(__name__)
 PATH = "/v1/connect"

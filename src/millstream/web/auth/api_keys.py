@@ -24,7 +24,7 @@ PREFIX = "msk_"  # for people, and for programs that look for secrets where none
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApiKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of a key; not the key."""
 
     name: str
@@ -40,7 +40,7 @@ class Key(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Content(msgspec.Struct):
     version: Literal[1] = 1
-    keys: list[Key] = []
+    keys: list[ApiKey] = []
 
 
 def digest(key: bytes) -> bytes:
@@ -52,13 +52,13 @@ def digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-class KeyFile:
+class ApiKeyFile:
     """The keys in a file, changed by whole files, so that a reader never sees half of one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> list[Key]:
+    def read(self) -> list[ApiKey]:
         """All keys; none if there is no file. SettingsError if it is not one of ours."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=_Content).keys
@@ -80,7 +80,7 @@ class KeyFile:
     ) -> str:
         """Make a key and return it: nobody can have it again."""
         key = PREFIX + secrets.token_urlsafe(32)
-        made = Key(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
+        made = ApiKey(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
         with self._changing() as keys:
             if any(each.name == name for each in keys):
                 raise MillstreamError(
@@ -100,7 +100,7 @@ class KeyFile:
             keys[:] = left
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[list[Key]]:
+    def _changing(self) -> Iterator[list[ApiKey]]:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path.with_suffix(".lock"), "a", encoding="utf-8") as guard:
@@ -130,17 +130,17 @@ class KeyFile:
             os.close(folder)
 
 
-class KeyRing:
+class ApiKeys:
     """The keys of a file, by their hashes, for looking up while collecting."""
 
     def __init__(self, path: Path) -> None:
-        self._file = KeyFile(path)
+        self._file = ApiKeyFile(path)
         self._path = path
         self.version = 0  # grows when the file was read again: who was found before may be gone
         self._seen = self._state()
         self._keys = self._read()
 
-    def find(self, hashed: bytes) -> Key | None:
+    def find(self, hashed: bytes) -> ApiKey | None:
         """The key of this hash, if there is one that has not expired."""
         key = self._keys.get(hashed)
         # The dictionary compares hashes that the caller knows; this, nothing it could learn from.
@@ -161,7 +161,7 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def _read(self) -> dict[bytes, Key]:
+    def _read(self) -> dict[bytes, ApiKey]:
         return {bytes.fromhex(key.sha256): key for key in self._file.read()}
 
     def _state(self) -> tuple[int, int, int] | None:

@@ -37,12 +37,12 @@ def matching(patterns: Iterable[str], names: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(re.compile(either, re.DOTALL).fullmatch, names))
 
 
-def note_caller(scope: Scope, caller: Caller) -> None:
+def set_caller(scope: Scope, caller: Caller) -> None:
     """Let the rest of the request's way know who calls."""
     scope[_CALLER] = caller
 
 
-def sender_in(scope: Scope) -> str:
+def caller_name(scope: Scope) -> str:
     """Who was authenticated; empty if nobody had to be."""
     caller: Caller | None = scope.get(_CALLER)
     return "" if caller is None or caller.kind == "address" else f"{caller.kind} {caller.name}"

@@ -29,7 +29,7 @@ _LEAST_RSA_BITS = 2048
 _log = logging.getLogger(__name__)
 
 
-class KeySet:
+class IssuerKeys:
     """The issuer's keys as they were last read; a read that fails leaves them."""
 
     def __init__(

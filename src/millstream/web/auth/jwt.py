@@ -7,8 +7,8 @@ from typing import Any
 import jwt
 
 from millstream.web.auth.caller import Caller, matching
-from millstream.web.auth.jwks import ALGORITHMS, KeySet
-from millstream.web.auth.settings import ProtectionSettings
+from millstream.web.auth.jwks import ALGORITHMS, IssuerKeys
+from millstream.web.auth.settings import AccessSettings
 
 _LONGEST = 8 * 1024
 _PATIENCE = 2.0  # seconds that a sender waits for keys which have to be fetched
@@ -18,24 +18,27 @@ class TokenRefused(Exception):
     """Why a token is no login; says nothing of what is in it."""
 
 
-class KeysMissing(Exception):
+class IssuerKeysUnavailable(Exception):
     """The issuer's keys could not be had so far: nothing is known of the token."""
 
 
-class Bearers:
+class JwtVerifier:
     """Makes callers of tokens."""
 
-    def __init__(self, settings: ProtectionSettings, streams: frozenset[str]) -> None:
+    def __init__(self, settings: AccessSettings, streams: frozenset[str]) -> None:
         self._settings = settings
         self._streams = streams
-        self.keys = KeySet(
+        self.keys = IssuerKeys(
             settings.jwt_jwks,
             refresh=settings.jwt_refresh,
             refresh_least=settings.jwt_refresh_least,
         )
 
     async def verify(self, token: bytes) -> tuple[Caller, float]:
-        """Who it speaks for, and until when (as time.time()); TokenRefused, KeysMissing."""
+        """The token's caller, and when the token expires (as time.time()).
+
+        TokenRefused, IssuerKeysUnavailable.
+        """
         if len(token) > _LONGEST:
             raise TokenRefused("it is too long")
         text = token.decode("latin-1")
@@ -44,7 +47,7 @@ class Bearers:
         if not keys and await self.keys.look_again(_PATIENCE):
             keys = self.keys.find(kid, algorithm)
         if not keys and self.keys.is_empty:
-            raise KeysMissing
+            raise IssuerKeysUnavailable
         if not keys:
             raise TokenRefused("no key of the issuer signed it")
         claims = self._decode(text, keys, algorithm)

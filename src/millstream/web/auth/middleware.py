@@ -17,13 +17,13 @@ from millstream.web.asgi import (
     Receive,
     Scope,
     Send,
-    answer_problem,
+    send_problem,
 )
-from millstream.web.auth.api_keys import KeyRing, digest
-from millstream.web.auth.caller import Caller, matching, note_caller
-from millstream.web.auth.jwt import Bearers, KeysMissing, TokenRefused, is_token
-from millstream.web.auth.rate import Bucket, Rates, note_bucket
-from millstream.web.auth.settings import ProtectionSettings
+from millstream.web.auth.api_keys import ApiKeys, digest
+from millstream.web.auth.caller import Caller, matching, set_caller
+from millstream.web.auth.jwt import IssuerKeysUnavailable, JwtVerifier, TokenRefused, is_token
+from millstream.web.auth.rate import RateLimiter, TokenBucket, set_bucket
+from millstream.web.auth.settings import AccessSettings
 from millstream.web.connections import CERTIFICATE, network_of
 from millstream.web.problem import Problem
 
@@ -35,26 +35,26 @@ _WRONG_TOKENS_PER_SECOND = 20.0
 _REASONS = {401: "login", 403: "rights", 429: "rate"}  # by which refusals are counted
 
 
-class Gate:
+class AuthenticationMiddleware:
     """An ASGI application that lets through to another what it admits."""
 
     def __init__(
         self,
         inner: Application,
-        settings: ProtectionSettings,
+        settings: AccessSettings,
         streams: Iterable[str],
         keys_file: Path,
     ) -> None:
         self._inner = inner
         self._settings = settings
         self._streams = frozenset(streams)
-        self.keys = KeyRing(keys_file) if "key" in settings.auth else None
-        self.bearers = Bearers(settings, self._streams) if "jwt" in settings.auth else None
+        self.keys = ApiKeys(keys_file) if "key" in settings.auth else None
+        self.jwt_verifier = JwtVerifier(settings, self._streams) if "jwt" in settings.auth else None
         # Who was recognised, by the hash of what they showed, and until when that holds.
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._versions = (0, 0)
-        self._rates = Rates(settings.rate_burst)
-        self._wrong = Rates(5.0)
+        self._rates = RateLimiter(settings.rate_burst)
+        self._wrong = RateLimiter(5.0)
         self.refused: Counter[str] = Counter()  # by reason
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,11 +70,11 @@ class Gate:
                 caller.check_writes(stream)
         except Problem as problem:
             self.refused[_REASONS.get(problem.status, "no_keys")] += 1
-            await answer_problem(send, problem)
+            await send_problem(send, problem)
             return
-        note_caller(scope, caller)
+        set_caller(scope, caller)
         if bucket is not None:
-            note_bucket(scope, bucket)
+            set_bucket(scope, bucket)
             send = _with_headers(send, bucket)
         await self._inner(scope, receive, send)
 
@@ -90,7 +90,7 @@ class Gate:
             raise self._refused("no key or token came with the request")
         versions = (
             0 if self.keys is None else self.keys.version,
-            0 if self.bearers is None else self.bearers.keys.version,
+            0 if self.jwt_verifier is None else self.jwt_verifier.keys.version,
         )
         if versions != self._versions:  # a key that is gone must not go on opening
             self._known.clear()
@@ -98,8 +98,8 @@ class Gate:
         hashed = digest(credential)
         known = self._known.get(hashed)
         if known is None or known[1] <= time.time():
-            if is_token(credential) and self.bearers is not None:
-                known = await self._bearer(self.bearers, credential, _address(scope))
+            if is_token(credential) and self.jwt_verifier is not None:
+                known = await self._bearer(self.jwt_verifier, credential, _address(scope))
             else:
                 known = self._key(hashed)
             if len(self._known) >= _MOST_KNOWN:
@@ -114,7 +114,9 @@ class Gate:
         until = key.expires.timestamp() if key.expires else float("inf")
         return Caller("key", key.name, matching(key.write, self._streams), key.rate), until
 
-    async def _bearer(self, bearers: Bearers, token: bytes, address: str) -> tuple[Caller, float]:
+    async def _bearer(
+        self, bearers: JwtVerifier, token: bytes, address: str
+    ) -> tuple[Caller, float]:
         wrong = self._wrong.bucket(address, _WRONG_TOKENS_PER_SECOND)
         if wrong.left() < 1:
             raise Problem(
@@ -125,7 +127,7 @@ class Gate:
         except TokenRefused as refused:
             wrong.owe(1)
             raise self._refused(f"the token is refused: {refused}", error="invalid_token") from None
-        except KeysMissing:
+        except IssuerKeysUnavailable:
             raise Problem(
                 503,
                 "the issuer's keys could not be read so far; nothing was taken in, send it again",
@@ -141,7 +143,7 @@ class Gate:
         ]
         return Caller("certificate", names[0], matching(patterns, self._streams))
 
-    def _charge(self, caller: Caller) -> Bucket | None:
+    def _charge(self, caller: Caller) -> TokenBucket | None:
         rate = self._settings.rate if caller.rate is None else caller.rate
         return self._rates.admit(f"{caller.kind} {caller.name}", rate) if rate else None
 
@@ -171,7 +173,7 @@ def _address(scope: Scope) -> str:
     return network_of(client[0]) if client else "unknown"
 
 
-def _with_headers(send: Send, bucket: Bucket) -> Send:
+def _with_headers(send: Send, bucket: TokenBucket) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers: HeaderList = [*message.get("headers", ()), *bucket.headers()]

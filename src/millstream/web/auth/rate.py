@@ -13,7 +13,7 @@ _BUCKET = "millstream.bucket"
 _MOST_BUCKETS = 50_000
 
 
-class Bucket:
+class TokenBucket:
     """Fills with `rate` tokens a second up to `size`; may be overdrawn, and then stays shut.
 
     So a batch is let in by what is there before it, and paid for by what comes after it: how many
@@ -66,15 +66,15 @@ class Bucket:
         ]
 
 
-class Rates:
+class RateLimiter:
     """A bucket for each caller, made when it is first seen, forgotten when it is full again."""
 
     def __init__(self, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst = burst
         self._clock = clock
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
 
-    def admit(self, caller: str, rate: float) -> Bucket:
+    def admit(self, caller: str, rate: float) -> TokenBucket:
         """The caller's bucket, one token lighter; Problem 429 if it is empty."""
         bucket = self.bucket(caller, rate)
         if not bucket.take():
@@ -87,26 +87,26 @@ class Rates:
             )
         return bucket
 
-    def bucket(self, caller: str, rate: float) -> Bucket:
+    def bucket(self, caller: str, rate: float) -> TokenBucket:
         """The caller's bucket as it is."""
         bucket = self._buckets.get(caller)
         return self._add(caller, rate) if bucket is None or bucket.rate != rate else bucket
 
-    def _add(self, caller: str, rate: float) -> Bucket:
+    def _add(self, caller: str, rate: float) -> TokenBucket:
         if len(self._buckets) >= _MOST_BUCKETS:
             used = [(name, each) for name, each in self._buckets.items() if not each.is_full]
             self._buckets = dict(used[-_MOST_BUCKETS // 2 :])  # half, so that it is seldom done
-        bucket = self._buckets[caller] = Bucket(rate, rate * self._burst, self._clock)
+        bucket = self._buckets[caller] = TokenBucket(rate, rate * self._burst, self._clock)
         return bucket
 
 
-def note_bucket(scope: Scope, bucket: Bucket) -> None:
+def set_bucket(scope: Scope, bucket: TokenBucket) -> None:
     """Let the rest of the request's way know whom to charge."""
     scope[_BUCKET] = bucket
 
 
 def charge(scope: Scope, events: int) -> None:
     """Charge this request's caller for the events that were in it; one is paid for already."""
-    bucket: Bucket | None = scope.get(_BUCKET)
+    bucket: TokenBucket | None = scope.get(_BUCKET)
     if bucket is not None:
         bucket.owe(events - 1)

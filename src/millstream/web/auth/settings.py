@@ -12,7 +12,7 @@ from millstream.web.settings import LOOPBACK, HttpSettings, TlsSettings
 Login = Literal["key", "jwt", "certificate"]
 
 
-class ProtectionSettings(HttpSettings, TlsSettings):
+class AccessSettings(HttpSettings, TlsSettings):
     """Who may send, over what, and how much."""
 
     auth: list[Login] = Field(
@@ -99,7 +99,7 @@ class ProtectionSettings(HttpSettings, TlsSettings):
         return value
 
     @model_validator(mode="after")
-    def _logins_are_complete(self) -> ProtectionSettings:
+    def _logins_are_complete(self) -> AccessSettings:
         missing = {
             "jwt": [
                 name for name in ("jwt_jwks", "jwt_issuer", "jwt_audience") if not self.of(name)
@@ -112,7 +112,7 @@ class ProtectionSettings(HttpSettings, TlsSettings):
         return self
 
     @model_validator(mode="after")
-    def _certificates_have_rights(self) -> ProtectionSettings:
+    def _certificates_have_rights(self) -> AccessSettings:
         if self.tls_client_streams and "certificate" not in self.auth:
             raise ValueError("tls_client_streams is only heeded if auth has 'certificate'")
         return self

@@ -9,7 +9,7 @@ from tests.collect.protection.standing import request, standing
 
 from millstream.collect.settings import CollectSettings
 from millstream.serve.settings import ServeSettings
-from millstream.web.hosts import Hosts
+from millstream.web.allowed_hosts import AllowedHosts
 
 OURS = [
     *(b"localhost", b"localhost:8400", b"LocalHost.", b"127.0.0.1:1", b"127.0.0.9", b"[::1]:8400"),
@@ -23,7 +23,7 @@ NOT_OURS = [
 
 
 def test_local_names_and_the_address_that_was_asked_are_ours() -> None:
-    hosts = Hosts("0.0.0.0")
+    hosts = AllowedHosts("0.0.0.0")
     assert [host for host in OURS if not hosts.accepts(host, "10.0.0.5")] == []
     assert [host for host in NOT_OURS if hosts.accepts(host, "10.0.0.5")] == []
     assert hosts.accepts(b"[fd00::5]:80", "fd00::5")
@@ -31,13 +31,15 @@ def test_local_names_and_the_address_that_was_asked_are_ours() -> None:
 
 
 def test_the_settings_name_others() -> None:
-    hosts = Hosts("collect.internal", ["Views.Example", "*.shop.example", "10.0.0.6", "fd00::6"])
+    hosts = AllowedHosts(
+        "collect.internal", ["Views.Example", "*.shop.example", "10.0.0.6", "fd00::6"]
+    )
     for host in (b"collect.internal:1", b"views.example", b"a.shop.example", b"10.0.0.6"):
         assert hosts.accepts(host, "127.0.0.1"), host
     assert hosts.accepts(b"[fd00::6]:443", "127.0.0.1")
     for host in (b"shop.example", b"a.shop.example.evil.example", b"viewsxexample"):
         assert not hosts.accepts(host, "127.0.0.1"), host
-    assert Hosts(allowed=["*"]).accepts(b"evil.example", "127.0.0.1")
+    assert AllowedHosts(allowed=["*"]).accepts(b"evil.example", "127.0.0.1")
 
 
 @pytest.mark.parametrize("settings", [CollectSettings, ServeSettings])
@@ -61,7 +63,7 @@ async def test_a_page_of_another_name_gets_nothing_from_the_collector(tmp_path: 
             assert "collect.allowed_hosts" in answer.problem()["detail"]
         absolute = await server.ask("http://evil.example/health/live")
         assert absolute.status == 421
-        assert server.server.door.refused["host"] == 3
+        assert server.server.limits.refused["host"] == 3
         assert server.echo.bodies == []
         for host in ("collect.example", f"localhost:{server.port}", f"127.0.0.1:{server.port}"):
             assert (await server.ask(headers={"host": host})).status == 200

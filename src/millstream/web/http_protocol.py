@@ -16,10 +16,15 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from millstream.web.asgi import HeaderList
-from millstream.web.connections import CERTIFICATE, Door, certificate_names, peer_network
+from millstream.web.connections import (
+    CERTIFICATE,
+    ConnectionLimits,
+    certificate_names,
+    peer_network,
+)
 from millstream.web.fast_path import HEAD_END, Exchange, Route
-from millstream.web.head import CHUNKED, read_head
 from millstream.web.problem import CLOSE, CONTENT_TYPE, RETRY, Problem
+from millstream.web.request_head import CHUNKED, read_request_head
 
 _BODY_GRACE = 5.0  # seconds before a body's speed is looked at
 _LINGER = 5.0  # seconds that a body which was answered already may go on coming
@@ -30,7 +35,7 @@ _FAREWELL = 1.0  # seconds to read a last answer: closing on unread data would t
 _IDLE, _HEAD, _BODY, _ANSWER = range(4)
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1, with bounds on what a peer may send, keep open and leave unread.
 
     The parser gets the bytes of one request at a time. What follows waits unparsed, and nothing
@@ -45,15 +50,15 @@ class GuardedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        door: Door,
+        limits: ConnectionLimits,
         counted: str = "",
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._door = door
-        self._network = counted  # where the door counts it; empty: not yet
+        self._limits = limits
+        self._network = counted  # where the limits counts it; empty: not yet
         self._names: tuple[str, ...] = ()
         self._phase = _HEAD
-        self._since = door.now
+        self._since = limits.now
         self._head_bytes = 0
         self._length = 0  # of the body, or CHUNKED
         self._body_bytes = 0  # without what frames it
@@ -74,7 +79,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if not self._network:
             network = peer_network(transport)
-            if not self._door.enter(network):
+            if not self._limits.admit(network):
                 transport.write(_raw(_too_many(), ()))
                 transport.close()
                 return
@@ -83,12 +88,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._names = certificate_names(transport.get_extra_info("peercert"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._network:  # turned away at the door
+        if not self._network:  # turned away at the limits
             return
-        self._door.leave(self._network)
+        self._limits.release(self._network)
         self._network = ""
         self._rest, self._unread = b"", 0
-        self._door.hold(self, 0)
+        self._limits.set_memory(self, 0)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -98,7 +103,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._keep(self._rest[self._rest_at :] + data, 0)
             return
         if self._is_between():
-            recalled = self._door.heads.recall(data)
+            recalled = self._limits.heads.find(data)
             if recalled is not None:
                 self._take(Exchange(self, recalled[0], True), recalled[1])
                 return
@@ -116,7 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Parse what stands behind `at` later, and read nothing more until then."""
         self._rest, self._rest_at = data, at
         self.flow.pause_reading()
-        self._door.hold(self, self._unread + len(data))
+        self._limits.set_memory(self, self._unread + len(data))
 
     def _go_on(self) -> None:
         """Turn to the next request: to the one that is here, else read."""
@@ -133,7 +138,7 @@ class GuardedProtocol(HttpToolsProtocol):
         data, self._rest = self._rest, b""
         self._parse(data, self._rest_at)
         if not self._rest:
-            self._door.hold(self, self._unread)
+            self._limits.set_memory(self, self._unread)
             if not self._owes():
                 self.flow.resume_reading()
 
@@ -153,7 +158,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._keep(data, at)
             self._go_on()
         elif is_between and start == 0 and self._whole is not None:
-            self._door.heads.learn(data, *self._whole)
+            self._limits.heads.remember(data, *self._whole)
 
     def _end_of_part(self, data: bytes, at: int) -> int:
         """How far to parse, so that at most one request ends there.
@@ -180,7 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().data_received(part)
         if self._is_deaf:
             return
-        most = self._door.settings.max_header_bytes
+        most = self._limits.settings.max_header_bytes
         if self._phase == _BODY:
             # Chunks' extensions, or headers behind a body: these too must have an end.
             is_large = self._framed_bytes > most + _FRAMING * self._body_bytes
@@ -192,7 +197,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url, self.headers, self.expect_100_continue = b"", [], False
         self._phase = _HEAD
-        self._since = self._door.now
+        self._since = self._limits.now
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == _HEAD:  # what comes behind a body is no header: a proxy never saw it
@@ -212,30 +217,34 @@ class GuardedProtocol(HttpToolsProtocol):
             self._short = Exchange(self, route, self.parser.should_keep_alive())
             self.cycle = cast(RequestResponseCycle, self._short)
         self._phase = _BODY
-        self._since = self._door.now
+        self._since = self._limits.now
         self._head_bytes = self._body_bytes = self._framed_bytes = 0
 
     def _check_head(self) -> None:
-        door = self._door
-        if len(self.headers) > door.settings.max_headers:
+        limits = self._limits
+        if len(self.headers) > limits.settings.max_headers:
             raise self._too_large()
-        if self._head_bytes > door.settings.max_header_bytes:
+        if self._head_bytes > limits.settings.max_header_bytes:
             raise self._too_large()
-        host, self._length = read_head(self.url, self.headers, self.parser.get_http_version())
-        if host is not None and not door.hosts.accepts(host, self.server[0] if self.server else ""):
-            door.refused["host"] += 1
-            raise _other_host(host, door.tier)
+        host, self._length = read_request_head(
+            self.url, self.headers, self.parser.get_http_version()
+        )
+        if host is not None and not limits.hosts.accepts(
+            host, self.server[0] if self.server else ""
+        ):
+            limits.refused["host"] += 1
+            raise _other_host(host, limits.tier)
         if self.parser.should_upgrade() and self._length:
             # The parser takes what follows an upgrade for another protocol: the body would be lost.
             raise Problem(400, "no upgrade is possible; send the body without asking")
 
     def _short_route(self) -> Route | None:
-        fast_path = self._door.fast_path
+        fast_path = self._limits.fast_path
         if fast_path is None or self.parser.get_method() != b"POST":
             return None
         if self.parser.get_http_version() != "1.1":
             return None
-        return fast_path.admit(self.url, self.headers)
+        return fast_path.find_route(self.url, self.headers)
 
     def _make_scope(self) -> None:
         """What uvicorn does when a message begins; on the fast path nobody asks for it."""
@@ -256,7 +265,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_complete = True
         self._phase = _ANSWER
-        self._since = self._door.now
+        self._since = self._limits.now
         if self._short is None:
             if self.cycle is not None:  # else it becomes a WebSocket
                 super().on_message_complete()
@@ -273,12 +282,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._take(exchange, body)
 
     def _take(self, exchange: Exchange, body: bytes) -> None:
-        fast_path = self._door.fast_path
+        fast_path = self._limits.fast_path
         assert fast_path is not None
         self.cycle = cast(RequestResponseCycle, exchange)
         self._phase = _ANSWER
-        self._since = self._door.now
-        fast_path.take(exchange.route, body, exchange.respond)
+        self._since = self._limits.now
+        fast_path.handle(exchange.route, body, exchange.respond)
 
     def answer(
         self, exchange: Exchange, status: int, body: bytes, content_type: bytes, more: HeaderList
@@ -286,7 +295,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Send the answer of a request on the fast path, unless nobody is there any more."""
         if exchange.disconnected or self.transport.is_closing():
             return
-        head = self._door.heads.answer(status, content_type, self.server_state.default_headers)
+        head = self._limits.heads.response_head(
+            status, content_type, self.server_state.default_headers
+        )
         if content_type:
             head = b"%bcontent-length: %d\r\n" % (head, len(body))
         if more or not exchange.keep_alive:
@@ -298,10 +309,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn does it, but without a timer for the next request: the door looks after it."""
+        """As uvicorn, but without a timer for the next request: `check_timeouts` replaces it."""
         if self._phase == _ANSWER:
             self._phase = _IDLE
-        self._since = self._door.now
+        self._since = self._limits.now
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self._go_on()
@@ -309,24 +320,24 @@ class GuardedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread = self.transport.get_write_buffer_size()
-        self._door.hold(self, self._unread + len(self._rest))
+        self._limits.set_memory(self, self._unread + len(self._rest))
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread = 0
-        self._door.hold(self, len(self._rest))
+        self._limits.set_memory(self, len(self._rest))
         if self._phase == _IDLE:
             self._go_on()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End the connection; in the loop's next turn, since a write may be under way."""
         self.loop.call_soon(self.transport.abort)
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """End the connection if it has waited too long for its peer."""
-        settings, waited = self._door.settings, now - self._since
+        settings, waited = self._limits.settings, now - self._since
         if self._is_unread(now):
-            self._door.refused["unread"] += 1
+            self._limits.refused["unread"] += 1
             self.transport.abort()
         elif self._is_deaf:
             if waited > _FAREWELL and (self.cycle is None or self.cycle.response_complete):
@@ -334,7 +345,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._phase == _IDLE and waited > settings.idle_timeout:
             self.transport.close()
         elif self._phase == _HEAD and waited > settings.header_timeout:
-            self._door.refused["slow_headers"] += 1
+            self._limits.refused["slow_headers"] += 1
             if self._head_bytes:
                 self._end_with(_too_slow(f"headers were not complete after {waited:.1f} s"))
             else:
@@ -349,21 +360,21 @@ class GuardedProtocol(HttpToolsProtocol):
         elif (
             waited > _BODY_GRACE
             and not self.flow.read_paused  # it is we who don't read
-            and self._body_bytes < waited * self._door.settings.min_body_rate
+            and self._body_bytes < waited * self._limits.settings.min_body_rate
         ):
-            self._door.refused["slow_body"] += 1
+            self._limits.refused["slow_body"] += 1
             self._end_with(_too_slow(f"body came with {self._body_bytes / waited:.0f} bytes/s"))
 
     def _is_unread(self, now: float) -> bool:
         unsent = self.transport.get_write_buffer_size()
         if not unsent or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
-        return bool(unsent) and now - self._unsent_since > self._door.settings.write_timeout
+        return bool(unsent) and now - self._unsent_since > self._limits.settings.write_timeout
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what is not HTTP."""
         if self._refusal is None:
-            self._door.refused["not_http"] += 1
+            self._limits.refused["not_http"] += 1
             self._refusal = Problem(400, "this is not HTTP/1.1; nothing was taken in")
         self._end_with(self._refusal)
 
@@ -371,7 +382,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Answer and hang up; an answer that has begun already is the last one instead."""
         cycle = self.cycle
         self._is_deaf = True
-        self._since = self._door.now
+        self._since = self._limits.now
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
             if cycle.response_started:
@@ -395,7 +406,7 @@ class GuardedProtocol(HttpToolsProtocol):
         successor = self._successor = cast(Any, self.ws_protocol_class)(
             config=self.config, server_state=self.server_state, app_state=self.app_state
         )
-        successor.leave = partial(self._door.leave, self._network)
+        successor.leave = partial(self._limits.release, self._network)
         self._network, self._is_deaf = "", True
         successor.connection_made(self.transport)
         successor.data_received(b"".join([*head, b"\r\n"]))
@@ -407,13 +418,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _too_large(self) -> Problem:
-        self._door.refused["large_headers"] += 1
-        settings = self._door.settings
+        self._limits.refused["large_headers"] += 1
+        settings = self._limits.settings
         return Problem(
             431,
             f"the headers are more than {settings.max_headers}, or larger than "
             f"{settings.max_header_bytes} bytes; send fewer, or raise "
-            f"{self._door.tier}.max_header_bytes",
+            f"{self._limits.tier}.max_header_bytes",
         )
 
 

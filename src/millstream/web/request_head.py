@@ -11,14 +11,14 @@ from millstream.web.problem import Problem
 CHUNKED = -1
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """Where a request goes, and how long its body is."""
 
     host: bytes | None  # only HTTP/1.0 may lack it
     length: int  # of the body; CHUNKED: it says so itself
 
 
-def read_head(url: bytes, headers: HeaderList, version: str) -> Head:
+def read_request_head(url: bytes, headers: HeaderList, version: str) -> RequestHead:
     """Host and framing of a request; Problem if two servers could read them differently."""
     host, coding, length = None, None, 0
     for name, value in headers:
@@ -40,7 +40,7 @@ def read_head(url: bytes, headers: HeaderList, version: str) -> Head:
         raise Problem(400, f"this is HTTP/{version}; send HTTP/1.1")
     if not url.startswith(b"/") and url != b"*":
         host = _authority(url)  # as a proxy is asked: this counts then, not the header
-    return Head(host, length)
+    return RequestHead(host, length)
 
 
 def _authority(url: bytes) -> bytes:

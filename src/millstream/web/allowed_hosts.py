@@ -16,7 +16,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\s]+))(?::[0-9]*)?")
 
 
-class Hosts:
+class AllowedHosts:
     """Decides which Host headers are ours.
 
     These are `localhost`, addresses of this machine, the name that it listens on, and what the
