@@ -65,10 +65,11 @@ class Database:
         return lsn_number(rows[0][0] or "") if rows else 0
 
     async def streaming(self) -> bool:
-        """Whether a reader follows the changes."""
+        """Whether a reader follows the changes: a slot is active while it is made, too."""
         return bool(
             await self.sql(
-                f"SELECT FROM pg_replication_slots WHERE slot_name = '{self.name}' AND active"
+                "SELECT FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
+                f" WHERE slot_name = '{self.name}' AND state = 'streaming'"
             )
         )
 
