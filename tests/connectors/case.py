@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import Source
@@ -110,9 +110,9 @@ class Case(ABC):
         """How long a peer may say nothing."""
         return "500 ms" if self.hasty else "1 minute"
 
-    def numbers(self, inlet: RecordingInlet) -> list[int]:
+    def numbers(self, output: RecordingOutput) -> list[int]:
         """The numbers of the events that came in, in order; garbage is left out."""
-        return [number for message in inlet.messages for number in numbers_in(message)]
+        return [number for message in output.messages for number in numbers_in(message)]
 
 
 def event(number: int, padding: int = 0) -> bytes:
@@ -130,9 +130,9 @@ def numbers_in(message: bytes) -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def running(reader: Reader, inlet: RecordingInlet) -> AsyncIterator[None]:
+async def running(reader: Reader, output: RecordingOutput) -> AsyncIterator[None]:
     """The reader, reading; on leaving, it is stopped."""
-    task = asyncio.create_task(reader.run(inlet))
+    task = asyncio.create_task(reader.run(output))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 
 Event = dict[str, Any]
 
@@ -18,9 +18,9 @@ def envelopes(messages: Iterable[bytes]) -> list[Event]:
     return [event for message in messages for event in json.loads(message)]
 
 
-def changes(inlet: RecordingInlet) -> list[Event]:
+def changes(output: RecordingOutput) -> list[Event]:
     """What the events say, in order."""
-    return [event["data"] for event in envelopes(inlet.messages)]
+    return [event["data"] for event in envelopes(output.messages)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import Case, running, stop
 from tests.connectors.cases import CASES
@@ -55,36 +55,36 @@ def held() -> Counter[str]:
 
 @those()
 async def test_events_come_in_in_order_and_are_counted(case: Case) -> None:
-    reader, inlet = case.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = case.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
         await case.send(range(5))
-        await until(lambda: len(case.numbers(inlet)) == 5)
+        await until(lambda: len(case.numbers(output)) == 5)
         await case.send(range(5, 200))
-        await until(lambda: len(case.numbers(inlet)) == 200)
-        assert case.numbers(inlet) == list(range(200))
+        await until(lambda: len(case.numbers(output)) == 200)
+        assert case.numbers(output) == list(range(200))
         state = reader.state
         assert (state.state, state.error, state.lost) == (case.up, "", 0)
         assert state.received == 200
         assert state.rate > 0
-        assert all(len(message) <= case.settings.max_body for message in inlet.messages)
+        assert all(len(message) <= case.settings.max_body for message in output.messages)
     assert reader.state.state == "stopped"
 
 
 @those()
-@pytest.mark.parametrize("blocked", [False, True], ids=["reading", "waiting for the inlet"])
+@pytest.mark.parametrize("blocked", [False, True], ids=["reading", "waiting for the output"])
 async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
     case: Case, blocked: bool
 ) -> None:
     for attempt in range(_ATTEMPTS):
         before = held()
-        reader, inlet = case.reader(), RecordingInlet()
-        task = asyncio.create_task(reader.run(inlet))
+        reader, output = case.reader(), RecordingOutput()
+        task = asyncio.create_task(reader.run(output))
         await until(lambda: reader.state.state == case.up)  # noqa: B023
         await case.send([2 * attempt])
-        await until(lambda: case.numbers(inlet)[-1:] == [2 * attempt])  # noqa: B023
+        await until(lambda: case.numbers(output)[-1:] == [2 * attempt])  # noqa: B023
         if blocked:
-            inlet.open.clear()
+            output.open.clear()
             await case.send([2 * attempt + 1])
         began = time.monotonic()
         await stop(task)
@@ -99,26 +99,26 @@ async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
 
 @those(lambda case: not case.why_no_reconnect)
 async def test_a_reader_comes_back_after_the_peer_dropped_it(case: Case) -> None:
-    reader, inlet = case.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = case.reader(), RecordingOutput()
+    async with running(reader, output):
         for round_ in range(3):
             await until(lambda: reader.state.state == case.up)
             await case.send([round_])
-            await until(lambda: len(case.numbers(inlet)) == round_ + 1)  # noqa: B023
+            await until(lambda: len(case.numbers(output)) == round_ + 1)  # noqa: B023
             await case.drop()
         await case.send([3])
-        await until(lambda: case.numbers(inlet)[-1:] == [3])
-        assert case.numbers(inlet) == [0, 1, 2, 3]
+        await until(lambda: case.numbers(output)[-1:] == [3])
+        assert case.numbers(output) == [0, 1, 2, 3]
 
 
 @those(lambda case: not case.why_no_resume)
 async def test_a_reader_goes_on_at_its_bookmark_without_loss_or_repetition(case: Case) -> None:
-    first, inlet = case.reader(), RecordingInlet()
-    async with running(first, inlet):
+    first, output = case.reader(), RecordingOutput()
+    async with running(first, output):
         await case.send(range(10))
-        await until(lambda: len(case.numbers(inlet)) == 10)
+        await until(lambda: len(case.numbers(output)) == 10)
     await case.send(range(10, 20))
-    second, after = case.reader(), RecordingInlet(bookmark=inlet.bookmark)
+    second, after = case.reader(), RecordingOutput(bookmark=output.bookmark)
     async with running(second, after):
         await case.send(range(20, 30))
         await until(lambda: 29 in case.numbers(after))
@@ -127,31 +127,31 @@ async def test_a_reader_goes_on_at_its_bookmark_without_loss_or_repetition(case:
 
 @those(lambda case: not case.why_no_resume)
 async def test_what_was_not_on_disk_when_the_collector_died_comes_again(case: Case) -> None:
-    first, inlet = case.reader(), RecordingInlet()
-    async with running(first, inlet):
+    first, output = case.reader(), RecordingOutput()
+    async with running(first, output):
         await case.send(range(5))
-        await until(lambda: len(case.numbers(inlet)) == 5 and inlet.bookmark is not None)
-        kept = inlet.bookmark
-        inlet.disk.clear()
+        await until(lambda: len(case.numbers(output)) == 5 and output.bookmark is not None)
+        kept = output.bookmark
+        output.disk.clear()
         await case.send(range(5, 10))
-        await until(lambda: len(case.numbers(inlet)) == 10)
-    assert inlet.bookmark == kept
-    second, after = case.reader(), RecordingInlet(bookmark=kept)
+        await until(lambda: len(case.numbers(output)) == 10)
+    assert output.bookmark == kept
+    second, after = case.reader(), RecordingOutput(bookmark=kept)
     async with running(second, after):
         await until(lambda: 9 in case.numbers(after))
         assert case.numbers(after) == list(range(5, 10))
-    inlet.disk.set()
+    output.disk.set()
 
 
 @those(lambda case: bool(case.why_no_resume))
 async def test_a_reader_that_cannot_resume_reads_what_comes_from_then_on(case: Case) -> None:
-    first, inlet = case.reader(), RecordingInlet()
-    async with running(first, inlet):
+    first, output = case.reader(), RecordingOutput()
+    async with running(first, output):
         await until(lambda: first.state.state == case.up)
         await case.send([1])
-        await until(lambda: case.numbers(inlet) == [1])
-        assert inlet.bookmark is None
-    second, after = case.reader(), RecordingInlet()
+        await until(lambda: case.numbers(output) == [1])
+        assert output.bookmark is None
+    second, after = case.reader(), RecordingOutput()
     async with running(second, after):
         await until(lambda: second.state.state == case.up)
         await case.send([2])
@@ -160,8 +160,8 @@ async def test_a_reader_that_cannot_resume_reads_what_comes_from_then_on(case: C
 
 @those()
 async def test_garbage_does_no_harm(case: Case) -> None:
-    reader, inlet = case.reader(), RecordingInlet()
-    task = asyncio.create_task(reader.run(inlet))
+    reader, output = case.reader(), RecordingOutput()
+    task = asyncio.create_task(reader.run(output))
     await until(lambda: reader.state.state == case.up)
     await case.garbage()
     number = 0
@@ -169,11 +169,11 @@ async def test_garbage_does_no_harm(case: Case) -> None:
     async def got_through() -> bool:
         # Garbage may have cost the connection, and with it what was sent a moment later.
         nonlocal number
-        if reader.state.state == case.up and not case.numbers(inlet):
+        if reader.state.state == case.up and not case.numbers(output):
             await case.send([number])
             number += 1
             await asyncio.sleep(0.05)
-        return bool(case.numbers(inlet))
+        return bool(case.numbers(output))
 
     await until(got_through)
     assert not task.done()
@@ -183,26 +183,26 @@ async def test_garbage_does_no_harm(case: Case) -> None:
 @those(lambda case: not case.why_no_stall)
 async def test_a_peer_that_hangs_is_noticed(case: Case) -> None:
     case.hasty = True
-    reader, inlet = case.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = case.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
         await case.send([1])
-        await until(lambda: case.numbers(inlet) == [1])
+        await until(lambda: case.numbers(output) == [1])
         await case.stall()
         await until(lambda: case.noticed(reader))
         await until(lambda: reader.state.state == case.up)
         await case.send([2])
-        await until(lambda: case.numbers(inlet) == [1, 2])
+        await until(lambda: case.numbers(output) == [1, 2])
 
 
 @those(lambda case: not case.why_loss)
-async def test_a_flood_waits_while_the_inlet_takes_nothing_and_then_comes_in_order(
+async def test_a_flood_waits_while_the_output_takes_nothing_and_then_comes_in_order(
     case: Case,
 ) -> None:
-    reader, inlet = case.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = case.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
-        inlet.open.clear()
+        output.open.clear()
         with most_memory() as taken:
             sending = asyncio.create_task(case.pour(case.flood))
             if not case.why_no_hold:
@@ -212,13 +212,13 @@ async def test_a_flood_waits_while_the_inlet_takes_nothing_and_then_comes_in_ord
             else:
                 await sending
         assert taken() < case.most_bytes < case.flood * 900
-        assert inlet.messages == []
+        assert output.messages == []
         await until(lambda: bool(reader.state.behind) == bool(case.behind_unit))
         assert reader.state.behind_unit == case.behind_unit
-        inlet.open.set()
+        output.open.set()
         await until(lambda: reader.state.received >= case.flood, seconds=60)
         await sending
-        assert case.numbers(inlet) == list(range(case.flood))
+        assert case.numbers(output) == list(range(case.flood))
         await until(lambda: (reader.state.behind or 0) < 1000)  # a database always writes a little
         # Being slow ourselves, for longer than silence may last, is not the peer's death.
         assert reader.state.reconnects == 0
@@ -226,17 +226,17 @@ async def test_a_flood_waits_while_the_inlet_takes_nothing_and_then_comes_in_ord
 
 @those(lambda case: bool(case.why_loss))
 async def test_what_a_flood_loses_is_counted(case: Case) -> None:
-    reader, inlet = case.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = case.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
-        inlet.open.clear()
+        output.open.clear()
         await case.pour(case.flood)
-        assert inlet.messages == []
-        inlet.open.set()
+        assert output.messages == []
+        output.open.set()
         await until(lambda: reader.state.received + reader.state.lost == case.flood)
         assert reader.state.lost > 0
-        assert len(case.numbers(inlet)) == reader.state.received
-        assert case.numbers(inlet) == sorted(set(case.numbers(inlet)))
+        assert len(case.numbers(output)) == reader.state.received
+        assert case.numbers(output) == sorted(set(case.numbers(output)))
 
 
 @contextlib.contextmanager

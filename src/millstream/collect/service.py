@@ -23,9 +23,9 @@ from millstream.collect.http.application import CollectApp
 from millstream.collect.http.fast_path import ShortWay
 from millstream.collect.http.server import Server
 from millstream.collect.intake.failed import FailedStore
-from millstream.collect.intake.inlet import StreamInlet
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.recover import resume
+from millstream.collect.intake.source_intake import SourceIntake
 from millstream.collect.journal import Journal
 from millstream.collect.receipts.lookup import Lookup
 from millstream.collect.receipts.signing_key import cluster_key
@@ -208,8 +208,8 @@ async def collecting(
             feeding = [
                 tasks.create_task(send(leftovers)),
                 *(
-                    tasks.create_task(reader.run(inlet))
-                    for reader, inlet in zip(part.readers, part.inlets, strict=True)
+                    tasks.create_task(reader.run(output))
+                    for reader, output in zip(part.readers, part.source_intakes, strict=True)
                 ),
             ]
             await part.server.ready()
@@ -232,7 +232,7 @@ class _Parts:
     ids: Producer
     reports: Producer
     readers: list[Reader]
-    inlets: list[StreamInlet]
+    source_intakes: list[SourceIntake]
     reporter: Reporter
     server: Server
     application: CollectApp
@@ -256,8 +256,8 @@ def _take_up(app: App, collect: CollectSettings, part: _Parts, orders: Orders, w
         if duty.worker == worker and source is not None:
             lane = part.intake.lanes[name]
             part.readers.append(reader_of(name, source, collect))
-            part.inlets.append(
-                StreamInlet(part.intake, lane, duty.name, source.address, duty.handed)
+            part.source_intakes.append(
+                SourceIntake(part.intake, lane, duty.name, source.address, duty.handed)
             )
 
 
@@ -331,7 +331,7 @@ async def _assemble(
         ids=ids,
         reports=reports,
         readers=readers,
-        inlets=[],
+        source_intakes=[],
         reporter=reporter,
         server=server,
         application=application,
@@ -359,7 +359,7 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
     await serving
     for each in letting_go:
         each.cancel()
-    lost = sum([await inlet.close(settings.stop_timeout) for inlet in part.inlets])
+    lost = sum([await each.close(settings.stop_timeout) for each in part.source_intakes])
     if lost:
         _log.error("%d messages of sources did not get onto the disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)

@@ -1,4 +1,4 @@
-"""What a source's reader must do, and what it is given: the boundary of `collect/sources/`."""
+"""Interfaces between the collector and the readers of sources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 from millstream.values.report import SourceState
 
 
-class Inlet(Protocol):
-    """A stream's way in, for a reader that has no sender to answer."""
+class ReaderOutput(Protocol):
+    """Where a reader hands over the messages that it reads; the collector implements it."""
 
     @property
     def bookmark(self) -> bytes | None:
@@ -44,5 +44,5 @@ class Reader(Protocol):
     def state(self) -> SourceState:
         """How it is doing; cheap, asked every second."""
 
-    async def run(self, inlet: Inlet) -> None:
+    async def run(self, output: ReaderOutput) -> None:
         """Read until cancelled, reconnecting for ever. May not block; raises only for a bug."""

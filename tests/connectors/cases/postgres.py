@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import Case
 from tests.connectors.postgres_replica import changes
@@ -70,6 +70,6 @@ class PostgresCase(Case):
         await until(lambda: self._server.sql(active))
         self._proxy.stall()
 
-    def numbers(self, inlet: RecordingInlet) -> list[int]:
-        rows = [change["after"] for change in changes(inlet) if change["after"]]
+    def numbers(self, output: RecordingOutput) -> list[int]:
+        rows = [change["after"] for change in changes(output) if change["after"]]
         return [row["n"] for row in rows if row["n"] >= 0]

@@ -20,7 +20,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.collect.recording import FillingInlet, RecordingInlet
+from tests.collect.recording_output import FillingOutput, RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import running
 
@@ -44,28 +44,28 @@ def source(folder: Path, **more: str) -> DirectorySource:
 
 @contextlib.asynccontextmanager
 async def reading(
-    of: DirectorySource, bookmark: bytes | None = None, inlet: RecordingInlet | None = None
-) -> AsyncIterator[tuple[DirectoryReader, RecordingInlet]]:
+    of: DirectorySource, bookmark: bytes | None = None, output: RecordingOutput | None = None
+) -> AsyncIterator[tuple[DirectoryReader, RecordingOutput]]:
     reader = DirectoryReader("orders", of, _QUICK)
-    inlet = inlet or RecordingInlet(bookmark=bookmark)
+    output = output or RecordingOutput(bookmark=bookmark)
     try:
-        async with running(reader, inlet):
-            yield reader, inlet
+        async with running(reader, output):
+            yield reader, output
     finally:
         assert reader.state.state == "stopped"
 
 
-def events(inlet: RecordingInlet) -> list[Any]:
+def events(output: RecordingOutput) -> list[Any]:
     """The events that came in, as the collector unpacks them."""
     return [
         json.loads(value)
-        for body, content_type in zip(inlet.messages, inlet.content_types, strict=True)
+        for body, content_type in zip(output.messages, output.content_types, strict=True)
         for value in unpack(body, content_type, "", Limits()).values
     ]
 
 
-def numbers(inlet: RecordingInlet) -> list[int]:
-    return [int(event["n"]) for event in events(inlet)]
+def numbers(output: RecordingOutput) -> list[int]:
+    return [int(event["n"]) for event in events(output)]
 
 
 def ndjson(*of: object) -> bytes:
@@ -116,9 +116,9 @@ def zstd(content: bytes) -> bytes:
 )
 async def test_each_format_gives_its_events(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    async with reading(source(tmp_path)) as (reader, inlet):
+    async with reading(source(tmp_path)) as (reader, output):
         await until(lambda: reader.state.received)
-        assert [{**event, "n": int(event["n"])} for event in events(inlet)] == _EVENTS
+        assert [{**event, "n": int(event["n"])} for event in events(output)] == _EVENTS
         assert (reader.state.state, reader.state.error) == ("connected", "")
         assert reader.state.received == 3
 
@@ -139,9 +139,9 @@ async def test_types_of_parquet_become_what_the_schema_reads(tmp_path: Path) -> 
         }
     )
     parquet.write_table(table, tmp_path / "a.parquet")
-    async with reading(source(tmp_path)) as (_, inlet):
-        await until(lambda: inlet.messages)
-        assert events(inlet) == [
+    async with reading(source(tmp_path)) as (_, output):
+        await until(lambda: output.messages)
+        assert events(output) == [
             {
                 "at": "2026-11-16T12:00:00.123456Z",
                 "there": "2026-11-16T12:00:00.123000Z",
@@ -157,16 +157,16 @@ async def test_types_of_parquet_become_what_the_schema_reads(tmp_path: Path) -> 
 
 
 async def test_a_file_is_read_once_and_new_ones_as_they_arrive(tmp_path: Path) -> None:
-    async with reading(source(tmp_path)) as (_, inlet):
+    async with reading(source(tmp_path)) as (_, output):
         for number in range(5):
             (tmp_path / f"{number}.ndjson").write_bytes(numbered(number, number + 1))
-            await until(lambda: len(numbers(inlet)) == number + 1)  # noqa: B023
+            await until(lambda: len(numbers(output)) == number + 1)  # noqa: B023
     # Nor after a restart, or when somebody changes the rights of a file.
     os.chmod(tmp_path / "0.ndjson", 0o600)
-    async with reading(source(tmp_path), inlet.bookmark) as (_, after):
+    async with reading(source(tmp_path), output.bookmark) as (_, after):
         (tmp_path / "5.ndjson").write_bytes(numbered(5, 6))
         await until(lambda: after.messages)
-        assert numbers(inlet) + numbers(after) == list(range(6))
+        assert numbers(output) + numbers(after) == list(range(6))
 
 
 async def test_files_are_read_in_the_order_of_their_times_then_names(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ async def test_files_are_read_in_the_order_of_their_times_then_names(tmp_path: P
         path = tmp_path / f"{name}.ndjson"
         path.write_bytes(numbered(number, number + 1))
         os.utime(path, (modified, modified))
-    async with reading(source(tmp_path)) as (_, inlet):
-        await until(lambda: len(numbers(inlet)) == 4)
-        assert numbers(inlet) == [3, 0, 1, 2]
+    async with reading(source(tmp_path)) as (_, output):
+        await until(lambda: len(numbers(output)) == 4)
+        assert numbers(output) == [3, 0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "a.json", "a.csv.zst", "a.parquet"])
@@ -206,36 +206,36 @@ async def test_a_crash_in_the_middle_of_a_file_neither_loses_nor_repeats(
     taken: list[int] = []
     crashes = 0
     while not taken or taken[-1] != total:
-        async with reading(source(tmp_path), inlet=FillingInlet(2, bookmark)) as (_, inlet):
-            await until(partial(_is_full_or_has, total, inlet))
+        async with reading(source(tmp_path), output=FillingOutput(2, bookmark)) as (_, output):
+            await until(partial(_is_full_or_has, total, output))
         # One message more gets onto disk each time; what was offered beyond it is lost.
-        taken += numbers(_first(inlet))
-        bookmark = inlet.bookmarks[0]
+        taken += numbers(_first(output))
+        bookmark = output.bookmarks[0]
         crashes += 1
     assert taken == list(range(total + 1))
     assert crashes > 3
 
 
-def _is_full_or_has(number: int, inlet: RecordingInlet) -> bool:
-    return not inlet.open.is_set() or number in numbers(inlet)
+def _is_full_or_has(number: int, output: RecordingOutput) -> bool:
+    return not output.open.is_set() or number in numbers(output)
 
 
-def _first(inlet: RecordingInlet) -> RecordingInlet:
+def _first(output: RecordingOutput) -> RecordingOutput:
     """What a journal holds that took only the first message."""
-    return RecordingInlet(messages=inlet.messages[:1], content_types=inlet.content_types[:1])
+    return RecordingOutput(messages=output.messages[:1], content_types=output.content_types[:1])
 
 
 async def test_a_half_written_file_is_waited_for(tmp_path: Path) -> None:
-    async with reading(source(tmp_path, settle="1 second")) as (_, inlet):
+    async with reading(source(tmp_path, settle="1 second")) as (_, output):
         with (tmp_path / "a.ndjson").open("wb", buffering=0) as file:
             for number in range(3):
                 file.write(numbered(number, number + 1)[:5])
                 await asyncio.sleep(0.05)
                 file.write(numbered(number, number + 1)[5:])
-                assert inlet.messages == []
-        await until(lambda: inlet.messages)
-        assert len(inlet.messages) == 1
-        assert numbers(inlet) == list(range(3))
+                assert output.messages == []
+        await until(lambda: output.messages)
+        assert len(output.messages) == 1
+        assert numbers(output) == list(range(3))
 
 
 def test_a_file_is_whole_when_it_did_not_change_for_long_enough() -> None:
@@ -251,15 +251,15 @@ def test_a_file_is_whole_when_it_did_not_change_for_long_enough() -> None:
 async def test_a_file_that_is_renamed_into_place_is_read_at_once(tmp_path: Path) -> None:
     for name in (".a.ndjson", "b.ndjson.tmp", "c.ndjson.part", "_d.ndjson"):
         (tmp_path / name).write_bytes(numbered(0, 1))
-    async with reading(source(tmp_path, settle="1 hour")) as (reader, inlet):
+    async with reading(source(tmp_path, settle="1 hour")) as (reader, output):
         await until(lambda: reader.state.state == "connected")
         for _ in range(2):  # a renaming in the same tick of the clock as the writing does not show
             (tmp_path / "b.ndjson.tmp").rename(tmp_path / "b.ndjson")
             await asyncio.sleep(0.02)
             (tmp_path / "b.ndjson").rename(tmp_path / "b.ndjson.tmp")
         (tmp_path / "b.ndjson.tmp").rename(tmp_path / "b.ndjson")
-        await until(lambda: inlet.messages)
-        assert numbers(inlet) == [0]
+        await until(lambda: output.messages)
+        assert numbers(output) == [0]
 
 
 async def test_thousands_of_small_files_share_messages(tmp_path: Path) -> None:
@@ -269,14 +269,14 @@ async def test_thousands_of_small_files_share_messages(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{number:05}.ndjson", (1, 1))
     (tmp_path / "empty.ndjson").touch()
     (tmp_path / "empty.csv.gz").write_bytes(gzip.compress(b"n\n"))
-    async with reading(source(tmp_path)) as (reader, inlet):
+    async with reading(source(tmp_path)) as (reader, output):
         await until(lambda: reader.state.received == total)
-        assert sorted(numbers(inlet)) == list(range(total))
-        assert len(inlet.messages) < 50
+        assert sorted(numbers(output)) == list(range(total))
+        assert len(output.messages) < 50
         await until(lambda: reader.state.behind == 0)
-    assert inlet.bookmark is not None
-    assert len(inlet.bookmark) < 60_000
-    async with reading(source(tmp_path), inlet.bookmark) as (_, after):
+    assert output.bookmark is not None
+    assert len(output.bookmark) < 60_000
+    async with reading(source(tmp_path), output.bookmark) as (_, after):
         (tmp_path / "last.ndjson").write_bytes(numbered(total, total + 1))
         await until(lambda: after.messages)
         assert numbers(after) == [total]
@@ -312,9 +312,9 @@ async def test_a_file_that_cannot_be_read_is_told_of_and_the_rest_goes_on(
     (tmp_path / name).write_bytes(content)
     os.utime(tmp_path / name, (1, 1))
     (tmp_path / "good.ndjson").write_bytes(numbered(77, 78))
-    async with reading(source(tmp_path, done="delete")) as (reader, inlet):
-        await until(lambda: 77 in numbers(inlet))
-        assert len(numbers(inlet)) - 1 >= before
+    async with reading(source(tmp_path, done="delete")) as (reader, output):
+        await until(lambda: 77 in numbers(output))
+        assert len(numbers(output)) - 1 >= before
         await until(lambda: reason in reader.state.error)
         assert reader.state.state == "connected"
         # Never deleted; and no longer told of once somebody has taken care of it.
@@ -330,14 +330,14 @@ async def test_a_file_that_cannot_be_read_is_told_of_and_the_rest_goes_on(
 async def test_a_failed_file_stays_known_and_is_tried_again_when_it_changes(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"[")
     (tmp_path / "b.ndjson").write_bytes(numbered(1, 2))
-    async with reading(source(tmp_path)) as (reader, inlet):
-        await until(lambda: inlet.messages and "a.json" in reader.state.error)
+    async with reading(source(tmp_path)) as (reader, output):
+        await until(lambda: output.messages and "a.json" in reader.state.error)
     (tmp_path / "c.ndjson").write_bytes(numbered(2, 3))
-    async with reading(source(tmp_path), inlet.bookmark) as (reader, inlet):
-        await until(lambda: inlet.messages and "a.json" in reader.state.error)
-        assert numbers(inlet) == [2]
+    async with reading(source(tmp_path), output.bookmark) as (reader, output):
+        await until(lambda: output.messages and "a.json" in reader.state.error)
+        assert numbers(output) == [2]
         (tmp_path / "a.json").write_bytes(b'[{"n": 3}]')
-        await until(lambda: numbers(inlet) == [2, 3])
+        await until(lambda: numbers(output) == [2, 3])
         await until(lambda: reader.state.error == "")
 
 
@@ -348,14 +348,14 @@ async def test_done_files_are_moved_or_deleted_when_they_are_on_disk_and_not_bef
         folder = tmp_path / done
         folder.mkdir()
         (folder / "a.ndjson").write_bytes(numbered(0, 1))
-        async with reading(source(folder, done=done)) as (_, inlet):
-            inlet.disk.clear()
-            await until(lambda: inlet.messages)
+        async with reading(source(folder, done=done)) as (_, output):
+            output.disk.clear()
+            await until(lambda: output.messages)
             assert (folder / "a.ndjson").exists()
         assert (folder / "a.ndjson").exists()  # nor when the reader is gone meanwhile
-        assert inlet.bookmark is None
+        assert output.bookmark is None
         # It was on disk after all, but the collector died before it could put the file away.
-        async with reading(source(folder, done=done), inlet.bookmarks[0]) as (_, after):
+        async with reading(source(folder, done=done), output.bookmarks[0]) as (_, after):
             await until(lambda: not (folder / "a.ndjson").exists())  # noqa: B023
             assert after.messages == []
             # The same name again is another file.
@@ -369,10 +369,10 @@ async def test_done_files_are_moved_or_deleted_when_they_are_on_disk_and_not_bef
 
 async def test_a_file_that_changed_counts_as_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 1))
-    async with reading(source(tmp_path)) as (_, inlet):
-        await until(lambda: numbers(inlet) == [0])
+    async with reading(source(tmp_path)) as (_, output):
+        await until(lambda: numbers(output) == [0])
         (tmp_path / "a.ndjson").write_bytes(numbered(1, 3))
-        await until(lambda: numbers(inlet) == [0, 1, 2])
+        await until(lambda: numbers(output) == [0, 1, 2])
 
 
 async def test_only_files_of_the_pattern_are_read_and_a_format_can_be_given(tmp_path: Path) -> None:
@@ -381,9 +381,9 @@ async def test_only_files_of_the_pattern_are_read_and_a_format_can_be_given(tmp_
     (tmp_path / "orders-2.log").mkdir()
     (tmp_path / "orders-3.log").symlink_to(tmp_path / "nowhere")
     wanted = source(tmp_path, pattern="orders-*", format="csv")
-    async with reading(wanted) as (reader, inlet):
-        await until(lambda: inlet.messages)
-        assert (inlet.messages, inlet.content_types) == ([b"n\n1\n"], ["text/csv"])
+    async with reading(wanted) as (reader, output):
+        await until(lambda: output.messages)
+        assert (output.messages, output.content_types) == ([b"n\n1\n"], ["text/csv"])
         assert reader.state.error == ""
 
 
@@ -393,22 +393,22 @@ async def test_files_of_csv_share_a_message_only_if_their_headers_are_the_same(
     for name, content in (("a", b"n,x\n1,a\n"), ("b", b"n,x\n2,b"), ("c", b"x,n\nc,3\n")):
         (tmp_path / f"{name}.csv").write_bytes(content)
         os.utime(tmp_path / f"{name}.csv", (1, 1))
-    async with reading(source(tmp_path)) as (_, inlet):
-        await until(lambda: len(inlet.messages) == 2)
-        assert inlet.messages == [b"n,x\n1,a\n2,b\n", b"x,n\nc,3\n"]
+    async with reading(source(tmp_path)) as (_, output):
+        await until(lambda: len(output.messages) == 2)
+        assert output.messages == [b"n,x\n1,a\n2,b\n", b"x,n\nc,3\n"]
 
 
 async def test_nothing_is_read_on_while_there_is_no_room(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 10_000, 100))
     (tmp_path / "b.ndjson").write_bytes(numbered(10_000, 10_001))
-    async with reading(source(tmp_path)) as (reader, inlet):
-        inlet.open.clear()
+    async with reading(source(tmp_path)) as (reader, output):
+        output.open.clear()
         await until(lambda: reader.state.behind == 2)
-        assert inlet.messages == []
-        inlet.open.set()
+        assert output.messages == []
+        output.open.set()
         await until(lambda: reader.state.received == 10_001)
-        assert numbers(inlet) == list(range(10_001))
-        assert all(len(message) <= _QUICK.max_body for message in inlet.messages)
+        assert numbers(output) == list(range(10_001))
+        assert all(len(message) <= _QUICK.max_body for message in output.messages)
         await until(lambda: reader.state.behind == 0)
         assert reader.state.behind_unit == "files"
 
@@ -422,30 +422,30 @@ async def test_a_message_has_no_more_events_than_the_collector_takes(
     contents |= {"ndjson": ndjson(*rows), "parquet": as_parquet(rows)}
     (tmp_path / name).write_bytes(contents[name.split(".")[1]])
     few = _QUICK.model_copy(update={"max_events": 7})
-    reader, inlet = DirectoryReader("orders", source(tmp_path), few), RecordingInlet()
-    async with running(reader, inlet):
-        await until(lambda: len(numbers(inlet)) == 100)
-    assert numbers(inlet) == list(range(100))
-    assert len(inlet.messages) >= 100 / 7
+    reader, output = DirectoryReader("orders", source(tmp_path), few), RecordingOutput()
+    async with running(reader, output):
+        await until(lambda: len(numbers(output)) == 100)
+    assert numbers(output) == list(range(100))
+    assert len(output.messages) >= 100 / 7
 
 
 async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "later"
-    async with reading(source(folder)) as (reader, inlet):
+    async with reading(source(folder)) as (reader, output):
         await until(lambda: reader.state.state == "retrying")
         assert "later" in reader.state.error
         folder.mkdir()
         (folder / "a.ndjson").write_bytes(numbered(0, 1))
-        await until(lambda: numbers(inlet) == [0])
+        await until(lambda: numbers(output) == [0])
 
 
 async def test_a_bookmark_of_another_directory_or_source_means_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 1))
-    async with reading(source(tmp_path)) as (_, inlet):
-        await until(lambda: inlet.bookmark)
+    async with reading(source(tmp_path)) as (_, output):
+        await until(lambda: output.bookmark)
     for bookmark in (b"", b"\xff", b"millstream-x", Progress("/elsewhere").bookmark()):
-        async with reading(source(tmp_path), bookmark) as (_, inlet):
-            await until(lambda: numbers(inlet) == [0])
+        async with reading(source(tmp_path), bookmark) as (_, output):
+            await until(lambda: numbers(output) == [0])
 
 
 def test_older_files_are_remembered_by_time_and_none_that_waits_is_passed() -> None:

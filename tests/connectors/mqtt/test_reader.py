@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.mosquitto import Mosquitto
 
@@ -34,14 +34,14 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 @contextlib.asynccontextmanager
 async def reading(
-    source: MqttSource, inlet: RecordingInlet | None = None, *, connect: bool = True
-) -> AsyncIterator[tuple[MqttReader, RecordingInlet]]:
-    reader, inlet = MqttReader("readings", source, _QUICK), inlet or RecordingInlet()
-    task = asyncio.create_task(reader.run(inlet))
+    source: MqttSource, output: RecordingOutput | None = None, *, connect: bool = True
+) -> AsyncIterator[tuple[MqttReader, RecordingOutput]]:
+    reader, output = MqttReader("readings", source, _QUICK), output or RecordingOutput()
+    task = asyncio.create_task(reader.run(output))
     try:
         if connect:
             await until(lambda: reader.state.state == "connected")
-        yield reader, inlet
+        yield reader, output
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -54,54 +54,54 @@ def numbers(first: int, end: int) -> list[bytes]:
 
 
 async def test_messages_come_in_with_their_topic_and_content_type(broker: Mosquitto) -> None:
-    async with reading(MqttSource(broker.url, "sensors/+/t")) as (reader, inlet):
+    async with reading(MqttSource(broker.url, "sensors/+/t")) as (reader, output):
         await broker.publish("sensors/é/t", [b'{"n":1}'])
         await broker.publish("elsewhere", [b"no"])
         await broker.publish("sensors/b/t", [b"n\n2"], content_type="text/csv")
-        await until(lambda: len(inlet.messages) == 2)
-        assert inlet.messages == [b'{"n":1}', b"n\n2"]
-        assert inlet.content_types == ["application/json", "text/csv"]
-        assert inlet.attributes == [{"subject": "sensors/é/t"}, {"subject": "sensors/b/t"}]
+        await until(lambda: len(output.messages) == 2)
+        assert output.messages == [b'{"n":1}', b"n\n2"]
+        assert output.content_types == ["application/json", "text/csv"]
+        assert output.attributes == [{"subject": "sensors/é/t"}, {"subject": "sensors/b/t"}]
         assert (reader.state.received, reader.state.error) == (2, "")
 
 
 async def test_attributes_of_a_cloudevent_come_in_from_user_properties(broker: Mosquitto) -> None:
     event = [("specversion", "1.0"), ("id", "7"), ("source", "/d"), ("type", "t"), ("Odd-1", "x")]
-    async with reading(MqttSource(f"{broker.url}/a/#")) as (_, inlet):
+    async with reading(MqttSource(f"{broker.url}/a/#")) as (_, output):
         await broker.publish("a/b", [b"{}"], properties=event)
         await broker.publish("a/c", [b"{}"], properties=[("id", "7"), ("traceparent", "00-1")])
-        await until(lambda: len(inlet.messages) == 2)
-        assert inlet.attributes[0] == {"subject": "a/b", **dict(event[:4])}
+        await until(lambda: len(output.messages) == 2)
+        assert output.attributes[0] == {"subject": "a/b", **dict(event[:4])}
         # An id that is not said to be CloudEvents' may mean anything.
-        assert inlet.attributes[1] == {"subject": "a/c", "traceparent": "00-1"}
+        assert output.attributes[1] == {"subject": "a/c", "traceparent": "00-1"}
 
 
 async def test_nothing_is_acknowledged_before_it_is_on_disk(broker: Mosquitto) -> None:
     source = MqttSource(broker.url, "t")
-    async with reading(source) as (_, inlet):
-        inlet.disk.clear()
+    async with reading(source) as (_, output):
+        output.disk.clear()
         await broker.publish("t", numbers(0, 5))
-        await until(lambda: len(inlet.messages) == 5)
+        await until(lambda: len(output.messages) == 5)
         await until(lambda: broker.sent_to(_CLIENT) == 5)
         assert broker.acknowledged_by(_CLIENT) == 0
     # The reader is gone without a word on disk: all of it comes again.
-    async with reading(source) as (_, inlet):
-        await until(lambda: len(inlet.messages) == 5)
-        assert inlet.messages == numbers(0, 5)
+    async with reading(source) as (_, output):
+        await until(lambda: len(output.messages) == 5)
+        assert output.messages == numbers(0, 5)
         await until(lambda: broker.acknowledged_by(_CLIENT) == 5)
     # And never again.
-    async with reading(source) as (_, inlet):
+    async with reading(source) as (_, output):
         await broker.publish("t", [b"last"])
-        await until(lambda: inlet.messages == [b"last"])
+        await until(lambda: output.messages == [b"last"])
 
 
 async def test_what_is_stored_while_the_reader_stops_does_not_come_again(broker: Mosquitto) -> None:
     source = MqttSource(broker.url, "t")
-    async with reading(source) as (_, inlet):
-        inlet.disk.clear()
+    async with reading(source) as (_, output):
+        output.disk.clear()
         await broker.publish("t", numbers(0, 3))
-        await until(lambda: len(inlet.messages) == 3)
-        asyncio.get_running_loop().call_later(0.1, inlet.disk.set)
+        await until(lambda: len(output.messages) == 3)
+        asyncio.get_running_loop().call_later(0.1, output.disk.set)
     await until(lambda: broker.acknowledged_by(_CLIENT) == 3)
 
 
@@ -112,28 +112,28 @@ async def test_the_broker_keeps_what_is_published_while_the_collector_is_away(
     async with reading(source):
         pass
     await broker.publish("t", numbers(0, 50))
-    async with reading(source) as (_, inlet):
-        await until(lambda: len(inlet.messages) == 50)
-        assert inlet.messages == numbers(0, 50)
+    async with reading(source) as (_, output):
+        await until(lambda: len(output.messages) == 50)
+        assert output.messages == numbers(0, 50)
 
 
 async def test_a_broker_that_was_killed_is_found_again_and_nothing_is_lost(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with reading(MqttSource(broker.url, "t")) as (reader, inlet):
-        inlet.disk.clear()
+    async with reading(MqttSource(broker.url, "t")) as (reader, output):
+        output.disk.clear()
         await broker.publish("t", numbers(0, 20))
-        await until(lambda: len(inlet.messages) == 20)
+        await until(lambda: len(output.messages) == 20)
         await broker.save()
         broker.kill()
         await until(lambda: reader.state.state == "retrying" and reader.state.error)
-        inlet.disk.set()
+        output.disk.set()
         broker.start()
         await until(lambda: reader.state.state == "connected")
         await broker.publish("t", numbers(20, 40))
-        await until(lambda: inlet.messages[-1] == b'{"n":39}')
-        assert set(inlet.messages) == set(numbers(0, 40))
-        assert inlet.messages[-20:] == numbers(20, 40)
+        await until(lambda: output.messages[-1] == b'{"n":39}')
+        assert set(output.messages) == set(numbers(0, 40))
+        assert output.messages[-20:] == numbers(20, 40)
         assert reader.state.reconnects >= 1
     assert "has forgotten the session" not in caplog.text
 
@@ -157,16 +157,16 @@ async def test_a_broker_that_forgot_the_session_is_told_of(
 
 async def test_a_flood_stays_within_the_receive_maximum(broker: Mosquitto) -> None:
     source = MqttSource(broker.url, "t", receive_maximum="7")
-    async with reading(source) as (_, inlet):
-        inlet.open.clear()
+    async with reading(source) as (_, output):
+        output.open.clear()
         await broker.publish("t", numbers(0, 500))
         await until(lambda: broker.sent_to(_CLIENT) == 7)
         await broker.publish("t", numbers(500, 501))
         assert broker.sent_to(_CLIENT) == 7
         assert broker.acknowledged_by(_CLIENT) == 0
-        inlet.open.set()
-        await until(lambda: len(inlet.messages) == 501)
-        assert inlet.messages == numbers(0, 501)
+        output.open.set()
+        await until(lambda: len(output.messages) == 501)
+        assert output.messages == numbers(0, 501)
         await until(lambda: broker.acknowledged_by(_CLIENT) == 501)
 
 
@@ -174,47 +174,47 @@ async def test_messages_without_acknowledgement_are_not_read_while_there_is_no_r
     broker: Mosquitto,
 ) -> None:
     large = b"[" + b" " * 20_000 + b"]"
-    async with reading(MqttSource(broker.url, "t", receive_maximum=5)) as (reader, inlet):
-        inlet.open.clear()
+    async with reading(MqttSource(broker.url, "t", receive_maximum=5)) as (reader, output):
+        output.open.clear()
         await broker.publish("t", [large] * 2_000, qos=0)
         # For longer than the broker waits for a sign of life, and than a ping may take.
         await asyncio.sleep(3.0 * _QUICK.ping_after)
-        inlet.open.set()
+        output.open.set()
         await broker.publish("t", [b"last"])
-        await until(lambda: inlet.messages[-1:] == [b"last"])
-        assert set(inlet.messages) == {large, b"last"}
+        await until(lambda: output.messages[-1:] == [b"last"])
+        assert set(output.messages) == {large, b"last"}
         assert reader.state.reconnects == 0
 
 
 async def test_a_message_that_is_too_large_is_counted_and_not_asked_for_again(
     broker: Mosquitto,
 ) -> None:
-    async with reading(MqttSource(broker.url, "t")) as (reader, inlet):
+    async with reading(MqttSource(broker.url, "t")) as (reader, output):
         await broker.publish("t", [b"x" * (_QUICK.max_body + 1), b"next"])
-        await until(lambda: inlet.messages == [b"next"])
+        await until(lambda: output.messages == [b"next"])
         assert (reader.state.lost, reader.state.received) == (1, 1)
         await until(lambda: broker.acknowledged_by(_CLIENT) == 2)
 
 
 async def test_a_broker_that_stalls_is_noticed(broker: Mosquitto) -> None:
-    async with reading(MqttSource(broker.url, "t")) as (reader, inlet):
+    async with reading(MqttSource(broker.url, "t")) as (reader, output):
         broker.pause()
         await until(lambda: reader.state.state == "retrying")
         broker.resume()
         await until(lambda: reader.state.state == "connected")
         await broker.publish("t", [b"back"])
-        await until(lambda: inlet.messages == [b"back"])
+        await until(lambda: output.messages == [b"back"])
 
 
 async def test_retained_messages_come_once(broker: Mosquitto) -> None:
     await broker.publish("t", [b"retained"], retain=True)
     source = MqttSource(broker.url, "t")
-    async with reading(source) as (_, inlet):
-        await until(lambda: inlet.messages == [b"retained"])
-    async with reading(source) as (_, inlet):
+    async with reading(source) as (_, output):
+        await until(lambda: output.messages == [b"retained"])
+    async with reading(source) as (_, output):
         await broker.publish("t", [b"", b"next"])  # one of them is empty: nothing to store
-        await until(lambda: inlet.messages)
-        assert inlet.messages == [b"next"]
+        await until(lambda: output.messages)
+        assert output.messages == [b"next"]
 
 
 async def test_collectors_share_a_subscription(broker: Mosquitto) -> None:
@@ -241,11 +241,11 @@ async def test_topics_that_are_no_longer_asked_for_are_left_out(
 ) -> None:
     async with reading(MqttSource(broker.url, ("old/#", "new/#"))):
         pass
-    async with reading(MqttSource(broker.url, "new/#")) as (_, inlet):
+    async with reading(MqttSource(broker.url, "new/#")) as (_, output):
         await broker.publish("old/1", [b"old"])
         await broker.publish("new/1", [b"new"])
-        await until(lambda: inlet.messages)
-        assert inlet.messages == [b"new"]
+        await until(lambda: output.messages)
+        assert output.messages == [b"new"]
     assert "old/1" in caplog.text
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.collect.recording import FillingInlet, RecordingInlet
+from tests.collect.recording_output import FillingOutput, RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import running
 from tests.connectors.postgres_replica import Replica, changes, envelopes
@@ -86,18 +86,18 @@ async def database(postgres: PostgresServer) -> AsyncIterator[Database]:
     await database.sql("DROP TABLE IF EXISTS T, I")
 
 
-def ops(inlet: RecordingInlet) -> list[tuple[str, Any, Any]]:
-    return [(change["op"], change["before"], change["after"]) for change in changes(inlet)]
+def ops(output: RecordingOutput) -> list[tuple[str, Any, Any]]:
+    return [(change["op"], change["before"], change["after"]) for change in changes(output)]
 
 
-def count(inlet: RecordingInlet) -> int:
-    return len(changes(inlet))
+def count(output: RecordingOutput) -> int:
+    return len(changes(output))
 
 
 async def test_rows_that_are_there_come_first_then_every_change(database: Database) -> None:
     await database.sql("INSERT INTO T VALUES (1, 10, 'a'), (2, 20, NULL)")
-    reader, inlet = database.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = database.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql(
             "INSERT INTO T VALUES (3, 30, 'ü\"\\')",
@@ -106,8 +106,8 @@ async def test_rows_that_are_there_come_first_then_every_change(database: Databa
             "DELETE FROM T WHERE id = 3",
             "TRUNCATE T",
         )
-        await until(lambda: count(inlet) == 7)
-    assert ops(inlet) == [
+        await until(lambda: count(output) == 7)
+    assert ops(output) == [
         ("snapshot", None, {"id": 1, "n": 10, "note": "a"}),
         ("snapshot", None, {"id": 2, "n": 20, "note": None}),
         ("insert", None, {"id": 3, "n": 30, "note": 'ü"\\'}),
@@ -116,21 +116,21 @@ async def test_rows_that_are_there_come_first_then_every_change(database: Databa
         ("delete", {"id": 3}, None),
         ("truncate", None, None),
     ]
-    assert [change["key"] for change in changes(inlet)] == [
+    assert [change["key"] for change in changes(output)] == [
         *("[1]", "[2]", "[3]", "[1]", "[4]", "[3]", None)
     ]
-    places = [lsn_number(change["lsn"]) for change in changes(inlet)]
+    places = [lsn_number(change["lsn"]) for change in changes(output)]
     assert places == sorted(places)
     assert reader.state.received == 7
 
 
 async def test_an_event_is_known_by_slot_place_and_index(database: Database) -> None:
-    reader, inlet = database.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = database.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql("INSERT INTO T SELECT i, i FROM generate_series(1, 3) i")
-        await until(lambda: count(inlet) == 3)
-    events = envelopes(inlet.messages)
+        await until(lambda: count(output) == 3)
+    events = envelopes(output.messages)
     lsn, xid = events[0]["data"]["lsn"], events[0]["data"]["xid"]
     assert [event["id"] for event in events] == [f"{database.name}/{lsn}/{i}" for i in range(3)]
     assert {event["data"]["xid"] for event in events} == {xid}
@@ -138,21 +138,21 @@ async def test_an_event_is_known_by_slot_place_and_index(database: Database) -> 
     assert {event["type"] for event in events} == {"postgres.insert"}
     assert {event["subject"] for event in events} == {database.table}
     assert {event["time"] for event in events} == {events[0]["data"]["committed_at"]}
-    assert set(inlet.content_types) == {"application/cloudevents-batch+json"}
+    assert set(output.content_types) == {"application/cloudevents-batch+json"}
 
 
 async def test_before_is_the_whole_row_where_the_table_says_so(database: Database) -> None:
     await database.sql("ALTER TABLE T REPLICA IDENTITY FULL", "INSERT INTO T VALUES (1, 10, 'a')")
-    reader, inlet = database.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = database.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql("UPDATE T SET n = 11", "DELETE FROM T")
-        await until(lambda: count(inlet) == 3)
-    assert ops(inlet)[1:] == [
+        await until(lambda: count(output) == 3)
+    assert ops(output)[1:] == [
         ("update", {"id": 1, "n": 10, "note": "a"}, {"id": 1, "n": 11, "note": "a"}),
         ("delete", {"id": 1, "n": 11, "note": "a"}, None),
     ]
-    assert [change["key"] for change in changes(inlet)] == ["[1]"] * 3
+    assert [change["key"] for change in changes(output)] == ["[1]"] * 3
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -164,19 +164,19 @@ async def test_a_large_value_that_was_not_written_anew_is_named_or_taken_from_be
         "INSERT INTO T VALUES (1, 10, repeat('x', 100000))",
         f"ALTER TABLE T REPLICA IDENTITY {'FULL' if full else 'DEFAULT'}",
     )
-    reader, inlet = database.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = database.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql("UPDATE T SET n = 11")
-        await until(lambda: count(inlet) == 2)
-    change = changes(inlet)[1]
+        await until(lambda: count(output) == 2)
+    change = changes(output)[1]
     if full:
         assert change["after"] == {"id": 1, "n": 11, "note": "x" * 100_000}
         assert "unchanged" not in change
     else:
         assert change["after"] == {"id": 1, "n": 11}
         assert change["unchanged"] == ["note"]
-    assert Replica().apply(inlet.messages).rows(database.table) == await database.rows()
+    assert Replica().apply(output.messages).rows(database.table) == await database.rows()
 
 
 async def write(database: Database, stop: asyncio.Event, seed: int, ids: range) -> int:
@@ -204,11 +204,11 @@ async def write(database: Database, stop: asyncio.Event, seed: int, ids: range) 
     return made
 
 
-async def caught_up(database: Database, inlet: RecordingInlet, mark: int) -> None:
+async def caught_up(database: Database, output: RecordingOutput, mark: int) -> None:
     """Return when a row written now has come in."""
     await database.sql(f"INSERT INTO T VALUES ({mark}, 0, 'mark')")
     needle = f'"after":{{"id":{mark},'.encode()
-    await until(lambda: any(needle in message for message in inlet.messages), seconds=60)
+    await until(lambda: any(needle in message for message in output.messages), seconds=60)
 
 
 async def test_a_snapshot_taken_while_rows_change_misses_and_doubles_nothing(
@@ -219,18 +219,18 @@ async def test_a_snapshot_taken_while_rows_change_misses_and_doubles_nothing(
         "INSERT INTO I SELECT i, i FROM generate_series(5000, 9999) i",
     )
     both = f"{database.name}, {database.items}"
-    stop, inlet = asyncio.Event(), RecordingInlet()
+    stop, output = asyncio.Event(), RecordingOutput()
     writers = [
         asyncio.create_task(write(database, stop, seed, range(seed * 1000, seed * 1000 + 50)))
         for seed in (1, 2)
     ]
     reader = database.reader(both)
-    async with running(reader, inlet):
-        await until(lambda: count(inlet) > 10_500)
+    async with running(reader, output):
+        await until(lambda: count(output) > 10_500)
         stop.set()
         made = await asyncio.gather(*writers)
-        await caught_up(database, inlet, 99_999)
-    replica = Replica().apply(inlet.messages)  # which fails if a row comes twice
+        await caught_up(database, output, 99_999)
+    replica = Replica().apply(output.messages)  # which fails if a row comes twice
     assert min(made) > 0
     assert not replica.repeated
     assert replica.rows(database.table) == await database.rows("T")
@@ -243,58 +243,58 @@ async def test_a_snapshot_that_was_cut_short_is_taken_again_and_says_so(database
         "INSERT INTO I SELECT i, i FROM generate_series(1, 5000) i",
     )
     both = f"{database.name}, {database.items}"
-    inlet = FillingInlet(6)
-    async with running(database.reader(both), inlet):
+    output = FillingOutput(6)
+    async with running(database.reader(both), output):
         # The second table is under way: the first one need not be read again.
-        await until(lambda: inlet.full)
-    assert 2000 < count(inlet) < 7000
+        await until(lambda: output.full)
+    assert 2000 < count(output) < 7000
     await database.sql(
         "DELETE FROM I WHERE id < 1000",
         "UPDATE I SET n = -1 WHERE id < 2000",
         "INSERT INTO I VALUES (7000, 1)",
         "UPDATE T SET n = -2 WHERE id = 7",
     )
-    inlet.empty()
-    async with running(database.reader(both), inlet):
-        await caught_up(database, inlet, 99_999)
-    replica = Replica().apply(inlet.messages)
+    output.empty()
+    async with running(database.reader(both), output):
+        await caught_up(database, output, 99_999)
+    replica = Replica().apply(output.messages)
     assert replica.rows(database.table) == await database.rows("T")
     assert replica.rows(database.items) == await database.rows("I")
-    restarted = [change["table"] for change in changes(inlet) if change["op"] == "truncate"]
+    restarted = [change["table"] for change in changes(output) if change["op"] == "truncate"]
     assert restarted == [database.items]
     assert not replica.repeated
 
 
 async def test_without_a_snapshot_only_changes_come(database: Database) -> None:
     await database.sql("INSERT INTO T VALUES (1, 10, 'a')")
-    inlet = RecordingInlet()
-    async with running(database.reader(snapshot=False), inlet):
+    output = RecordingOutput()
+    async with running(database.reader(snapshot=False), output):
         await until(database.streaming)
         await database.sql("INSERT INTO T VALUES (2)")
-        await until(lambda: count(inlet) == 1)
-    assert [change["op"] for change in changes(inlet)] == ["insert"]
+        await until(lambda: count(output) == 1)
+    assert [change["op"] for change in changes(output)] == ["insert"]
 
 
 async def test_a_table_that_is_added_later_is_read_whole_and_the_others_go_on(
     database: Database,
 ) -> None:
     await database.sql("INSERT INTO T VALUES (1)", "INSERT INTO I VALUES (1), (2)")
-    inlet = RecordingInlet()
-    async with running(database.reader(), inlet):
-        await until(lambda: count(inlet) == 1)
+    output = RecordingOutput()
+    async with running(database.reader(), output):
+        await until(lambda: count(output) == 1)
         await until(database.streaming)
     await database.sql("INSERT INTO T VALUES (2)", "INSERT INTO I VALUES (3)")
-    async with running(database.reader(f"{database.name}, {database.items}"), inlet):
-        await caught_up(database, inlet, 99)
-    replica = Replica().apply(inlet.messages)
+    async with running(database.reader(f"{database.name}, {database.items}"), output):
+        await caught_up(database, output, 99)
+    replica = Replica().apply(output.messages)
     assert replica.rows(database.table) == await database.rows("T")
     assert replica.rows(database.items) == await database.rows("I")
-    assert sum(change["op"] == "snapshot" for change in changes(inlet)) == 4
+    assert sum(change["op"] == "snapshot" for change in changes(output)) == 4
 
 
 async def test_columns_that_come_and_go_are_followed(database: Database) -> None:
-    inlet = RecordingInlet()
-    async with running(database.reader(), inlet):
+    output = RecordingOutput()
+    async with running(database.reader(), output):
         await until(database.streaming)
         await database.sql(
             "INSERT INTO T VALUES (1, 1, 'a')",
@@ -305,8 +305,8 @@ async def test_columns_that_come_and_go_are_followed(database: Database) -> None
             "ALTER TABLE T DROP COLUMN words",
             "INSERT INTO T VALUES (3, '3')",
         )
-        await until(lambda: count(inlet) == 3)
-    assert [change["after"] for change in changes(inlet)] == [
+        await until(lambda: count(output) == 3)
+    assert [change["after"] for change in changes(output)] == [
         {"id": 1, "n": 1, "note": "a"},
         {"id": 2, "n": "2", "words": "b", "ok": True},
         {"id": 3, "n": "3", "ok": True},
@@ -314,24 +314,24 @@ async def test_columns_that_come_and_go_are_followed(database: Database) -> None
 
 
 async def test_nothing_is_acknowledged_before_it_is_on_disk(database: Database) -> None:
-    reader, inlet = database.reader(), RecordingInlet()
-    async with running(reader, inlet):
+    reader, output = database.reader(), RecordingOutput()
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql("INSERT INTO T VALUES (1)")
-        await until(lambda: inlet.bookmark is not None)
-        stored = json.loads(inlet.bookmark or b"")["lsn"]
+        await until(lambda: output.bookmark is not None)
+        stored = json.loads(output.bookmark or b"")["lsn"]
         await until(async_at_least(database.confirmed, stored))
-        inlet.disk.clear()
+        output.disk.clear()
         await database.sql("INSERT INTO T VALUES (2)")
-        await until(lambda: count(inlet) == 2)
-        offered = json.loads(inlet.bookmarks[-1] or b"")["lsn"]
+        await until(lambda: count(output) == 2)
+        offered = json.loads(output.bookmarks[-1] or b"")["lsn"]
         # Other traffic makes the server ask and us answer, several times.
         for number in range(2):
             before = reader.state.behind
             await database.sql(f"INSERT INTO I VALUES ({number})")
             await until(lambda: reader.state.behind not in (None, before))  # noqa: B023
             assert stored <= await database.confirmed() < offered
-        inlet.disk.set()
+        output.disk.set()
         await until(async_at_least(database.confirmed, offered))
 
 
@@ -343,16 +343,16 @@ def async_at_least(measure: Callable[[], Any], least: int) -> Callable[[], Any]:
 
 
 async def test_the_server_need_not_keep_what_does_not_concern_us(database: Database) -> None:
-    inlet = RecordingInlet()
+    output = RecordingOutput()
     reader = database.reader()
-    async with running(reader, inlet):
+    async with running(reader, output):
         await until(database.streaming)
         await database.sql("INSERT INTO I SELECT i FROM generate_series(1, 1000) i")
         [[end]] = await database.sql("SELECT pg_current_wal_lsn()")
         await until(async_at_least(database.confirmed, lsn_number(end or "")))
         await until(lambda: reader.state.behind is not None and reader.state.behind < 1000)
         assert reader.state.behind_unit == "bytes"
-    assert inlet.messages == []
+    assert output.messages == []
 
 
 async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: Database) -> None:
@@ -361,20 +361,20 @@ async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: 
         f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'p'",
         f"ALTER ROLE {role} SET wal_sender_timeout = '2s'",
     )
-    inlet = RecordingInlet()
+    output = RecordingOutput()
     reader = database.reader(url=database.server.url_of(role, "p"))
-    async with running(reader, inlet):
+    async with running(reader, output):
         await until(database.streaming)
-        inlet.open.clear()
+        output.open.clear()
         # More than all buffers on the way hold, so the server cannot send on.
         await database.sql(
             "INSERT INTO T SELECT i, i, repeat('x', 900) FROM generate_series(1, 9000) i"
         )
         await asyncio.sleep(3.0)
         assert reader.state.reconnects == 0
-        inlet.open.set()
-        await caught_up(database, inlet, 99_999)
-    assert count(inlet) == 9001
+        output.open.set()
+        await caught_up(database, output, 99_999)
+    assert count(output) == 9001
     await until(
         lambda: database.server.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}", "SELECT 1")
     )
@@ -383,7 +383,7 @@ async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: 
 async def test_a_huge_transaction_passes_through_in_little_memory(database: Database) -> None:
     total = 12_000  # about 12 MB
 
-    class Forgetful(RecordingInlet):
+    class Forgetful(RecordingOutput):
         seen = 0
 
         async def offer(self, message: bytes, **more: Any) -> asyncio.Future[None]:
@@ -394,20 +394,20 @@ async def test_a_huge_transaction_passes_through_in_little_memory(database: Data
             done.set_result(None)
             return done
 
-    inlet = Forgetful()
-    async with running(database.reader(), inlet):
+    output = Forgetful()
+    async with running(database.reader(), output):
         await until(database.streaming)
         await database.sql(
             "INSERT INTO T SELECT i, i, repeat('x', 700) FROM generate_series(1, 1000) i"
         )
-        await until(lambda: inlet.seen == 1000)
+        await until(lambda: output.seen == 1000)
         tracemalloc.start()
         try:
             await database.sql(
                 "INSERT INTO T SELECT i, i, repeat('x', 700)"
                 f" FROM generate_series(2000, {1999 + total}) i"
             )
-            await until(lambda: inlet.seen == 1000 + total, seconds=60)
+            await until(lambda: output.seen == 1000 + total, seconds=60)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -415,29 +415,29 @@ async def test_a_huge_transaction_passes_through_in_little_memory(database: Data
 
 
 async def test_a_transaction_that_was_cut_short_goes_on_where_it_was(database: Database) -> None:
-    inlet = FillingInlet(5)
-    async with running(database.reader(), inlet):
+    output = FillingOutput(5)
+    async with running(database.reader(), output):
         await until(database.streaming)
         await database.sql("INSERT INTO T SELECT i, i FROM generate_series(1, 20000) i")
-        await until(lambda: inlet.full)
-    assert 1000 < count(inlet) < 19_000
-    inlet.empty()
-    async with running(database.reader(), inlet):
-        await caught_up(database, inlet, 99_999)
-    replica = Replica().apply(inlet.messages)
+        await until(lambda: output.full)
+    assert 1000 < count(output) < 19_000
+    output.empty()
+    async with running(database.reader(), output):
+        await caught_up(database, output, 99_999)
+    replica = Replica().apply(output.messages)
     assert not replica.repeated
     assert replica.rows(database.table) == await database.rows()
 
 
 async def test_a_second_reader_waits_and_takes_over(database: Database) -> None:
-    first, second, inlet = database.reader(), database.reader(), RecordingInlet()
-    async with running(first, inlet):
+    first, second, output = database.reader(), database.reader(), RecordingOutput()
+    async with running(first, output):
         await until(database.streaming)
-        async with running(second, inlet):
+        async with running(second, output):
             await until(lambda: "in use by another reader" in second.state.error)
             await database.sql("INSERT INTO T VALUES (1)")
-            await until(lambda: count(inlet) == 1)
+            await until(lambda: count(output) == 1)
             assert second.state.received == 0
-    async with running(second, inlet):
-        await caught_up(database, inlet, 2)
-    assert Replica().apply(inlet.messages).rows(database.table) == await database.rows()
+    async with running(second, output):
+        await caught_up(database, output, 2)
+    assert Replica().apply(output.messages).rows(database.table) == await database.rows()

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import WebSocketSource
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.reading.reconnecting import ReconnectingReader
 
 
@@ -20,7 +20,7 @@ class FaultyReader(ReconnectingReader[WebSocketSource]):
 
     attempts = 0
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         self.attempts += 1
         if self.attempts == 1:
             raise ValueError("port out of range")
@@ -33,7 +33,7 @@ async def test_a_fault_of_a_reader_is_logged_and_it_connects_again(
 ) -> None:
     source, settings = WebSocketSource("ws://127.0.0.1:1/"), CollectSettings(reconnect_first=0.01)
     reader = FaultyReader("clicks", source, settings)
-    reading = asyncio.create_task(reader.run(RecordingInlet()))
+    reading = asyncio.create_task(reader.run(RecordingOutput()))
     await until(lambda: reading.done() or reader.state.state == "connected")
     assert not reading.done()
     assert reader.state.error == "Millstream failed to read it: ValueError"

@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import PATIENT, running
 from tests.connectors.serving import Connection, TcpServer
@@ -99,12 +99,12 @@ async def test_messages_are_bundled_with_the_last_id_and_types_are_chosen() -> N
     )
     async with server:
         source = SseSource(server.url, headers={"x-shop": "7"}, types=("a", "c", "message"))
-        reader, inlet = SseReader("s", source, PATIENT), RecordingInlet(bookmark=b"zero")
-        async with running(reader, inlet):
+        reader, output = SseReader("s", source, PATIENT), RecordingOutput(bookmark=b"zero")
+        async with running(reader, output):
             await until(lambda: reader.state.received == 4)
-    assert inlet.messages == [b"1", b"{\n}", b"4\n5"]
-    assert inlet.bookmarks == [b"1", b"3", b"5"]
-    assert inlet.content_types == ["application/json", "application/json", "application/x-ndjson"]
+    assert output.messages == [b"1", b"{\n}", b"4\n5"]
+    assert output.bookmarks == [b"1", b"3", b"5"]
+    assert output.content_types == ["application/json", "application/json", "application/x-ndjson"]
     asked = server.heard[0].lower()
     assert "last-event-id: zero\r\n" in asked
     assert "accept: text/event-stream\r\n" in asked
@@ -134,10 +134,10 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
     caplog.set_level("DEBUG")
     server = Server(answer)
     async with server:
-        reader, inlet = SseReader("s", SseSource(server.url), PATIENT), RecordingInlet()
-        async with running(reader, inlet):
+        reader, output = SseReader("s", SseSource(server.url), PATIENT), RecordingOutput()
+        async with running(reader, output):
             await until(lambda: server.connections >= 3)
-            assert inlet.messages == []
+            assert output.messages == []
             assert "hidden" not in reader.state.error + reader.state.url
     assert error in caplog.text
     assert "hidden" not in caplog.text
@@ -147,8 +147,8 @@ async def test_the_pause_that_the_server_asks_for_is_kept() -> None:
     patient = PATIENT.model_copy(update={"reconnect_most": 0.4})
     server = Server(HEAD + b"retry: 300\nid: 1\ndata: 1\n\n")
     async with server:
-        reader, inlet = SseReader("s", SseSource(server.url), patient), RecordingInlet()
-        async with running(reader, inlet):
+        reader, output = SseReader("s", SseSource(server.url), patient), RecordingOutput()
+        async with running(reader, output):
             await until(lambda: reader.state.received == 1)
             dropped = time.monotonic()
             server.drop()

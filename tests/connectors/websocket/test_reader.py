@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.collect.recording import RecordingInlet
+from tests.collect.recording_output import RecordingOutput
 from tests.collect.waiting import until
 from tests.collect.websocket_peer import Peer
 from tests.connectors.case import running
@@ -26,11 +26,11 @@ _QUICK = CollectSettings(
 @contextlib.asynccontextmanager
 async def reading(
     source: WebSocketSource, settings: CollectSettings = _QUICK
-) -> AsyncIterator[tuple[WebSocketReader, RecordingInlet]]:
-    reader, inlet = WebSocketReader("rsvps", source, settings), RecordingInlet()
+) -> AsyncIterator[tuple[WebSocketReader, RecordingOutput]]:
+    reader, output = WebSocketReader("rsvps", source, settings), RecordingOutput()
     try:
-        async with running(reader, inlet):
-            yield reader, inlet
+        async with running(reader, output):
+            yield reader, output
     finally:
         assert reader.state.state == "stopped"
 
@@ -42,16 +42,16 @@ async def test_text_and_binary_messages_come_in_as_their_bytes(peer: Peer) -> No
         await connection.wait_closed()
 
     peer.serve = serve
-    async with reading(WebSocketSource(peer.url)) as (reader, inlet):
-        await until(lambda: len(inlet.messages) == 2)
-        assert inlet.messages == ['{"name":"é"}'.encode(), b"\xff\x00"]
+    async with reading(WebSocketSource(peer.url)) as (reader, output):
+        await until(lambda: len(output.messages) == 2)
+        assert output.messages == ['{"name":"é"}'.encode(), b"\xff\x00"]
         assert (reader.state.state, reader.state.received) == ("connected", 2)
         assert reader.state.error == ""
 
 
 async def test_a_peer_that_is_away_is_tried_until_it_comes_back(peer: Peer) -> None:
     await peer.stop()
-    async with reading(WebSocketSource(peer.url)) as (reader, inlet):
+    async with reading(WebSocketSource(peer.url)) as (reader, output):
         await until(lambda: reader.state.state == "retrying")
         assert "refused" in reader.state.error or "connect" in reader.state.error.lower()
 
@@ -61,7 +61,7 @@ async def test_a_peer_that_is_away_is_tried_until_it_comes_back(peer: Peer) -> N
 
         peer.serve = serve
         await peer.start(peer.port)
-        await until(lambda: inlet.messages == [b"back"])
+        await until(lambda: output.messages == [b"back"])
         assert (reader.state.state, reader.state.reconnects) == ("connected", 0)
 
 
@@ -90,11 +90,11 @@ async def test_a_quiet_peer_that_answers_pings_is_kept(peer: Peer) -> None:
         await connection.wait_closed()
 
     peer.serve = serve
-    async with reading(WebSocketSource(peer.url)) as (reader, inlet):
+    async with reading(WebSocketSource(peer.url)) as (reader, output):
         await until(lambda: reader.state.state == "connected")
         quiet = 3 * (_QUICK.ping_after + _QUICK.ping_timeout)
         asyncio.get_running_loop().call_later(quiet, released.set)
-        await until(lambda: inlet.messages == [b"still here"])
+        await until(lambda: output.messages == [b"still here"])
         assert (peer.connections, reader.state.reconnects) == (1, 0)
 
 
@@ -107,8 +107,8 @@ async def test_a_message_beyond_the_limit_costs_the_connection_and_says_so(
         await connection.wait_closed()
 
     peer.serve = serve
-    async with reading(WebSocketSource(peer.url)) as (_, inlet):
-        await until(lambda: inlet.messages == [b"y" * 1000])
+    async with reading(WebSocketSource(peer.url)) as (_, output):
+        await until(lambda: output.messages == [b"y" * 1000])
         assert "1009" in caplog.text
 
 

@@ -16,7 +16,7 @@ from millstream.connectors.directory.description import DirectorySource
 from millstream.connectors.directory.gather import Gathering
 from millstream.connectors.directory.progress import Progress
 from millstream.connectors.directory.scan import File, Settling, scan
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.reconnecting import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
@@ -58,10 +58,10 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
             state.error = self._trouble()
         return state
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until cancelled. OSError when the directory, or a file by its system, fails."""
         if self._progress is None:
-            self._progress = Progress.of(inlet.bookmark, self.source.folder)
+            self._progress = Progress.of(output.bookmark, self.source.folder)
         first = True
         while True:
             if self._stored is not None:  # only then may a file go
@@ -71,7 +71,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
                 self.connected()
                 first = False
             if files:
-                await self._take(files, inlet)
+                await self._take(files, output)
             if not self.behind:
                 pause = max(seconds(self.source.poll) or 0.0, self._scan_seconds)
                 await asyncio.sleep(pause)
@@ -102,14 +102,14 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
             chosen, key=lambda file: (not progress.position(file), file.modified, file.name)
         )
 
-    async def _take(self, files: list[File], inlet: Inlet) -> None:
+    async def _take(self, files: list[File], output: ReaderOutput) -> None:
         assert self._progress is not None
         gathering = Gathering(self.source, self._progress, self.settings, self._tries)
         gathering.add(files)
         later = (self.behind or 0) - len(files)
         try:
             while (gathered := await _in_thread(gathering.gather)) is not None:
-                self._stored = await inlet.offer(
+                self._stored = await output.offer(
                     gathered.body, content_type=gathered.content_type, bookmark=gathered.bookmark
                 )
                 self.received(gathered.events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.connectors.http_lines.description import HttpLinesSource
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.lines import Lines, chunk_size
 from millstream.connectors.reading.over_http import Refused, answer, chunks
@@ -13,7 +13,7 @@ from millstream.connectors.reading.reconnecting import ReconnectingReader
 class HttpLinesReader(ReconnectingReader[HttpLinesSource]):
     """Keeps one request open, and offers the lines of its answer."""
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the answer ends."""
         self.least_pause = 0.0
         try:
@@ -22,13 +22,13 @@ class HttpLinesReader(ReconnectingReader[HttpLinesSource]):
                 lines, size = Lines(self.settings), chunk_size(self.settings)
                 async for chunk in chunks(response, seconds(self.source.silence)):
                     for start in range(0, len(chunk), size):
-                        await self._take(inlet, lines, chunk[start : start + size])
-                await self.hand_over(inlet, lines.end())
+                        await self._take(output, lines, chunk[start : start + size])
+                await self.hand_over(output, lines.end())
         except Refused as error:
             self.least_pause = error.retry_after
             raise
 
-    async def _take(self, inlet: Inlet, lines: Lines, chunk: bytes) -> None:
-        await self.hand_over(inlet, lines.feed(chunk))
+    async def _take(self, output: ReaderOutput, lines: Lines, chunk: bytes) -> None:
+        await self.hand_over(output, lines.feed(chunk))
         if skipped := lines.skipped():
             self.missed(skipped, "the line is too long")

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.kafka.topic import Topic, offsets_in
 from millstream.connectors.reading.reconnecting import ReconnectingReader
@@ -27,17 +27,17 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
         self.behind_unit = "messages"
         self._offsets: dict[int, int] | None = None  # after what was handed over, by partition
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until Kafka is lost."""
         if self._offsets is None:
-            self._offsets = offsets_in(inlet.bookmark)
+            self._offsets = offsets_in(output.bookmark)
         loop, ending = asyncio.get_running_loop(), threading.Event()
         ended: asyncio.Future[BaseException | None] = loop.create_future()
 
         def run() -> None:
             error: BaseException | None = None
             try:
-                self._run(inlet, loop, ending)
+                self._run(output, loop, ending)
             except BaseException as raised:
                 error = raised
             loop.call_soon_threadsafe(ended.set_result, error)
@@ -51,7 +51,9 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
             self.behind = None
             await asyncio.wait([ended], timeout=_CLOSE_SECONDS)
 
-    def _run(self, inlet: Inlet, loop: asyncio.AbstractEventLoop, ending: threading.Event) -> None:
+    def _run(
+        self, output: ReaderOutput, loop: asyncio.AbstractEventLoop, ending: threading.Event
+    ) -> None:
         assert self._offsets is not None
         with Topic(self.source, self.settings, self._offsets, ending) as topic:
             missed = topic.open()
@@ -70,7 +72,7 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
                     topic.oversized = 0
                 if parcels:
                     handed_over = asyncio.run_coroutine_threadsafe(
-                        self.hand_over(inlet, parcels), loop
+                        self.hand_over(output, parcels), loop
                     )
                     self._await(handed_over, topic, ending)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from paho.mqtt.client import MQTTMessage, topic_matches_sub
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.mqtt.connection import Connection
 from millstream.connectors.mqtt.description import MqttSource, without_group
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
@@ -40,18 +40,18 @@ class MqttReader(ReconnectingReader[MqttSource]):
         self._filters = [without_group(topic) for topic in source.topic]
         self._wanted = lru_cache(4096)(self._matches)
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
         connection = Connection(self.client_id, self.source, self.settings)
         unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]] = deque()
         try:
             await connection.open()
-            self._note_session(connection, inlet)
+            self._note_session(connection, output)
             self.connected()
             began = time.monotonic()
             while True:
                 message = await self._next(connection, began)
-                stored = await self._offer(message, inlet)
+                stored = await self._offer(message, output)
                 unstored.append((message, stored))
                 stored.add_done_callback(lambda _: _acknowledge(connection, unstored))
         finally:
@@ -73,7 +73,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
                 f"{self.client_id!r}, too?"
             ) from None
 
-    async def _offer(self, message: MQTTMessage, inlet: Inlet) -> asyncio.Future[None]:
+    async def _offer(self, message: MQTTMessage, output: ReaderOutput) -> asyncio.Future[None]:
         topic, payload = _topic(message), bytes(message.payload)
         too_large = len(payload) > self.settings.max_body
         if too_large:
@@ -85,7 +85,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
             done.set_result(None)
             return done
         properties = message.properties
-        stored = await inlet.offer(
+        stored = await output.offer(
             payload,
             content_type=getattr(properties, "ContentType", "") or "application/json",
             attributes=_attributes(topic, getattr(properties, "UserProperty", [])),
@@ -107,9 +107,9 @@ class MqttReader(ReconnectingReader[MqttSource]):
         )
         return False
 
-    def _note_session(self, connection: Connection, inlet: Inlet) -> None:
+    def _note_session(self, connection: Connection, output: ReaderOutput) -> None:
         if not connection.session_present and (
-            self._had_session or inlet.bookmark == self.client_id.encode()
+            self._had_session or output.bookmark == self.client_id.encode()
         ):
             self.warn(
                 f"the broker has forgotten the session {self.client_id}: what was published while "

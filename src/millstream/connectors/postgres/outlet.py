@@ -1,11 +1,11 @@
-"""What a reader has for the inlet: events in bundles, and what of them is on disk."""
+"""What a reader has for the output: events in bundles, and what of them is on disk."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.settings import SourceSettings
 
@@ -18,10 +18,10 @@ _FRAME = 2  # brackets
 class Outlet:
     """Collects events, and offers them as one body with the bookmark that holds after them."""
 
-    def __init__(self, inlet: Inlet, settings: SourceSettings) -> None:
+    def __init__(self, output: ReaderOutput, settings: SourceSettings) -> None:
         self.moved = asyncio.Event()  # set when `confirmed` may have grown
         self.events: list[bytes] = []
-        self._inlet = inlet
+        self._output = output
         self._most_events = min(settings.max_events, _MOST_EVENTS)
         self._most_bytes = min(settings.max_body - _FRAME, _MOST_BYTES)
         self._bytes = 0
@@ -32,7 +32,7 @@ class Outlet:
     @property
     def bookmark(self) -> Bookmark | None:
         """Where to go on: behind what is on disk, or on the way there."""
-        return self._offered or Bookmark.read(self._inlet.bookmark)
+        return self._offered or Bookmark.read(self._output.bookmark)
 
     def begin(self, lsn: int, *, anew: bool) -> None:
         """A new connection begins, up to whose place `lsn` nothing is missing.
@@ -67,7 +67,7 @@ class Outlet:
         events, self.events, self._bytes = self.events, [], 0
         if events:
             body = b"[" + b",".join(events) + b"]"
-            stored = await self._inlet.offer(
+            stored = await self._output.offer(
                 body, content_type=CONTENT_TYPE, bookmark=bookmark.write()
             )
             self._offered = bookmark

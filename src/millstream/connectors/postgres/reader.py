@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import NewSlot
@@ -62,12 +62,12 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._outlet: Outlet | None = None  # outlives connections: what is on its way arrives
         self._session = 0  # the server's number for the last connection that had the slot
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
         try:
             async with self._open(replication=True) as main:
                 self.connected()
-                await self._read(main, inlet)
+                await self._read(main, output)
         except ServerError as error:
             if error.code == catalog.IN_USE:
                 raise Lost(catalog.in_use(self._slot)) from None
@@ -83,9 +83,9 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
     ) -> contextlib.AbstractAsyncContextManager[Connection]:
         return Connection.open(self._address, seconds=_OPEN_SECONDS, replication=replication)
 
-    async def _read(self, main: Connection, inlet: Inlet) -> None:
+    async def _read(self, main: Connection, output: ReaderOutput) -> None:
         if self._outlet is None:
-            self._outlet = Outlet(inlet, self.settings)
+            self._outlet = Outlet(output, self.settings)
         outlet = self._outlet
         async with asyncio.timeout(_PREPARE_SECONDS):
             await catalog.claim(main, self._slot, self._session)

@@ -15,7 +15,7 @@ _MOST_TOGETHER = 1 << 20  # bytes: a journal with room for each of them must hav
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What is offered to an inlet at once, and how many messages of the peer it is."""
+    """What is offered to an output at once, and how many messages of the peer it is."""
 
     body: bytes
     messages: int = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from millstream.connectors.description import Source
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.reading.bundle import Parcel
 from millstream.connectors.settings import SourceSettings
 from millstream.errors import MillstreamError
@@ -53,7 +53,7 @@ class ReconnectingReader(ABC, Generic[S]):
         return self._state
 
     @abstractmethod
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Connect, call `connected`, and offer messages, calling `received` after each.
 
         Returning means that the peer has ended the stream. OSError, TimeoutError and Lost are
@@ -85,10 +85,10 @@ class ReconnectingReader(ABC, Generic[S]):
         self._failures = 0
         self._state.error = ""
 
-    async def hand_over(self, inlet: Inlet, parcels: Iterable[Parcel]) -> None:
+    async def hand_over(self, output: ReaderOutput, parcels: Iterable[Parcel]) -> None:
         """Offer all of it, in order, and count it."""
         for parcel in parcels:
-            await inlet.offer(
+            await output.offer(
                 parcel.body,
                 content_type=parcel.content_type,
                 attributes=parcel.attributes,
@@ -113,13 +113,13 @@ class ReconnectingReader(ABC, Generic[S]):
             self._quiet_until = now + _QUIET_SECONDS
             _log.warning("%s for stream %s: %s", self._state.url, self.stream, text)
 
-    async def run(self, inlet: Inlet) -> None:
+    async def run(self, output: ReaderOutput) -> None:
         """Read until cancelled."""
         try:
             while True:
                 self._state.state = "retrying" if self._failures else "connecting"
                 try:
-                    await self.read(inlet)
+                    await self.read(output)
                     self._state.error = "the peer closed the connection"
                 except TimeoutError as error:
                     self._state.error = str(error) or "no answer in time"

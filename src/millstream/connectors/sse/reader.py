@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.options import seconds
 from millstream.connectors.reading.bundle import Bundle
 from millstream.connectors.reading.framing import Frames
@@ -25,10 +25,10 @@ class SseReader(ReconnectingReader[SseSource]):
         self._last_id: bytes | None = None
         self._retry = 0.0  # seconds, as the server said in the stream
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the answer ends."""
         if self._last_id is None:
-            self._last_id = inlet.bookmark
+            self._last_id = output.bookmark
         headers: dict[str, str | bytes] = {
             "accept": "text/event-stream",
             "cache-control": "no-cache",
@@ -45,12 +45,12 @@ class SseReader(ReconnectingReader[SseSource]):
                 self.least_pause = self._retry
                 events = Events(self.settings.max_body, self._last_id)
                 async for chunk in chunks(response, seconds(self.source.silence)):
-                    await self._take(events, chunk, inlet)
+                    await self._take(events, chunk, output)
         except Refused as error:
             self.least_pause = max(error.retry_after, self._retry)
             raise
 
-    async def _take(self, events: Events, chunk: bytes, inlet: Inlet) -> None:
+    async def _take(self, events: Events, chunk: bytes, output: ReaderOutput) -> None:
         bundle = Bundle(self.settings)
         for type_, data, last_id in events.feed(chunk):
             if not self._types or type_ in self._types:
@@ -60,7 +60,7 @@ class SseReader(ReconnectingReader[SseSource]):
         if skipped := events.skipped + bundle.oversized:
             events.skipped = 0
             self.missed(skipped, "larger than collect.max_body")
-        await self.hand_over(inlet, bundle.take())
+        await self.hand_over(output, bundle.take())
         # Kept in memory too: what was handed over need not come again when the peer is lost, even
         # if it is not on disk yet.
         self._last_id = events.last_id

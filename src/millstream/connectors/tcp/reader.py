@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.options import endpoint, seconds
 from millstream.connectors.reading.allowed_senders import Admission
 from millstream.connectors.reading.bundle import Parcel
@@ -27,7 +27,7 @@ class _LineReader(ReconnectingReader[S]):
 
     async def _lines(
         self,
-        inlet: Inlet,
+        output: ReaderOutput,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         silence: float | None,
@@ -42,7 +42,7 @@ class _LineReader(ReconnectingReader[S]):
                     chunk = await reader.read(size)
             except TimeoutError:
                 raise Lost(f"nothing came for {silence:g} s") from None
-            await self.hand_over(inlet, lines.feed(chunk) if chunk else lines.end())
+            await self.hand_over(output, lines.feed(chunk) if chunk else lines.end())
             if skipped := lines.skipped():
                 self.missed(skipped, "the line is too long")
             if not chunk:
@@ -52,7 +52,7 @@ class _LineReader(ReconnectingReader[S]):
 class TcpLinesReader(_LineReader[TcpLinesSource]):
     """Keeps one connection open."""
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the server ends."""
         host, port = endpoint(self.source.url)
         encrypted = urlsplit(self.source.url).scheme == "tls"
@@ -65,7 +65,7 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
             raise Lost(f"no connection in {_OPEN_SECONDS:g} s") from None
         try:
             self.connected()
-            await self._lines(inlet, reader, writer, seconds(self.source.silence))
+            await self._lines(output, reader, writer, seconds(self.source.silence))
         finally:
             writer.transport.abort()
 
@@ -73,22 +73,22 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
 class TcpListenerReader(_LineReader[TcpListener]):
     """Listens, and reads many connections at once, each in its order.
 
-    While the inlet takes nothing, none is read: TCP slows the clients, and nothing piles up here.
+    While the output takes nothing, none is read: TCP slows the clients, and nothing piles up here.
     """
 
     def __init__(self, stream: str, source: TcpListener, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._admission = Admission(source.allow)
         self._peers = 0
-        self._turn = asyncio.Lock()  # one waits for the inlet, the others for their turn
+        self._turn = asyncio.Lock()  # one waits for the output, the others for their turn
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Listen until cancelled; OSError if the port cannot be had."""
         tasks: asyncio.TaskGroup | None = None
 
         def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             assert tasks is not None
-            tasks.create_task(self._serve(inlet, reader, writer))
+            tasks.create_task(self._serve(output, reader, writer))
 
         server = await asyncio.start_server(
             arrive, *endpoint(self.source.url), limit=chunk_size(self.settings), start_serving=False
@@ -101,13 +101,13 @@ class TcpListenerReader(_LineReader[TcpListener]):
         finally:
             server.close()
 
-    async def hand_over(self, inlet: Inlet, parcels: Iterable[Parcel]) -> None:
+    async def hand_over(self, output: ReaderOutput, parcels: Iterable[Parcel]) -> None:
         """As a reader does, after those who came before."""
         async with self._turn:
-            await super().hand_over(inlet, parcels)
+            await super().hand_over(output, parcels)
 
     async def _serve(
-        self, inlet: Inlet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, output: ReaderOutput, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         address = writer.get_extra_info("peername")[0]
         try:
@@ -118,7 +118,7 @@ class TcpListenerReader(_LineReader[TcpListener]):
             else:
                 self._peers += 1
                 try:
-                    await self._lines(inlet, reader, writer, seconds(self.source.idle))
+                    await self._lines(output, reader, writer, seconds(self.source.idle))
                 finally:
                     self._peers -= 1
         except (OSError, Lost) as error:

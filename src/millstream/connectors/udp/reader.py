@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.options import endpoint
 from millstream.connectors.reading.allowed_senders import Admission
 from millstream.connectors.reading.bundle import Bundle
@@ -24,9 +24,9 @@ _FIGURES = struct.Struct("9I")
 
 
 class UdpReader(ReconnectingReader[UdpSource]):
-    """Reads what the kernel has, whenever the inlet takes it; what does not fit meanwhile is lost.
+    """Reads what the kernel has, whenever the output takes it; what does not fit meanwhile is lost.
 
-    Nothing waits here: while the inlet takes nothing the kernel's buffer fills, and then drops.
+    Nothing waits here: while the output takes nothing the kernel's buffer fills, and then drops.
     """
 
     def __init__(self, stream: str, source: UdpSource, settings: SourceSettings) -> None:
@@ -41,7 +41,7 @@ class UdpReader(ReconnectingReader[UdpSource]):
         self._count_drops()
         return super().state
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Listen until cancelled; OSError if the port cannot be had."""
         host, port = endpoint(self.source.url)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -60,7 +60,7 @@ class UdpReader(ReconnectingReader[UdpSource]):
                         bundle.add(datagram)
                     if bundle.oversized:
                         self.missed(bundle.oversized, "larger than collect.max_body")
-                    await self.hand_over(inlet, bundle.take())
+                    await self.hand_over(output, bundle.take())
             finally:
                 self._count_drops()
                 self._socket = None

@@ -8,7 +8,7 @@ import time
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from millstream.connectors.interface import Inlet
+from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.websocket.description import WebSocketSource
@@ -25,14 +25,14 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
         self._heard = 0.0
         self._reading = False  # False while the log holds us up: silence is then our own doing
 
-    async def read(self, inlet: Inlet) -> None:
+    async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
         try:
-            await self._connect_and_read(inlet)
+            await self._connect_and_read(output)
         except WebSocketException as error:
             raise Lost(str(error) or type(error).__name__) from None
 
-    async def _connect_and_read(self, inlet: Inlet) -> None:
+    async def _connect_and_read(self, output: ReaderOutput) -> None:
         async with await self._connect() as connection:
             self.connected()
             self._heard = time.monotonic()
@@ -42,7 +42,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                     self._reading = True
                     message = await connection.recv(decode=False)
                     self._reading = False
-                    await inlet.offer(message)
+                    await output.offer(message)
                     self._heard = time.monotonic()
                     self.received()
             finally:

@@ -31,7 +31,7 @@ class _Message:
     too_large: JournalSmall | None = None  # for any journal of ours: to wait would be for ever
 
 
-class StreamInlet:
+class SourceIntake:
     """Takes a source's messages into the journal, in order, for as long as it takes."""
 
     def __init__(
@@ -67,7 +67,7 @@ class StreamInlet:
         attributes: Mapping[str, str] | None = None,
         bookmark: bytes | None = None,
     ) -> asyncio.Future[None]:
-        """Take over a message. See `Inlet.offer`."""
+        """Take over a message. See `ReaderOutput.offer`."""
         arrival = Arrival(
             stream=self._lane.name,
             received_at=self._intake.now(),

@@ -12,8 +12,8 @@ from tests.collect.conftest import click, shop
 
 from millstream.collect.dedup.dedup import Dedup
 from millstream.collect.intake.failed import FailedStore
-from millstream.collect.intake.inlet import StreamInlet
 from millstream.collect.intake.intake import Intake
+from millstream.collect.intake.source_intake import SourceIntake
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.settings import CollectSettings
 from millstream.log.producing.batch_producer import BatchProducer
@@ -51,8 +51,8 @@ async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
         lane = intake.lanes["clicks"]
-        inlet = StreamInlet(intake, lane, "clicks", "ws://127.0.0.1/clicks")
-        stored = [await inlet.offer(click(number, name="x" * 2000)) for number in range(4)]
+        output = SourceIntake(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        stored = [await output.offer(click(number, name="x" * 2000)) for number in range(4)]
         await asyncio.gather(*stored[:3])
         assert not stored[3].done()
         assert (lane.refused > 0, intake.journal.is_full) == (True, True)
@@ -70,15 +70,15 @@ async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_sou
     large = [click(number, name="x" * 5000) for number in (2, 3)]
     async with small_intake(app_name, log_settings, tmp_path) as intake:
         lane = intake.lanes["clicks"]
-        inlet = StreamInlet(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        output = SourceIntake(intake, lane, "clicks", "ws://127.0.0.1/clicks")
         intake.forwarder.open({})
         async with asyncio.timeout(60):
-            await inlet.offer(click(1), bookmark=b"1")
-            set_aside = await inlet.offer(b"[%b,%b]" % tuple(large), bookmark=b"3")
-            last = await inlet.offer(click(4), bookmark=b"4")
+            await output.offer(click(1), bookmark=b"1")
+            set_aside = await output.offer(b"[%b,%b]" % tuple(large), bookmark=b"3")
+            last = await output.offer(click(4), bookmark=b"4")
             await set_aside
             await last
-        assert inlet.bookmark == b"4"
+        assert output.bookmark == b"4"
         await intake.forwarder.drain(30)
         assert (lane.accepted, lane.logged, lane.failed, lane.pending) == (4, 2, 2, 0)
         failed = list(FailedStore(tmp_path / "failed").list())
@@ -96,10 +96,10 @@ async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_jour
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
         lane = intake.lanes["ticks"]
-        inlet = StreamInlet(intake, lane, "ticks", "ws://127.0.0.1/ticks")
+        output = SourceIntake(intake, lane, "ticks", "ws://127.0.0.1/ticks")
         intake.forwarder.open({})
-        await inlet.offer(b"no event", content_type="image/png")
-        await inlet.offer(b'{"id": 1}')
+        await output.offer(b"no event", content_type="image/png")
+        await output.offer(b'{"id": 1}')
         await intake.forwarder.drain(30)
         assert (lane.accepted, lane.logged, lane.rejected, lane.pending) == (2, 1, 1, 0)
 
@@ -108,11 +108,11 @@ async def test_how_far_a_source_was_read_is_on_disk_with_what_was_set_aside(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
-        inlet = StreamInlet(intake, intake.lanes["clicks"], "clicks", "ws://127.0.0.1/clicks")
+        output = SourceIntake(intake, intake.lanes["clicks"], "clicks", "ws://127.0.0.1/clicks")
         async with asyncio.timeout(60):
-            stored = await inlet.offer(click(1, name="x" * 10_000), bookmark=b"1")
-            assert inlet.bookmark is None
+            stored = await output.offer(click(1, name="x" * 10_000), bookmark=b"1")
+            assert output.bookmark is None
             await stored
-        assert inlet.bookmark == b"1"
+        assert output.bookmark == b"1"
         assert len(FailedStore(tmp_path / "failed").ids()) == 1
-        assert await inlet.close(1) == 0
+        assert await output.close(1) == 0

@@ -1,4 +1,4 @@
-"""An inlet for tests of sources: it remembers what it was offered, and stores it when told to."""
+"""An output for tests of sources: it remembers what it was offered, and stores it when told to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass
-class RecordingInlet:
+class RecordingOutput:
     """Takes nothing while `open` is not set, and puts nothing on disk while `disk` is not."""
 
     bookmark: bytes | None = None
@@ -49,7 +49,7 @@ class RecordingInlet:
             self.bookmark = bookmark
 
 
-class FillingInlet(RecordingInlet):
+class FillingOutput(RecordingOutput):
     """Takes so many messages, and no more until it is emptied."""
 
     def __init__(self, room: int, bookmark: bytes | None = None) -> None:
