@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.analyze.conftest import plain
 from tests.analyze.tier import Killed, Threaded, Tier
-from tests.analyze.watching import PROVISIONAL, Watcher
+from tests.analyze.view_watcher import PROVISIONAL, Watcher
 
 from millstream.analyze.planning.planner import Planner
 from millstream.analyze.verify.verify import verify

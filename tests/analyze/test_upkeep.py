@@ -7,7 +7,7 @@ import time
 from tests.analyze.conftest import Live, Load
 
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.upkeep import Keeping
+from millstream.analyze.upkeep import Upkeep
 from millstream.log.consumer import bounds, read_range
 from millstream.log.topic_names import view_topic
 from millstream.settings import Settings
@@ -27,7 +27,7 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
     app = pipeline(PIPELINE)
     live.start(app)
     settings = Settings(log=live.settings.log, analyze=AnalyzeSettings(idle="1 hour"))
-    keeping = Keeping(settings, app, [query.plan for query in live.planned])
+    keeping = Upkeep(settings, app, [query.plan for query in live.planned])
     began = int(time.time()) // MINUTE * MINUTE - 30 * MINUTE
     topic, table, read = view_topic(app.name, "per_minute"), Table(keyed=True, stateful=True), 0
     ticked = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Literal
 
@@ -54,8 +54,8 @@ class WindowSpec:
         return f"{self.kind}, {how}, by {self.time} time of {', '.join(self.lateness_by_stream)}"
 
 
-@dataclass(frozen=True, slots=True)
-class PanePlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class OutputPlan:
     """How a view's rows are shown, and what of them is entered into its ledger."""
 
     trigger: str
@@ -63,6 +63,11 @@ class PanePlan:
     additive: tuple[str, ...]  # the columns that count or sum
     ledger: tuple[str, ...]
     is_direct: bool  # the query's own rows are shown, as they come
+
+    def __repr__(self) -> str:
+        """Part of a view's generation, which stored checkpoints are named after: it never changes."""
+        values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
+        return f"PanePlan({values})"
 
     @property
     def words(self) -> str:
@@ -101,14 +106,14 @@ class ViewPlan:
     is_timed: bool = True  # whether a watermark tells when its windows are over
     trigger: str = ""  # when a row is given out
     eviction: str = ""  # when what a row is made of is forgotten
-    panes: PanePlan | None = None  # None: the query's rows are all there is
+    output: OutputPlan | None = None  # None: the query's rows are all there is
     weighed: tuple[str, ...] = ()  # columns that are estimates where events were shed
     sheds_after_ms: int | None = None  # how far behind it is when it begins to shed; None: never
 
     @property
     def written(self) -> str:
         """The topic that the query writes to: the view's, unless its rows are shown otherwise."""
-        if self.panes is None or self.panes.is_direct:
+        if self.output is None or self.output.is_direct:
             return self.topic
         return self.topic.replace(".view.", ".changes.", 1)
 
@@ -142,9 +147,9 @@ class ViewPlan:
             description=self.description,
             keep_ms=self.keep_ms,
             window=self.window,
-            trigger=self.panes.trigger if self.panes else "every change",
-            accumulation=self.panes.accumulation if self.panes else "accumulate",
-            ledger=list(self.panes.ledger) if self.panes else [],
+            trigger=self.output.trigger if self.output else "every change",
+            accumulation=self.output.accumulation if self.output else "accumulate",
+            ledger=list(self.output.ledger) if self.output else [],
             topic=self.topic if edition_of(self.topic) else "",
             weighed=list(self.weighed),
         )

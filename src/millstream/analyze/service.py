@@ -20,8 +20,8 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from millstream.analyze.monitor.drift.sampler import Drifts
-from millstream.analyze.monitor.lag import Lags
+from millstream.analyze.monitor.drift.sampler import DriftMonitor
+from millstream.analyze.monitor.lag import LagMonitor
 from millstream.analyze.planning.editions import Deployment, compare, describe_views, topic_of
 from millstream.analyze.planning.planner import Planner, Query, enough_slots
 from millstream.analyze.query.queries import Queries
@@ -30,7 +30,7 @@ from millstream.analyze.rebuild.rebuild import Rebuilds
 from millstream.analyze.recovery.checkpoint import checkpoint_of
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.spark.session import java_process, start_session, task_slots
-from millstream.analyze.upkeep import Keeping
+from millstream.analyze.upkeep import Upkeep
 from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.log.connection import admin, await_broker, client_config
 from millstream.log.topic_names import audit_topic, views_topic
@@ -77,7 +77,7 @@ class _Analyze:
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
         self._started = now_ms()
         streams, sample = app.streams.values(), settings.analyze.drift_sample
-        self._drifts = Drifts(app.name, streams, settings.log, sample)
+        self._drifts = DriftMonitor(app.name, streams, settings.log, sample)
 
     def run(self, stopping: threading.Event) -> None:
         partitions = _partitions(self._settings)
@@ -94,7 +94,7 @@ class _Analyze:
         )
         self._rebuilds.serve(query.plan for query in queries)
         every = parse_duration(self._settings.analyze.checkpoint_interval).total_seconds()
-        self._lags = Lags(self._app.name, self._settings.log, self._rebuilds.plans, every)
+        self._lags = LagMonitor(self._app.name, self._settings.log, self._rebuilds.plans, every)
         self._deploy(keeper, queries, described)
         self._rebuilds.clean_up()
         try:
@@ -150,7 +150,7 @@ class _Analyze:
 
     def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
         ready, reported = False, 0.0
-        keeping = Keeping(self._settings, self._app, self._rebuilds.plans)
+        keeping = Upkeep(self._settings, self._app, self._rebuilds.plans)
         beside = keeping.beside()  # for what is computed anew
         shedding = Shedding(keeper, self._lags)
         try:
@@ -188,7 +188,7 @@ class _Analyze:
             beside.close()
             keeping.close()
 
-    def _report(self, keeping: Keeping, views: dict[str, ViewCounts]) -> None:
+    def _report(self, keeping: Upkeep, views: dict[str, ViewCounts]) -> None:
         keeping.note(views)
         report = Report(
             *("analyze", self._instance, now_ms(), self._started),

@@ -10,11 +10,11 @@ from confluent_kafka import KafkaException
 
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import stateful
-from millstream.analyze.row_state.row_state_writer import Closer
-from millstream.analyze.triggers.output_writer import Keeper
+from millstream.analyze.row_state.row_state_writer import RowStateWriter
+from millstream.analyze.triggers.output_writer import OutputWriter
 from millstream.analyze.triggers.tasks import tasks
-from millstream.analyze.watermarks.late_events import Timekeeper, streams_of
-from millstream.analyze.watermarks.view_watermark import Pace, Progress
+from millstream.analyze.watermarks.late_events import LateEvents, streams_of
+from millstream.analyze.watermarks.view_watermark import Progress, ViewWatermarks
 from millstream.errors import LogError
 from millstream.pipeline.app import App
 from millstream.settings import Settings
@@ -25,7 +25,7 @@ from millstream.values.report import StreamCounts, ViewCounts
 _log = logging.getLogger(__name__)
 
 
-class Keeping:
+class Upkeep:
     """Call `note` and then `tick` about once a second, from one thread."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Keeping:
         settings: Settings,
         app: App,
         views: Iterable[ViewPlan],
-        timekeeper: Timekeeper | None = None,
+        timekeeper: LateEvents | None = None,
     ) -> None:
         """With another's `timekeeper`: of views that are not served yet, which enter nothing."""
         self._settings, self._app = settings, app
@@ -41,18 +41,18 @@ class Keeping:
         self._is_served = timekeeper is None
         if timekeeper is None:
             idle = parse_duration(settings.analyze.idle)
-            timekeeper = Timekeeper(settings.log, app, self._views.values(), idle)
+            timekeeper = LateEvents(settings.log, app, self._views.values(), idle)
             timekeeper.start()
         self._timekeeper = timekeeper
-        self._pace = Pace()
-        self._closer: Closer | None = None
-        self._keepers: dict[str, Keeper] = {}
+        self._pace = ViewWatermarks()
+        self._closer: RowStateWriter | None = None
+        self._keepers: dict[str, OutputWriter] = {}
         self._watermarks: dict[str, int] = {}
         self._committed: dict[str, int] = {}
 
-    def beside(self) -> Keeping:
+    def beside(self) -> Upkeep:
         """The same for views that are computed anew beside those that are served."""
-        return Keeping(self._settings, self._app, [], self._timekeeper)
+        return Upkeep(self._settings, self._app, [], self._timekeeper)
 
     def streams(self) -> dict[str, StreamCounts]:
         """What is told of the streams."""
@@ -105,14 +105,16 @@ class Keeping:
         """
         for task in tasks(self._app, self._views.values(), enters=self._is_served):
             if task.view not in self._keepers:
-                self._keepers[task.view] = Keeper(self._settings.log, task)
+                self._keepers[task.view] = OutputWriter(self._settings.log, task)
         moving = {name: each for name, each in self._watermarks.items() if name not in held}
         try:
             if self._closer is not None and not self._closer.is_current():
                 self._closer.close()
                 self._closer = None  # a view has another topic: its rows begin anew
             if self._closer is None:
-                self._closer = Closer(self._settings.log, self._app.name, self._views.values())
+                self._closer = RowStateWriter(
+                    self._settings.log, self._app.name, self._views.values()
+                )
             self._closer.tick(moving, self._committed)
         except KafkaException as error:
             _log.warning("rows end later than they should: %s", error.args[0].str())

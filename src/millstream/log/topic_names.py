@@ -18,10 +18,11 @@ def changes_topic(app: str, name: str, edition: int = 0) -> str:
     return _numbered(f"{app}.changes.{name}", edition)
 
 
-def panes_topic(app: str, name: str, edition: int = 0) -> str:
-    """Compacted: which rows of the view were shown, and how far that has got.
+def output_state_topic(app: str, name: str, edition: int = 0) -> str:
+    """Compacted: which rows of the view were shown, and the offset up to which that is done.
 
-    Which of them were entered into its ledger, and as what, is in the first edition's for ever.
+    The state of the view's ledger is always in the first edition's topic. The topic is named
+    `panes` because homes already have it under that name.
     """
     return _numbered(f"{app}.panes.{name}", edition)
 
@@ -76,9 +77,11 @@ def edition_of(topic: str) -> int:
 def editions(app: str, name: str, known: Iterable[str], but: Iterable[int] = ()) -> set[str]:
     """The `known` topics that belong to editions of a view, except what its ledger rests on."""
     found, kept = set[str](), set(but)
-    for first in (view_topic(app, name), changes_topic(app, name), panes_topic(app, name)):
+    for first in (view_topic(app, name), changes_topic(app, name), output_state_topic(app, name)):
         found |= {each for each in known if each == first or each.startswith(f"{first}.")}
-    return {each for each in found - {panes_topic(app, name)} if edition_of(each) not in kept}
+    return {
+        each for each in found - {output_state_topic(app, name)} if edition_of(each) not in kept
+    }
 
 
 def seen_topic(app: str, name: str) -> str:

@@ -14,7 +14,7 @@ from millstream.log.topic_names import (
     keys_topic,
     late_topic,
     ledger_topic,
-    panes_topic,
+    output_state_topic,
     rebuilds_topic,
     rejected_topic,
     schemas_topic,
@@ -120,7 +120,7 @@ def _changes(app: str, view: View, log: LogSettings, edition: int = 0) -> Topic:
 
 
 def _panes(app: str, view: View, edition: int = 0) -> Topic:
-    return Topic(panes_topic(app, view.name, edition), 1, _compacted(timedelta(0)))
+    return Topic(output_state_topic(app, view.name, edition), 1, _compacted(timedelta(0)))
 
 
 def _retained(kept: timedelta) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.analyze.commands import Commands
 
 from millstream.analyze.planning.planner import Planner
-from millstream.analyze.verify.comparison import Sameness
+from millstream.analyze.verify.comparison import Comparison
 from millstream.cli.invoke import invoke
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write
@@ -145,7 +145,7 @@ def test_what_only_spark_or_nobody_can_answer_is_one_line(
 
 
 def test_rounding_and_estimates_have_a_tolerance_and_nothing_else_has() -> None:
-    same = Sameness(
+    same = Comparison(
         ("n", "total", "about", "tags"), {"total": 1e-9, "about": 0.05}, frozenset({"tags"})
     )
     row = {"n": 10, "total": Decimal("0.3"), "about": 100, "tags": ["a", "b"]}

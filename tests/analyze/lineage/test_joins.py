@@ -24,7 +24,7 @@ from millstream.analyze.planning.planner import Planner
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.recovery.progress import dropped_by_watermark
 from millstream.analyze.verify.verify import verify
-from millstream.analyze.watermarks.late_events import Timekeeper
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.errors import PipelineError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
@@ -248,7 +248,7 @@ def in_time(clicks: list[Judged]) -> list[str]:
 def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventually) -> None:
     """What is in no row, and nothing else, is in the late topic."""
     log, plans = live.settings.log, [query.plan for query in live.planned]
-    keeper = Timekeeper(log, live.app, plans, timedelta(seconds=10))
+    keeper = LateEvents(log, live.app, plans, timedelta(seconds=10))
     keeper.start()
     try:
         for stream, of in events.items():
@@ -266,7 +266,7 @@ def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventu
         keeper.close()
 
 
-def has_read(keeper: Timekeeper, stream: str) -> bool:
+def has_read(keeper: LateEvents, stream: str) -> bool:
     """All that was drawn, and what was sent after it."""
     return keeper.counts()[stream].read.get("0") == EVENTS + (2 if stream == "clicks" else 1)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import Producer
-from tests.analyze.keeping_time import declare, plans
+from tests.analyze.run_late_events import declare, plans
 from tests.conftest import Eventually
 
-from millstream.analyze.monitor.lag import Arrivals, Course, Lags
+from millstream.analyze.monitor.lag import Arrivals, LagMonitor, LagTrend
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic
@@ -21,7 +21,7 @@ from millstream.values.report import Report, ViewCounts
 
 
 def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
-    course = Course()
+    course = LagTrend()
     assert course.add(0.0, 1000) == ("steady", None)
     assert course.add(10.0, 1500) == ("growing", None)
     assert course.add(20.0, 1040) == ("steady", None)
@@ -59,7 +59,7 @@ def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
 
     for second in range(4):
         send(now - 60_000 + second)
-    lags = Lags(app.name, log_settings, [batches, live], commits_every=60.0)
+    lags = LagMonitor(app.name, log_settings, [batches, live], commits_every=60.0)
 
     def trends(read: int, read_at: int) -> tuple[str, str]:
         """Of the real-time view and of the other, with one more event that shows in no row."""
@@ -93,7 +93,7 @@ def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
     for number in range(10):
         producer.produce(topic, json.dumps({"id": number}), timestamp=start + number)
     assert producer.flush(10) == 0
-    lags = Lags(app.name, log_settings, [batches, live])
+    lags = LagMonitor(app.name, log_settings, [batches, live])
 
     def measured(view: str = live.name, **known: Any) -> tuple[int | None, bool]:
         counts = lags.tell({plan.name: ViewCounts(**known) for plan in (live, batches)})[view]

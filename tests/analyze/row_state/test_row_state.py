@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.row_state.row_state import ENDS, End, Lives, Place, Return
-from millstream.analyze.row_state.row_state_writer import Closer
+from millstream.analyze.row_state.row_state import ENDS, End, Place, Return, RowStates
+from millstream.analyze.row_state.row_state_writer import RowStateWriter
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -56,7 +56,7 @@ def tombstone(offset: int, ends: int) -> Record:
 
 
 def test_a_row_ends_that_long_after_its_last_change() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     lives.apply(row(0, timestamp=0))
     lives.apply(row(1, timestamp=500))
     assert lives.ends(now=1499) == []
@@ -65,7 +65,7 @@ def test_a_row_ends_that_long_after_its_last_change() -> None:
 
 
 def test_a_window_ends_that_long_after_its_end_whenever_it_changed() -> None:
-    lives = Lives([view(window="w")])
+    lives = RowStates([view(window="w")])
     window = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:01:00.000000Z"}
     lives.apply(row(0, timestamp=99_999, w=window))
     assert lives.ends(now=60_999) == []
@@ -73,7 +73,7 @@ def test_a_window_ends_that_long_after_its_end_whenever_it_changed() -> None:
 
 
 def test_a_row_that_ends_before_it_was_final_is_final_first() -> None:
-    lives, table = Lives([view(window="w")]), Table(keyed=True, stateful=True)
+    lives, table = RowStates([view(window="w")]), Table(keyed=True, stateful=True)
     window = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:01:00.000000Z"}
     lives.apply(row(0, timestamp=99_999, w=window, _revision=1))
     (end,) = lives.ends(now=100_000)
@@ -89,7 +89,7 @@ def test_a_row_that_ends_before_it_was_final_is_final_first() -> None:
 
 
 def test_a_correction_of_a_row_that_has_ended_says_so_before_it_ends_anew() -> None:
-    lives = Lives([view(window="w")])
+    lives = RowStates([view(window="w")])
     lives.apply(row(0, timestamp=0, w=window(10), _revision=1))
     (end,) = lives.ends(now=11_000)
     lives.apply(Record("t", 0, 1, 11_000, KEY, end.last, ()))
@@ -105,7 +105,7 @@ def test_a_correction_of_a_row_that_has_ended_says_so_before_it_ends_anew() -> N
 
 
 def test_a_tombstone_that_did_not_get_through_is_due_again() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     lives.apply(row(0, timestamp=0))
     (end,) = lives.ends(now=1000)
     lives.failed(end)
@@ -113,7 +113,7 @@ def test_a_tombstone_that_did_not_get_through_is_due_again() -> None:
 
 
 def test_a_newer_row_that_a_tombstone_overtook_is_written_again() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     lives.apply(row(0, timestamp=0))
     lives.ends(now=1000)
     lives.apply(row(1, timestamp=1001, n=2))
@@ -127,7 +127,7 @@ def test_a_newer_row_that_a_tombstone_overtook_is_written_again() -> None:
 
 
 def test_a_server_shows_a_row_that_was_written_again() -> None:
-    lives, table = Lives([view()]), Table(keyed=True)
+    lives, table = RowStates([view()]), Table(keyed=True)
 
     def log(record: Record) -> None:
         lives.apply(record)
@@ -145,7 +145,7 @@ def test_a_server_shows_a_row_that_was_written_again() -> None:
 
 
 def test_a_row_that_is_back_already_is_not_written_once_more() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     for record in (row(0, 0), row(1, 10), tombstone(2, ends=0), row(3, 10)):
         lives.apply(record)
     assert lives.returns() == []
@@ -153,7 +153,7 @@ def test_a_row_that_is_back_already_is_not_written_once_more() -> None:
 
 
 def test_a_row_that_comes_anew_after_its_end_ends_anew() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     lives.apply(row(0, timestamp=0))
     lives.ends(now=1000)
     lives.apply(tombstone(1, ends=0))
@@ -167,14 +167,14 @@ def window(end: int) -> dict[str, str]:
     return {"start": "1970-01-01T00:00:00.000000Z", "end": f"1970-01-01T00:00:{end:02}.000000Z"}
 
 
-def claimed(lives: Lives, watermark: int) -> list[bytes]:
+def claimed(lives: RowStates, watermark: int) -> list[bytes]:
     """What is written at that watermark, after it was claimed."""
     lives.claimed |= lives.claims({"t": watermark})
     return [each.value for each in lives.statements({"t": watermark})]
 
 
 def test_a_row_is_final_when_the_watermark_has_passed_its_window() -> None:
-    lives = Lives([view(window="w", keep_ms=None)])
+    lives = RowStates([view(window="w", keep_ms=None)])
     lives.apply(row(0, 0, w=window(10), _revision=1))
     assert claimed(lives, 9_999) == []
     (value,) = claimed(lives, 10_000)
@@ -183,7 +183,7 @@ def test_a_row_is_final_when_the_watermark_has_passed_its_window() -> None:
 
 
 def test_a_newer_row_of_a_window_that_was_final_is_corrected() -> None:
-    lives = Lives([view(window="w", keep_ms=None)])
+    lives = RowStates([view(window="w", keep_ms=None)])
     lives.apply(row(0, 0, w=window(10), _revision=1))
     (value,) = claimed(lives, 10_000)
     lives.apply(Record("t", 0, 1, 0, KEY, value, ()))
@@ -193,7 +193,7 @@ def test_a_newer_row_of_a_window_that_was_final_is_corrected() -> None:
 
 
 def test_a_row_that_appears_when_its_window_was_closed_corrects_that_there_was_none() -> None:
-    lives = Lives([view(window="w", keep_ms=None)])
+    lives = RowStates([view(window="w", keep_ms=None)])
     lives.apply(row(0, 0, w=window(10), _revision=1))
     claimed(lives, 10_000)
     other = Record("t", 0, 1, 0, b'["y"]', row(1, 0, w=window(9), _revision=1).value, ())
@@ -202,7 +202,7 @@ def test_a_row_that_appears_when_its_window_was_closed_corrects_that_there_was_n
 
 
 def test_a_row_that_comes_once_and_late_is_final_and_corrects_nothing() -> None:
-    lives = Lives([view(window="w", keep_ms=None, output_mode="append")])
+    lives = RowStates([view(window="w", keep_ms=None, output_mode="append")])
     for place, end in enumerate((10, 20)):  # each session's row comes long after its end
         key, session = b"%d" % end, row(2 * place, 0, w=window(end), _revision=1)
         lives.apply(session._replace(key=key))
@@ -212,7 +212,7 @@ def test_a_row_that_comes_once_and_late_is_final_and_corrects_nothing() -> None:
 
 
 def test_what_cannot_change_any_more_is_not_held() -> None:
-    lives = Lives([view(window="w", keep_ms=None)])
+    lives = RowStates([view(window="w", keep_ms=None)])
     for number in range(100):
         value = row(number, number, w=window(10), _revision=1, text="x" * 1000).value
         lives.apply(Record("t", 0, number, number, f'["{number}"]'.encode(), value, ()))
@@ -229,7 +229,7 @@ def test_what_cannot_change_any_more_is_not_held() -> None:
 
 
 def test_what_has_ended_is_forgotten_when_spark_can_repeat_it_no_more() -> None:
-    lives = Lives([view()])
+    lives = RowStates([view()])
     lives.apply(row(0, timestamp=0, n="x" * 1000))
     lives.ends(now=1000)
     lives.apply(tombstone(1, ends=0))
@@ -267,13 +267,13 @@ def test_states_get_into_the_log_and_a_new_closer_goes_on_with_them(
         eventually(is_so)
 
     views = [view(topic, window="w", keep_ms=None)]
-    closer = Closer(log_settings, app_name, views)
+    closer = RowStateWriter(log_settings, app_name, views)
     spark(1)
     becomes(9_000, (1, "provisional"))
     becomes(10_000, (1, "final"))
     spark(2)  # and the closer dies before it has seen it
     closer.close()
-    closer = Closer(log_settings, app_name, views)
+    closer = RowStateWriter(log_settings, app_name, views)
     becomes(10_000, (2, "corrected"))
 
     def is_stated() -> bool:  # in the log, where those who come later find it
@@ -282,7 +282,7 @@ def test_states_get_into_the_log_and_a_new_closer_goes_on_with_them(
 
     eventually(is_stated)
     closer.close()
-    closer = Closer(log_settings, app_name, views)
+    closer = RowStateWriter(log_settings, app_name, views)
     spark(1, "late")  # there was no such row when its window was closed, before the restart
     becomes(10_000, (2, "corrected"), (1, "corrected"))
     closer.close()
@@ -319,10 +319,12 @@ def test_tombstones_reach_the_row_s_own_partition_and_survive_a_restart(
         return found
 
     for clock, gone in ((now, {1, 2}), (now, {1, 2}), (now + 5000, {0, 1, 2})):
-        closer = Closer(log_settings, app_name, views, clock=lambda clock=clock: clock)  # type: ignore[misc]
+        closer = RowStateWriter(log_settings, app_name, views, clock=lambda clock=clock: clock)  # type: ignore[misc]
         expected = {(number, f'["{number}"]') for number in gone}
 
-        def ended(closer: Closer = closer, expected: set[tuple[int, str]] = expected) -> bool:
+        def ended(
+            closer: RowStateWriter = closer, expected: set[tuple[int, str]] = expected
+        ) -> bool:
             closer.tick()
             found = [(p, k) for p, k, value in records() if value is None]
             assert len(found) == len(set(found)), "a row ended twice"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.analyze.row_state.test_row_state import view
 
-from millstream.analyze.row_state.row_state import ENDS, Claim, Lives
+from millstream.analyze.row_state.row_state import ENDS, Claim, RowStates
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.store.views.table import Table
@@ -76,11 +76,11 @@ class Server:
         return {key: (row["n"], row["_state"]) for key, row in self.table.rows.items()}
 
 
-class Closer:
-    """What `row_state_writer` does around `Lives`, with a network that it waits for."""
+class WriterUnderTest:
+    """What `row_state_writer` does around `RowStates`, with a network that it waits for."""
 
     def __init__(self, log: Log, claims: dict[Partition, Claim], keep: int | None) -> None:
-        self.lives = Lives([view("t", window="w", keep_ms=keep)])
+        self.lives = RowStates([view("t", window="w", keep_ms=keep)])
         self.lives.claimed = dict(claims)
         self._log, self._claims, self._next = log, claims, 0
         self.on_the_way: list[tuple[bytes, bytes | None, int | None]] = []
@@ -117,7 +117,7 @@ class States(RuleBasedStateMachine):
         super().__init__()
         self.log = Log()
         self.claims: dict[Partition, Claim] = {}
-        self.closer = Closer(self.log, self.claims, self.keep)
+        self.closer = WriterUnderTest(self.log, self.claims, self.keep)
         self.servers = [Server(self.log)]
         self.revisions: dict[str, int] = {}
         self.watermark = self.now = 0
@@ -154,7 +154,7 @@ class States(RuleBasedStateMachine):
     @rule(delivered=st.integers(0, 4))
     def the_closer_dies(self, delivered: int) -> None:
         self.closer.deliver(delivered)
-        self.closer = Closer(self.log, self.claims, self.keep)
+        self.closer = WriterUnderTest(self.log, self.claims, self.keep)
         self.closer.read()  # it writes nothing before it has caught up
 
     @rule()

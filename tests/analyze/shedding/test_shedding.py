@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame
 
-from millstream.analyze.monitor.lag import Lags
+from millstream.analyze.monitor.lag import LagMonitor
 from millstream.analyze.planning import planner
 from millstream.analyze.recovery.checkpoint import folder_of
 from millstream.analyze.recovery.notes import read_notes, write_notes
 from millstream.analyze.recovery.shed_ranges import Range, is_kept, sample
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.spark.catalyst import Catalyst, leaves
-from millstream.analyze.verify.result import Verdict
+from millstream.analyze.verify.result import VerifyResult
 from millstream.analyze.verify.verify import verify
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
@@ -153,7 +153,7 @@ def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_e
     checkpoints, (topic,) = live._home / "checkpoints", query.plan.reads
     waits = threading.Event()
 
-    def compare() -> Verdict:
+    def compare() -> VerifyResult:
         return verify(
             *(query, live.settings.log),
             checkpoints=checkpoints,
@@ -194,7 +194,7 @@ def by_city(orders: DataFrame) -> DataFrame:
     )
     live.start(app)
     live.send("orders", *orders(0, 3, hour=0))
-    lags = Lags(app.name, live.settings.log, [each.plan for each in live.planned])
+    lags = LagMonitor(app.name, live.settings.log, [each.plan for each in live.planned])
     shedding, shares = Shedding(live.queries, lags), list[float]()
 
     def has_got_to(logged: int) -> bool:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from tests.analyze.triggers.bench import FORGET_MS, Bench
+from tests.analyze.triggers.in_memory import FORGET_MS, InMemoryView
 
-from millstream.analyze.triggers.ledger import Book, Books, Edition
+from millstream.analyze.triggers.ledger import Edition, Ledger, LedgerSpec
 
 
-def kinds(bench: Bench) -> list[tuple[str, int]]:
+def kinds(bench: InMemoryView) -> list[tuple[str, int]]:
     return [(entry.kind, int(entry.amounts["n"])) for entry in bench.entries]
 
 
-def final(**options: str) -> Bench:
+def final(**options: str) -> InMemoryView:
     """A view with one final row."""
-    bench = Bench(**options)  # type: ignore[arg-type]
+    bench = InMemoryView(**options)  # type: ignore[arg-type]
     bench.row("a", 5, 0.1)
     bench.keep()
     assert bench.entries == []
@@ -112,7 +112,7 @@ def test_a_changed_query_that_gives_the_same_enters_nothing() -> None:
     assert kinds(bench) == [("assertion", 5)]
 
 
-def rebuilt(**rows: int) -> Bench:
+def rebuilt(**rows: int) -> InMemoryView:
     """A view whose rows `a` and `b` of 5 events each were entered, and which was computed anew."""
     bench = final()
     bench.row("b", 5)
@@ -168,7 +168,7 @@ def test_a_rebuild_that_lacks_events_takes_nothing_back() -> None:
     early = b'[{"start":"1970-01-01T00:01:00.000000Z","end":"1970-01-01T00:02:00.000000Z"}]'
     late = early.replace(b"00:01:00", b"00:03:00").replace(b"00:02:00", b"00:04:00")
     gone = early.replace(b"00:00", b"00:30")
-    old, new = (Book(Books("v", name, ("n",)), FORGET_MS) for name in ("g", "g.1"))
+    old, new = (Ledger(LedgerSpec("v", name, ("n",)), FORGET_MS) for name in ("g", "g.1"))
     for key in (early, late, gone):
         old.enter(key, row(9), now=0)
     for key, state in old.take():
@@ -182,7 +182,7 @@ def test_a_rebuild_that_lacks_events_takes_nothing_back() -> None:
 
 def test_entries_of_another_query_stay_unless_the_view_was_computed_anew_while_they_stood() -> None:
     row, ended, stands = b'{"n":9,"_revision":9,"_state":"final"}', b'["ended"]', b'["stands"]'
-    old, new = (Book(Books("v", name, ("n",)), FORGET_MS) for name in ("g", "h"))
+    old, new = (Ledger(LedgerSpec("v", name, ("n",)), FORGET_MS) for name in ("g", "h"))
     for key in (ended, stands):
         old.enter(key, row, now=0)
     old.end(ended, now=1)
@@ -196,7 +196,7 @@ def test_entries_of_another_query_stay_unless_the_view_was_computed_anew_while_t
 
 
 def test_what_is_no_number_is_no_amount() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     bench.record("a", b'{"n":null,"total":"NaN","_revision":1,"_state":"final"}')
     bench.keep()
     assert bench.balance() == {"a": {"n": 0, "total": 0}}

@@ -1,4 +1,4 @@
-"""Panes and ledgers over a query that runs, with what makes its rows final."""
+"""ShownRows and ledgers over a query that runs, with what makes its rows final."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.analyze.conftest import Live, Load, PlanOf
 
 from millstream.analyze.history.history import over_past, take_past
 from millstream.analyze.planning.planner import Planner, kafka_options
-from millstream.analyze.upkeep import Keeping
+from millstream.analyze.upkeep import Upkeep
 from millstream.errors import PipelineError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
@@ -44,7 +44,7 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
     settings = live.settings.model_copy(
         update={"analyze": live.settings.analyze.model_copy(update={"idle": "5 minutes"})}
     )
-    keeping = Keeping(settings, app, [plan])
+    keeping = Upkeep(settings, app, [plan])
     producer = Producer(client_config(settings.log, linger_ms=0))
     started = [False]
 
@@ -131,7 +131,7 @@ app.view("w", sql="SELECT page, sum(n) AS n FROM v GROUP BY page", key="page",
 def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Load) -> None:
     app = pipeline(CHAIN)
     live.start(app)
-    keeping = Keeping(live.settings, app, [query.plan for query in live.planned])
+    keeping = Upkeep(live.settings, app, [query.plan for query in live.planned])
     keeping.tick()
     event = {"page": "a", "at": "2026-01-01T00:00:10Z"}
     try:
@@ -180,12 +180,12 @@ def test_a_query_that_does_not_fit_its_options_is_refused(
 def test_a_plan_says_what_is_shown_and_what_adds_up(planned: PlanOf) -> None:
     select = "count(*) AS n, sum(price) + 0 AS more, CAST(sum(price) AS INT) AS whole"
     plan = planned(view(select, trigger="every 10 seconds", ledger="N"))["v"].plan
-    assert plan.panes is not None
-    assert plan.panes.words == "every 10 seconds; a row says all that is in it"
-    assert plan.panes.additive == ("n", "whole")
-    assert plan.panes.ledger == ("n",)
+    assert plan.output is not None
+    assert plan.output.words == "every 10 seconds; a row says all that is in it"
+    assert plan.output.additive == ("n", "whole")
+    assert plan.output.ledger == ("n",)
     assert plan.written.endswith(".changes.v")
     assert plan.topic.endswith(".view.v")
     plain = planned(view(select))["v"].plan
-    assert plain.panes is None
+    assert plain.output is None
     assert plain.written == plain.topic

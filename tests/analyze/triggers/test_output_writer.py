@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.analyze.triggers.keeping import task
+from tests.analyze.triggers.run_output_writer import task
 from tests.conftest import Eventually
 
 from millstream import App
-from millstream.analyze.triggers.output_writer import Keeper
+from millstream.analyze.triggers.output_writer import OutputWriter
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
@@ -73,15 +73,15 @@ class View:
         return {key[0]: int(amounts["n"]) for key, amounts in sums(entries).values()}
 
 
-Keep = Callable[..., Keeper]
+Keep = Callable[..., OutputWriter]
 
 
 @pytest.fixture
 def keep(log_settings: LogSettings, app_name: str) -> Iterator[Keep]:
     kept = []
 
-    def start(trigger: str | None, accumulation: Accumulation) -> Keeper:
-        kept.append(Keeper(log_settings, task(app_name, trigger, accumulation, True)))
+    def start(trigger: str | None, accumulation: Accumulation) -> OutputWriter:
+        kept.append(OutputWriter(log_settings, task(app_name, trigger, accumulation, True)))
         return kept[-1]
 
     yield start
@@ -94,7 +94,7 @@ def test_a_keeper_that_is_killed_again_and_again_writes_everything_once(
 ) -> None:
     view = View(log_settings, app_name, accumulation="retract")
     chance = random.Random(1)
-    script = Path(__file__).with_name("keeping.py")
+    script = Path(__file__).with_name("run_output_writer.py")
     command = [sys.executable, str(script), log_settings.bootstrap, app_name]
     revision = 0
     for life in range(KILLS):

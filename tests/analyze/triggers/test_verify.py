@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from tests.analyze.commands import Commands
 from tests.analyze.conftest import read_topic
 
-from millstream.analyze.upkeep import Keeping
+from millstream.analyze.upkeep import Upkeep
 from millstream.analyze.verify.result import Part
 from millstream.analyze.verify.shown_check import is_due
 from millstream.cli.views.verify import told_of
@@ -52,7 +52,7 @@ class Clicks:
         self._producer = Producer(client_config(live.settings.log, linger_ms=0))
         analyze = live.settings.analyze.model_copy(update={"idle": "5 minutes"})
         settings = live.settings.model_copy(update={"analyze": analyze})
-        self.keeping = Keeping(settings, app, [query.plan for query in live.planned])
+        self.keeping = Upkeep(settings, app, [query.plan for query in live.planned])
         self._is_kept = False
 
     def run(self) -> None:

@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.analyze.keeping_time import MINUTE, declare, keeper
+from tests.analyze.run_late_events import MINUTE, declare, keeper
 from tests.conftest import Eventually
 
 from millstream.analyze.plan import WindowSpec
 from millstream.analyze.watermarks.event_time import time_reader
-from millstream.analyze.watermarks.late_events import Timekeeper
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock
-from millstream.analyze.windows.window_assignment import Judging, missed, windows
+from millstream.analyze.windows.window_assignment import LatenessRule, missed, windows
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -108,14 +108,14 @@ def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: WindowSpec, a
 
 def test_an_event_misses_the_windows_that_were_closed_when_it_came() -> None:
     spec = WindowSpec("sliding", 20, 10, 0, "s", lateness_ms=5)
-    of = Judging("v", spec, 5)
+    of = LatenessRule("v", spec, 5)
     assert missed(of, 12, watermark=24) is None
     assert missed(of, 12, watermark=25) == [(0, 20)]
     assert missed(of, 12, watermark=35) == [(0, 20), (10, 30)]
 
 
 def test_an_event_misses_what_is_joined_when_it_came_that_long_after_its_own_time() -> None:
-    of = Judging("v", None, 5)
+    of = LatenessRule("v", None, 5)
     assert missed(of, 12, watermark=16) is None
     assert missed(of, 12, watermark=17) == []
 
@@ -176,7 +176,7 @@ def stage(log_settings: LogSettings, app_name: str) -> Stage:
 
 
 @pytest.fixture
-def keeping(stage: Stage) -> Iterator[Timekeeper]:
+def keeping(stage: Stage) -> Iterator[LateEvents]:
     running = keeper(stage.log, stage.app, idle=600)
     running.start()
     yield running
@@ -187,13 +187,13 @@ def moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def counts(keeping: Timekeeper) -> tuple[int, int, int, int]:
+def counts(keeping: LateEvents) -> tuple[int, int, int, int]:
     found = keeping.counts()["clicks"]
     return found.in_order, found.late, found.future, found.broken
 
 
 def test_what_no_window_takes_is_in_the_late_topic_with_why(
-    stage: Stage, keeping: Timekeeper, eventually: Eventually
+    stage: Stage, keeping: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW)
     stage.event(2, NOW - 2 * MINUTE, watermark=NOW - 1)  # behind, but its window is still open
@@ -219,7 +219,7 @@ def test_what_no_window_takes_is_in_the_late_topic_with_why(
 
 
 def test_a_clock_gone_wrong_among_old_events_does_not_end_their_windows(
-    stage: Stage, keeping: Timekeeper, eventually: Eventually
+    stage: Stage, keeping: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW - 30 * MINUTE)
     stage.event(2, NOW + 30 * MINUTE)
@@ -232,7 +232,7 @@ def test_one_that_is_killed_writes_each_late_event_once_and_counts_on(
     stage: Stage, log_settings: LogSettings, eventually: Eventually
 ) -> None:
     chance, sent = random.Random(5), 0
-    command = (sys.executable, "-m", "tests.analyze.keeping_time")
+    command = (sys.executable, "-m", "tests.analyze.run_late_events")
     for _ in range(3):
         process = subprocess.Popen(
             (*command, log_settings.bootstrap, stage.app.name),
@@ -280,7 +280,7 @@ def test_a_new_timekeeper_ends_what_an_old_one_does(stage: Stage, eventually: Ev
 
 
 def test_a_late_topic_that_is_gone_is_told_until_it_is_there_again(
-    stage: Stage, keeping: Timekeeper, eventually: Eventually
+    stage: Stage, keeping: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW)
     stage.flush()

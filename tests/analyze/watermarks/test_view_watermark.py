@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from millstream.analyze.watermarks.late_events import Reached
-from millstream.analyze.watermarks.view_watermark import Pace, Progress
+from millstream.analyze.watermarks.late_events import StreamProgress
+from millstream.analyze.watermarks.view_watermark import Progress, ViewWatermarks
 
 
-def paced(*watermarks: int) -> Pace:
+def paced(*watermarks: int) -> ViewWatermarks:
     """A stream whose n-th event, received at n thousand, brought the n-th watermark."""
-    pace = Pace()
+    pace = ViewWatermarks()
     for number, watermark in enumerate(watermarks, 1):
-        reached = Reached(watermark, watermark + 1, number * 1000, {"0": number}, "t")
+        reached = StreamProgress(watermark, watermark + 1, number * 1000, {"0": number}, "t")
         pace.note(float(number), {"s": reached})
     return pace
 
 
-def watermark(pace: Pace, now: float = 100.0, **progress: object) -> int:
+def watermark(pace: ViewWatermarks, now: float = 100.0, **progress: object) -> int:
     told = {"read": {}, "received": 0, "quiet": 0.0, "is_real_time": True, "is_running": True}
     return pace.watermark("v", ["s"], Progress(**{**told, **progress}), now)  # type: ignore[arg-type]
 
@@ -68,6 +68,6 @@ def test_a_view_s_watermark_never_goes_back() -> None:
 
 def test_a_view_of_two_streams_is_as_far_as_the_slower_one() -> None:
     pace = paced(10, 20)
-    pace.note(1.0, {"other": Reached(15, 16, 0, {}, "o")})
+    pace.note(1.0, {"other": StreamProgress(15, 16, 0, {}, "o")})
     progress = Progress({}, 2001, 0.0, True, True)
     assert pace.watermark("v", ["s", "other", "without a time"], progress, 100.0) == 15

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from tests.analyze.keeping_time import MINUTE, declare, keeper
+from tests.analyze.run_late_events import MINUTE, declare, keeper
 from tests.analyze.watermarks.test_late_events import NOW, Stage, moment
 from tests.cli.collecting import collector
 from tests.conftest import Eventually
 
 from millstream import App
-from millstream.analyze.watermarks.late_events import Timekeeper
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.cli.audit import balance
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
@@ -128,7 +128,7 @@ def test_a_trace_tells_that_the_late_topic_holds_the_event(
     with collector(app_name, log_settings, home, schema, event_time="at") as http:
         body = "\n".join(json.dumps({"id": 1, "at": at}) for at in (now, now + 60 * MINUTE))
         in_time, ahead = http.post("/v1/streams/orders", content=body).json()["receipts"]
-        keeping = Timekeeper(log_settings, app, [], timedelta(minutes=10))
+        keeping = LateEvents(log_settings, app, [], timedelta(minutes=10))
         keeping.start()
         eventually(lambda: keeping.counts()["orders"].future == 1)
         keeping.close()

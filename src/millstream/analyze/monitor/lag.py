@@ -45,7 +45,7 @@ class Lag(NamedTuple):
     at: float = 0.0  # when it was measured, by the monotonic clock
 
 
-class Course:
+class LagTrend:
     """How one view's lag went lately."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Arrivals:
         return at if was <= read else min(at, read_at)
 
 
-class Moving:
+class LastChange:
     """When a number last changed."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Moving:
         return now - self._at
 
 
-class Lags(threading.Thread):
+class LagMonitor(threading.Thread):
     """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
 
     Where a view is: what its checkpoint says. In a real-time query that is up to a checkpoint
@@ -119,9 +119,9 @@ class Lags(threading.Thread):
         self._log = log
         self._streams = f"{app}.stream."
         self._plans = {plan.name: plan for plan in plans}
-        self._courses = {name: Course() for name in self._plans}
+        self._courses = {name: LagTrend() for name in self._plans}
         self._arrivals = {name: Arrivals(plan.reads) for name, plan in self._plans.items()}
-        self._rows = {name: Moving() for name in self._plans}
+        self._rows = {name: LastChange() for name in self._plans}
         self._first_seen: dict[str, int] = {}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}

@@ -15,7 +15,7 @@ from millstream.analyze.planning import tables
 from millstream.analyze.planning.build import build, follow, mistake
 from millstream.analyze.planning.fingerprint import generation
 from millstream.analyze.planning.result_columns import columns_of, spelled, window_of
-from millstream.analyze.planning.trigger_check import plan_panes
+from millstream.analyze.planning.trigger_check import plan_output
 from millstream.analyze.planning.window_spec import (
     by_own_time,
     eviction,
@@ -200,7 +200,7 @@ class Planner:
         topics = self._topics(view)
         spec = window_spec(traced, self._app)
         columns, window = columns_of(rows, traced.columns), window_of(rows, traced.columns)
-        panes = plan_panes(view, traced, columns, window)
+        output = plan_output(view, traced, columns, window)
         upstream = [
             self._queries[each].plan.generation for each in view.inputs if each in self._queries
         ]
@@ -227,7 +227,7 @@ class Planner:
                     [
                         *(key, decision.mode, decision.output_mode, lineage, upstream),
                         self._settings.analyze.shuffle_partitions,
-                        *([] if panes is None else [panes]),
+                        *([] if output is None else [output]),
                     ],
                     modules_of(self._app, view.location.file),
                 ),
@@ -238,7 +238,7 @@ class Planner:
                 is_timed=traced.is_timed,
                 trigger=trigger(view, traced, decision.output_mode),
                 eviction=eviction(traced, spec, self._app, self._slack(decision)),
-                panes=panes,
+                output=output,
                 weighed=traced.weighed,
                 sheds_after_ms=_optional_milliseconds(view.sheds_after),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream.analyze.lineage.lineage import Traced
-from millstream.analyze.plan import PanePlan
+from millstream.analyze.plan import OutputPlan
 from millstream.analyze.planning.build import mistake
 from millstream.errors import QueryError
 from millstream.expression.condition import compile_condition
@@ -15,12 +15,12 @@ from millstream.syntax.names import suggest
 from millstream.values.report import Column
 
 
-def plan_panes(
+def plan_output(
     view: View,
     traced: Traced,
     columns: tuple[Column, ...],
     window: str | None,
-) -> PanePlan | None:
+) -> OutputPlan | None:
     """How the view's rows are shown and entered; None if as they come and not at all.
 
     PipelineError, with the user's line, if its query does not fit what its options say.
@@ -58,7 +58,7 @@ def plan_panes(
         _check_additive(view, "accumulation='discard'", others)
     ledger = tuple(_spelled(view, traced.columns))
     _check_additive(view, "a ledger", [name for name in ledger if name not in additive])
-    return PanePlan(
+    return OutputPlan(
         str(view.trigger), view.accumulation, additive, ledger, not view.has_output_options
     )
 

@@ -34,7 +34,7 @@ from millstream.analyze.recovery.progress import (
 )
 from millstream.analyze.recovery.search import Search
 from millstream.analyze.recovery.shed_ranges import WHOLE, count_on, share_of, since
-from millstream.analyze.shedding.turning import Turn
+from millstream.analyze.shedding.share_change import ShareChange
 from millstream.analyze.spark.python_workers import blame_environment
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import TopicChanged
@@ -126,7 +126,7 @@ class Queries:
         if kept.state != "running" or kept.running is None or kept.checkpoint is None:
             return
         streams = {stream_topic(self._app.name, each) for each in self._app.streams}
-        kept.turn = Turn(
+        kept.turn = ShareChange(
             *(kept.query, tuple(streams & set(kept.query.plan.reads)), kept.running),
             *(kept.checkpoint, kept.notes),
             *(self._settings.log, share),
@@ -276,7 +276,7 @@ class Queries:
             case error:
                 _log.error("view %s: %s", kept.name, condense(str(error)))
 
-    def _see_turn(self, kept: _Kept, turn: Turn) -> None:
+    def _see_turn(self, kept: _Kept, turn: ShareChange) -> None:
         if turn.is_alive():
             return
         kept.turn, kept.notes, kept.due = None, turn.notes, 0.0
@@ -332,7 +332,7 @@ class _Kept:
         self.name = query.view.name
         self.starting: QueryStart | None = None
         self.search: Search | None = None  # for what it failed on
-        self.turn: Turn | None = None  # to another share of its input
+        self.turn: ShareChange | None = None  # to another share of its input
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None  # the folder that it was started from
         self.topics: dict[str, str] = {}  # that it uses: name → id

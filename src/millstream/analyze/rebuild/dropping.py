@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from millstream.analyze.recovery.checkpoint import forget, left_behind
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
-from millstream.log.topic_names import editions, panes_topic, views_topic
+from millstream.log.topic_names import editions, output_state_topic, views_topic
 from millstream.log.topics import delete_topics, known_topics
 from millstream.runtime.home import Home
 
@@ -40,6 +40,6 @@ def drop_view(home: Home, log: LogSettings, app: str, view: str) -> None:
     others have added up is not to be taken back. Blocks."""
     forget(home.checkpoints, view)
     known = known_topics(log)
-    delete_topics(log, editions(app, view, known) | {panes_topic(app, view)})
+    delete_topics(log, editions(app, view, known) | {output_state_topic(app, view)})
     if views_topic(app) in known:
         write(log, views_topic(app), {view: None}, _SECONDS)

@@ -29,13 +29,13 @@ from millstream.analyze.planning.planner import Planner, Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.rebuildable import check_rebuildable, why_not
 from millstream.analyze.rebuild.requests import Request, open_requests, read_request
-from millstream.analyze.rebuild.takeover import Succession, whole_from
+from millstream.analyze.rebuild.takeover import Takeover, whole_from
 from millstream.analyze.recovery.checkpoint import forget
 from millstream.analyze.row_state.row_state import stateful
 from millstream.analyze.row_state.row_state_writer import closed_until
 from millstream.analyze.spark.session import task_slots
 from millstream.analyze.triggers.ledger import Edition
-from millstream.analyze.triggers.work import edition_record
+from millstream.analyze.triggers.processor import edition_record
 from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import Reader
 from millstream.log.record import Record
@@ -43,7 +43,7 @@ from millstream.log.topic_names import (
     edition_of,
     edition_topic,
     editions,
-    panes_topic,
+    output_state_topic,
     rebuilds_topic,
     views_topic,
 )
@@ -76,7 +76,7 @@ class _Shadow:
     replays_since: float = 0.0
     since: float = 0.0  # when it was first seen to run
     whole_from: int = 0  # events of an earlier time may be missing in it; milliseconds
-    succession: Succession | None = None
+    succession: Takeover | None = None
     is_marked: bool = False  # rows that correct the old edition's say so
     error: str = ""
 
@@ -378,7 +378,7 @@ class Rebuilds:
         if not is_closed(shadow.name, closed_until(log, self._app.name, old)):
             return False
         if shadow.succession is None and not shadow.is_marked:
-            shadow.succession = Succession(log, plan, old)
+            shadow.succession = Takeover(log, plan, old)
         if shadow.succession is not None and not shadow.succession.is_alive():
             error, shadow.succession = shadow.succession.error, None
             shadow.is_marked = error is None
@@ -395,7 +395,7 @@ class Rebuilds:
         old, told = self._active[shadow.name].topic, self._tell_of(shadow, None)
         if self._app.views[shadow.name].ledger:
             edition = Edition(shadow.topic, shadow.whole_from)
-            self._tell(panes_topic(self._app.name, shadow.name), *edition_record(edition))
+            self._tell(output_state_topic(self._app.name, shadow.name), *edition_record(edition))
         description = msgspec.json.encode(shadow.query.plan.describe())
         self._tell(views_topic(self._app.name), shadow.name, description)
         self._active[shadow.name] = shadow.query.plan
@@ -415,7 +415,7 @@ class Rebuilds:
             delete_topics(self._settings.log, [t for t in ours if edition_of(t) == edition])
             if self._app.views[name].ledger:
                 key, _ = edition_record(Edition(topic))
-                self._tell(panes_topic(self._app.name, name), key, None)
+                self._tell(output_state_topic(self._app.name, name), key, None)
             self._retired.remove(each)
             shadow = self._shadows.get(name)
             kept = [self._active[name].topic, *([shadow.topic] if shadow else [])]

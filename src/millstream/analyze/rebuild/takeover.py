@@ -29,7 +29,7 @@ from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, version
 _SECONDS = 30.0
 
 
-class Succession(threading.Thread):
+class Takeover(threading.Thread):
     """Marks the rows of one edition that correct another's, in the background."""
 
     def __init__(self, log: LogSettings, plan: ViewPlan, old: str) -> None:

@@ -116,7 +116,7 @@ class _Said(NamedTuple):
     end: int | None  # of its window
 
 
-class Lives:
+class RowStates:
     """Records in; states and tombstones out."""
 
     def __init__(self, views: Iterable[ViewPlan]) -> None:

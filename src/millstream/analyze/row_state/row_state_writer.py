@@ -22,8 +22,8 @@ from millstream.analyze.row_state.row_state import (
     ENDS,
     Claim,
     End,
-    Lives,
     Place,
+    RowStates,
     Statement,
     stateful,
 )
@@ -83,7 +83,7 @@ def closed_until(log: LogSettings, app: str, topic: str) -> int:
         claims.close()
 
 
-class Closer:
+class RowStateWriter:
     """Reads the views' topics, and writes what is due at each `tick`, from one thread."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Closer:
         lasting = [view for view in views if view.keep_ms is not None and view.key is not None]
         lived = list({view.written: view for view in (*lasting, *stateful(views))}.values())
         self._topics = {view.name: view.written for view in lived}
-        self._lives = Lives(lived)
+        self._lives = RowStates(lived)
         self._lock = threading.Lock()  # the reader's thread brings records, the caller's ticks
         self._clock = clock
         # Topic → when it last brought a record; monotonic.

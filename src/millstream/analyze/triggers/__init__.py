@@ -1,4 +1,4 @@
-"""Panes: what clients are shown of a view, and its ledger, where the user asked for either.
+"""ShownRows: what clients are shown of a view, and its ledger, where the user asked for either.
 
 rows    what is written of a result row
 panes   when a row is shown, and how (trigger, accumulation)

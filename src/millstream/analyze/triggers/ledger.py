@@ -51,7 +51,7 @@ class Edition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class LedgerSpec:
     """What a ledger is about."""
 
     view: str
@@ -59,10 +59,10 @@ class Books:
     columns: tuple[str, ...]
 
 
-class Book:
+class Ledger:
     """One view's ledger. Not thread-safe; never blocks."""
 
-    def __init__(self, books: Books, forget_ms: int) -> None:
+    def __init__(self, books: LedgerSpec, forget_ms: int) -> None:
         """`forget_ms`: how long after its end a row may come again, made anew from old events."""
         self._books = books
         self._forget_ms = forget_ms

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.analyze.triggers.ledger import Book, Books
-from millstream.analyze.triggers.output import Panes, Showing
-from millstream.analyze.triggers.work import Topics, Work, Write
+from millstream.analyze.triggers.ledger import Ledger, LedgerSpec
+from millstream.analyze.triggers.processor import OutputProcessor, OutputTopics, Write
+from millstream.analyze.triggers.shown_rows import OutputSpec, ShownRows
 from millstream.errors import LogError
 from millstream.log.connection import client_config, consumer_config
 from millstream.log.consumer import bounds, read_range
@@ -36,23 +36,23 @@ _LOOK_AGAIN = 2.0  # seconds between two looks at whether the topic is still the
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class OutputTask:
     """What a keeper is to do for one view."""
 
     view: str
-    topics: Topics
-    showing: Showing | None  # None: the query's rows are shown as they are
-    books: Books | None  # None: there is no ledger
+    topics: OutputTopics
+    showing: OutputSpec | None  # None: the query's rows are shown as they are
+    books: LedgerSpec | None  # None: there is no ledger
     forget_ms: int  # how long after its end a row may come again, from events that are kept
 
 
-class Keeper:
+class OutputWriter:
     """One view's, in a thread of its own."""
 
     def __init__(
         self,
         log: LogSettings,
-        task: Task,
+        task: OutputTask,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._log, self.task = log, task
@@ -145,13 +145,13 @@ class Keeper:
             )
         )
 
-    def _recall(self, generation: str, partitions: Iterable[int]) -> Work:
+    def _recall(self, generation: str, partitions: Iterable[int]) -> OutputProcessor:
         task = self.task
         panes = None
         if task.showing is not None:
-            panes = Panes(task.showing, generation, task.forget_ms)
-        book = None if task.books is None else Book(task.books, task.forget_ms)
-        work = Work(task.topics, generation, partitions, panes, book)
+            panes = ShownRows(task.showing, generation, task.forget_ms)
+        book = None if task.books is None else Ledger(task.books, task.forget_ms)
+        work = OutputProcessor(task.topics, generation, partitions, panes, book)
         newest: dict[tuple[str, bytes], Record] = {}
         for topic in {task.topics.panes, task.topics.book}:
             for partition, (first, end) in bounds(self._log, topic).items():
@@ -169,7 +169,7 @@ class Keeper:
         if self.task.books is not None:
             yield from (topics.ledger, topics.book)
 
-    def _read(self, consumer: Consumer, work: Work) -> bool:
+    def _read(self, consumer: Consumer, work: OutputProcessor) -> bool:
         """Whether there was anything."""
         first = consumer.poll(_WAIT)
         if first is None:

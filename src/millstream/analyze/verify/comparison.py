@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sameness:
+class Comparison:
     """What counts as the same in each of a view's columns."""
 
     columns: tuple[str, ...]
@@ -47,19 +47,19 @@ class Sameness:
         return _close(mine, theirs, self.tolerances.get(name, 0.0))
 
 
-def sameness(rows: DataFrame, columns: Sequence[Column], sketches: float) -> Sameness:
+def comparison(rows: DataFrame, columns: Sequence[Column], sketches: float) -> Comparison:
     """How to compare a query's rows; `sketches` is the relative tolerance of what they estimate."""
     estimated, rounded = _made_by(rows, _SKETCHES), rounding(columns)
     loose = {column.name: sketches for column in columns if column.name in estimated}
     unordered = frozenset(_made_by(rows, _COLLECTED))
-    return Sameness(rounded.columns, {**rounded.tolerances, **loose}, unordered)
+    return Comparison(rounded.columns, {**rounded.tolerances, **loose}, unordered)
 
 
-def rounding(columns: Sequence[Column]) -> Sameness:
+def rounding(columns: Sequence[Column]) -> Comparison:
     """How to compare rows of which only the columns' types are known."""
     names = tuple(column.name for column in columns)
     inexact = [each.name for each in columns if "double" in each.type or "float" in each.type]
-    return Sameness(names, dict.fromkeys(inexact, ROUNDING), frozenset())
+    return Comparison(names, dict.fromkeys(inexact, ROUNDING), frozenset())
 
 
 def text_of(value: object) -> str:

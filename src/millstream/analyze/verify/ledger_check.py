@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.triggers.ledger import Book, Books
+from millstream.analyze.triggers.ledger import Ledger, LedgerSpec
+from millstream.analyze.triggers.processor import OutputProcessor
 from millstream.analyze.triggers.rows import amounts_of
 from millstream.analyze.triggers.tasks import topics_of
-from millstream.analyze.triggers.work import Work
-from millstream.analyze.verify.comparison import Sameness
+from millstream.analyze.verify.comparison import Comparison
 from millstream.analyze.verify.follower import Follower
 from millstream.analyze.verify.result import Difference, Part, Row
 from millstream.analyze.verify.shown_check import Outcome, add_to, is_final, revision, settled
@@ -38,11 +38,11 @@ from millstream.values.ledger import Amounts, add_entry, decode, name_of
 _KEY = msgspec.json.Decoder(list[Any], float_hook=Decimal)  # as `ledger.decode` reads an entry's
 
 
-class Entered(Follower):
+class LedgerCheck(Follower):
     """The sums of one view's ledger, by key."""
 
     def __init__(
-        self, log: LogSettings, app: str, plan: ViewPlan, books: Books, same: Sameness
+        self, log: LogSettings, app: str, plan: ViewPlan, books: LedgerSpec, same: Comparison
     ) -> None:
         self._log, self._books = log, books
         self._topics = topics_of(app, plan)
@@ -50,7 +50,7 @@ class Entered(Follower):
         self._sums: dict[str, Amounts] = {}
         self._before: dict[str, Amounts] = {}
         self._keys: dict[str, bytes] = {}  # as the view's rows have them
-        self._book = Book(books, 0)
+        self._book = Ledger(books, 0)
         super().__init__(log, self._topics.ledger)
 
     def snapshot(self, patience: float) -> None:
@@ -59,7 +59,7 @@ class Entered(Follower):
         with self._lock:
             self._before = {name: dict(sums) for name, sums in self._sums.items()}
         # Read after the entries: what was entered by a keeper is in there, too.
-        work = Work(self._topics, "", (), None, self._book)
+        work = OutputProcessor(self._topics, "", (), None, self._book)
         for record in _newest(self._log, self._topics.book):
             work.recall(record)
 

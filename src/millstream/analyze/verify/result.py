@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millstream.analyze.history.history import Past
-from millstream.analyze.verify.comparison import Sameness
+from millstream.analyze.verify.comparison import Comparison
 
 Row = Mapping[str, Any]
 Where = Literal["query", "shown", "ledger"]  # the query's own rows, or what was made of them
@@ -55,12 +55,12 @@ class Part:
 
 
 @dataclass(slots=True)
-class Verdict:
+class VerifyResult:
     """What came of a comparison."""
 
     view: str
     past: Past
-    sameness: Sameness
+    comparison: Comparison
     same: int = 0
     differences: list[Difference] = field(default_factory=list)
     expired: int = 0  # rows that the view kept for a time only
@@ -76,7 +76,7 @@ class Verdict:
         return max([self.moving, *(part.left["moving"] for part in self.parts)])
 
 
-def content(verdict: Verdict) -> dict[str, Any]:
+def content(verdict: VerifyResult) -> dict[str, Any]:
     """The verdict as JSON has it."""
     return {
         "view": verdict.view,
@@ -93,7 +93,7 @@ def content(verdict: Verdict) -> dict[str, Any]:
             topic: {str(partition): end for partition, (_, end) in span.items()}
             for topic, span in verdict.past.spans.items()
         },
-        "tolerances": dict(verdict.sameness.tolerances),
+        "tolerances": dict(verdict.comparison.tolerances),
         **{
             part.where: {
                 "same": part.same,

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from millstream.analyze.plan import PanePlan, ViewPlan
+from millstream.analyze.plan import OutputPlan, ViewPlan
 from millstream.analyze.triggers.rows import is_amount
-from millstream.analyze.verify.comparison import Sameness
+from millstream.analyze.verify.comparison import Comparison
 from millstream.analyze.verify.follower import PAUSE, Follower
 from millstream.analyze.verify.result import Difference, Kind, Left, Part, Row
 from millstream.expression.condition import compile_condition
@@ -109,15 +109,20 @@ def is_due(trigger: Trigger, events: int, told: int, is_over: bool, patience: fl
             return is_over
 
 
-class Told(Follower):
+class ShownCheck(Follower):
     """The rows that are shown of one view."""
 
     def __init__(
-        self, log: LogSettings, plan: ViewPlan, panes: PanePlan, trigger: Trigger, same: Sameness
+        self,
+        log: LogSettings,
+        plan: ViewPlan,
+        output: OutputPlan,
+        trigger: Trigger,
+        same: Comparison,
     ) -> None:
         self._trigger, self._same = trigger, same
-        self._adds = panes.additive if panes.accumulation == "discard" else ()
-        self._discards = panes.accumulation == "discard"
+        self._adds = output.additive if output.accumulation == "discard" else ()
+        self._discards = output.accumulation == "discard"
         self._table = Table(keyed=True, numbers="decimal", recent=1, newest=1)
         self._holds = (
             compile_condition(trigger.condition, plan.columns)

@@ -27,12 +27,12 @@ from millstream.analyze.recovery.checkpoint import checkpoint_of
 from millstream.analyze.recovery.notes import as_noted, read_notes
 from millstream.analyze.recovery.progress import read_so_far
 from millstream.analyze.triggers.tasks import books_of
-from millstream.analyze.verify.comparison import sameness
+from millstream.analyze.verify.comparison import comparison
 from millstream.analyze.verify.follower import PAUSE, Follower
-from millstream.analyze.verify.ledger_check import Entered
+from millstream.analyze.verify.ledger_check import LedgerCheck
 from millstream.analyze.verify.recompute import Mark, Marks, Row, Wanted, recompute
-from millstream.analyze.verify.result import Difference, Verdict
-from millstream.analyze.verify.shown_check import Told
+from millstream.analyze.verify.result import Difference, VerifyResult
+from millstream.analyze.verify.shown_check import ShownCheck
 from millstream.errors import MillstreamError
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -52,7 +52,7 @@ def verify(
     tolerance: float = SKETCHES,
     patience: float = 30.0,
     report: Callable[[str], None] = lambda words: None,
-) -> Verdict:
+) -> VerifyResult:
     """Recompute a view up to now and compare every row; blocks.
 
     `checkpoints` are those of the process that runs the query, if it may go on without some of its
@@ -87,9 +87,9 @@ class _Round:
         self._query, self._log, self._report = query, log, report
         self._checkpoints = checkpoints
         self._marks = Marks(query)
-        self._same = sameness(query.rows, query.plan.columns, tolerance)
+        self._same = comparison(query.rows, query.plan.columns, tolerance)
 
-    def run(self, patience: float) -> Verdict:
+    def run(self, patience: float) -> VerifyResult:
         self._report(f"reading {self._query.plan.written}")
         with contextlib.ExitStack() as stack:
             told, entered = self._told(stack), self._entered(stack)
@@ -120,29 +120,29 @@ class _Round:
             _await_read(checkpoint, past, patience)
         return replace(self._query, whole=as_noted(self._query.whole, read_notes(checkpoint)))
 
-    def _told(self, stack: contextlib.ExitStack) -> Told | None:
+    def _told(self, stack: contextlib.ExitStack) -> ShownCheck | None:
         plan, trigger = self._query.plan, self._query.view.trigger
-        if plan.panes is None or plan.panes.is_direct:
+        if plan.output is None or plan.output.is_direct:
             return None
-        told = Told(self._log, plan, plan.panes, trigger, self._same)
+        told = ShownCheck(self._log, plan, plan.output, trigger, self._same)
         stack.callback(told.close)
         return told
 
-    def _entered(self, stack: contextlib.ExitStack) -> Entered | None:
+    def _entered(self, stack: contextlib.ExitStack) -> LedgerCheck | None:
         plan = self._query.plan
         if (books := books_of(plan)) is None:
             return None
         app, _, _ = plan.topic.partition(".")
-        entered = Entered(self._log, app, plan, books, self._same)
+        entered = LedgerCheck(self._log, app, plan, books, self._same)
         stack.callback(entered.close)
         return entered
 
     def _judge_panes(
         self,
-        verdict: Verdict,
+        verdict: VerifyResult,
         wanted: Wanted,
-        told: Told | None,
-        entered: Entered | None,
+        told: ShownCheck | None,
+        entered: LedgerCheck | None,
         patience: float,
     ) -> None:
         # Views with panes group: of each key there is one row.
@@ -161,8 +161,8 @@ class _Round:
 
     def _judge(
         self, past: Past, before: Mapping[str, Row], wanted: Wanted, written: _Written
-    ) -> Verdict:
-        verdict = Verdict(self._query.view.name, past, self._same)
+    ) -> VerifyResult:
+        verdict = VerifyResult(self._query.view.name, past, self._same)
         for key, rows in wanted.items():
             self._judge_row(verdict, key, rows, before.get(key), written)
         for key, row in before.items():
@@ -176,7 +176,7 @@ class _Round:
 
     def _judge_row(
         self,
-        verdict: Verdict,
+        verdict: VerifyResult,
         key: str,
         rows: Mapping[Mark, Row],
         before: Row | None,

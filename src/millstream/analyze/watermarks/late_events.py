@@ -29,7 +29,7 @@ from confluent_kafka import (
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock, least
-from millstream.analyze.windows.window_assignment import Window, judging, missed, windows
+from millstream.analyze.windows.window_assignment import Window, lateness_rules, missed, windows
 from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import PASSING
@@ -52,7 +52,7 @@ _NOTED = ("began", "latest", "newest", "in_order", "late", "future", "broken", "
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class StreamProgress:
     """A stream's watermark, and the log as it was then."""
 
     watermark: int
@@ -62,7 +62,7 @@ class Reached:
     topic: str
 
 
-class Timekeeper:
+class LateEvents:
     """A thread; its answers are of its last look, a fraction of a second ago."""
 
     def __init__(
@@ -105,10 +105,10 @@ class Timekeeper:
             for each in self._streams.values()
         }
 
-    def reached(self) -> dict[str, Reached]:
+    def reached(self) -> dict[str, StreamProgress]:
         """Per stream, how far it is, and where in the log that is."""
         return {
-            each.name: Reached(
+            each.name: StreamProgress(
                 each.clock.watermark,
                 each.clock.received,
                 max((p.newest for p in each.clock.partitions.values()), default=0),
@@ -158,7 +158,7 @@ class _Stream:
         self.told = StreamCounts()  # as of the last commit
         self.late_topic = late_topic(app.name, stream.name)
         self._read = time_reader(stream.event_time) if stream.event_time is not None else None
-        self._judging = judging(views, stream.name)
+        self._judging = lateness_rules(views, stream.name)
         self._ahead = milliseconds(stream.ahead)
         self._all = {
             view.name: next((each.spec for each in self._judging if each.view == view.name), None)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.analyze.watermarks.late_events import Reached
+from millstream.analyze.watermarks.late_events import StreamProgress
 from millstream.analyze.watermarks.stream_clock import least
 
 _REMEMBERED = 1200  # looks, one a second: longer than between two checkpoints, as a rule
@@ -37,17 +37,17 @@ class Progress:
 
 class _Look(NamedTuple):
     at: float
-    reached: Reached
+    reached: StreamProgress
 
 
-class Pace:
+class ViewWatermarks:
     """Remembers how far the streams were, for some minutes."""
 
     def __init__(self) -> None:
         self._looks: dict[str, deque[_Look]] = {}
         self._views: dict[str, int] = {}
 
-    def note(self, now: float, reached: Mapping[str, Reached]) -> None:
+    def note(self, now: float, reached: Mapping[str, StreamProgress]) -> None:
         """How far the streams are now; `now` in seconds that only grow."""
         for name, each in reached.items():
             self._looks.setdefault(name, deque(maxlen=_REMEMBERED)).append(_Look(now, each))

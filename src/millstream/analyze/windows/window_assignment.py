@@ -10,7 +10,7 @@ from millstream.analyze.plan import ViewPlan, WindowSpec
 Window = tuple[int, int]  # start and end, in milliseconds since the epoch
 
 
-class Judging(NamedTuple):
+class LatenessRule(NamedTuple):
     """How a view judges who of a stream's events is late."""
 
     view: str
@@ -18,16 +18,16 @@ class Judging(NamedTuple):
     lateness_ms: int
 
 
-def judging(views: Iterable[ViewPlan], stream: str) -> list[Judging]:
+def lateness_rules(views: Iterable[ViewPlan], stream: str) -> list[LatenessRule]:
     """The views that leave out a stream's events if they are late."""
     found = []
     for view in views:
         if stream in view.by_own_time:
-            found.append(Judging(view.name, None, view.by_own_time[stream]))
+            found.append(LatenessRule(view.name, None, view.by_own_time[stream]))
             continue
         for spec in view.late_by:
             if stream in spec.lateness_by_stream:
-                found.append(Judging(view.name, spec, spec.lateness_by_stream[stream]))
+                found.append(LatenessRule(view.name, spec, spec.lateness_by_stream[stream]))
     return found
 
 
@@ -43,7 +43,7 @@ def windows(spec: WindowSpec, time: int) -> list[Window]:
     return [(start, start + spec.size_ms) for start in reversed(starts)]
 
 
-def missed(of: Judging, time: int, watermark: int) -> list[Window] | None:
+def missed(of: LatenessRule, time: int, watermark: int) -> list[Window] | None:
     """What was closed when an event came, which the log's watermark then tells; None: nothing.
 
     Of one that judges by the event's own time it is every row: no window is named.

@@ -161,11 +161,11 @@ def shown(app: str, view: ViewPlan) -> dict[str, str]:
     """When rows are shown and how, and what is entered, if the user said anything of it."""
     from millstream.log.topic_names import ledger_topic
 
-    if view.panes is None:
+    if view.output is None:
         return {}
-    told = {} if view.panes.is_direct else {"shown": f"{view.panes.words} (from {view.written})"}
-    if view.panes.ledger:
-        told["ledger"] = f"{', '.join(view.panes.ledger)} ({ledger_topic(app, view.name)})"
+    told = {} if view.output.is_direct else {"shown": f"{view.output.words} (from {view.written})"}
+    if view.output.ledger:
+        told["ledger"] = f"{', '.join(view.output.ledger)} ({ledger_topic(app, view.name)})"
     return told
 
 

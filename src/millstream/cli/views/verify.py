@@ -18,7 +18,7 @@ from millstream.cli.shared.options import (
 from millstream.cli.shared.outcome import FAILED
 
 if TYPE_CHECKING:
-    from millstream.analyze.verify.result import Difference, Left, Part, Verdict
+    from millstream.analyze.verify.result import Difference, Left, Part, VerifyResult
 
 
 @click.command()
@@ -106,7 +106,7 @@ def verify(
     return FAILED if verdict.differences else 0
 
 
-def show(verdict: Verdict, limit: int) -> None:
+def show(verdict: VerifyResult, limit: int) -> None:
     from rich.text import Text
 
     from millstream.supervise.tables import console, grid
@@ -163,7 +163,7 @@ def plain(row: Any) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def notes(verdict: Verdict) -> list[str]:
+def notes(verdict: VerifyResult) -> list[str]:
     """What was left out, and what was let pass."""
     found = {
         "{:,} expired, as keep says": verdict.expired,
@@ -173,7 +173,7 @@ def notes(verdict: Verdict) -> list[str]:
     }
     written = [words.format(count) for words, count in found.items() if count]
     written += map(told_of, verdict.parts)
-    tolerances = sorted(verdict.sameness.tolerances.items())
+    tolerances = sorted(verdict.comparison.tolerances.items())
     if tolerances:
         shown = ", ".join(f"{name} ±{tolerance:g}" for name, tolerance in tolerances)
         written.append(f"relative tolerance: {shown}")

@@ -42,7 +42,7 @@ def declare_view(
         inputs = query.inputs
         _check_key(statement, what, key, query)
     keep = options.get("keep")
-    panes = declare_output(statement, what, options, key, query)
+    output = declare_output(statement, what, options, key, query)
     return View(
         name=name,
         inputs=inputs,
@@ -55,10 +55,10 @@ def declare_view(
         location=statement.location,
         reads=_reads(statement, what, options.get("reads") or {}, inputs),
         on_data_loss=_on_data_loss(statement, what, options),
-        trigger=panes.trigger,
-        accumulation=panes.accumulation,
-        ledger=panes.ledger,
-        shed=declare_shed(statement, what, options.get("shed"), key, panes),
+        trigger=output.trigger,
+        accumulation=output.accumulation,
+        ledger=output.ledger,
+        shed=declare_shed(statement, what, options.get("shed"), key, output),
     )
 
 

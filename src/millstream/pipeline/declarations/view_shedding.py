@@ -18,7 +18,7 @@ def declare_shed(
     what: str,
     value: object,
     key: tuple[str, ...] | None,
-    panes: OutputOptions,
+    output: OutputOptions,
 ) -> timedelta | Literal["stream"] | None:
     """What the option says, for a view that is a table and tells its rows as they are."""
     if value is None:
@@ -31,8 +31,8 @@ def declare_shed(
             option="shed",
         )
     for has, why in (
-        (panes.ledger, "a ledger, and an estimate is nothing to bill by"),
-        (panes.accumulation == "discard", "accumulation='discard', and what is new has no error"),
+        (output.ledger, "a ledger, and an estimate is nothing to bill by"),
+        (output.accumulation == "discard", "accumulation='discard', and what is new has no error"),
     ):
         if has:
             raise mistake(

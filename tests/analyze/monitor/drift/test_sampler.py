@@ -8,8 +8,8 @@ import random
 from confluent_kafka import Producer
 from tests.conftest import Eventually
 
-from millstream.analyze.monitor.drift.sampler import Drifts
-from millstream.analyze.monitor.drift.watch import SAMPLE
+from millstream.analyze.monitor.drift.detector import SAMPLE
+from millstream.analyze.monitor.drift.sampler import DriftMonitor
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
@@ -31,7 +31,7 @@ def test_a_shift_in_the_log_is_seen(
             value = json.dumps({"level": chance.gauss(mean, 1)}).encode()
             producer.produce(stream_topic(app_name, "levels"), value, partition=0)
     producer.flush(10)
-    drifts = Drifts(app_name, app.streams.values(), log_settings, a_second=20 * SAMPLE)
+    drifts = DriftMonitor(app_name, app.streams.values(), log_settings, a_second=20 * SAMPLE)
     try:
         eventually(drifts.shifted)
         [drift] = drifts.shifted()

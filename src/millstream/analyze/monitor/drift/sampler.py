@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from millstream.analyze.monitor.drift.watch import Watch
+from millstream.analyze.monitor.drift.detector import DriftDetector
 from millstream.log.connection import consumer_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
@@ -25,13 +25,15 @@ _EVERY = 1.0
 _PATIENCE = 5.0
 
 
-class Drifts:
+class DriftMonitor:
     """A thread that watches streams until `close`. Kafka being away only delays it."""
 
     def __init__(
         self, app: str, streams: Iterable[Stream], log: LogSettings, a_second: int
     ) -> None:
-        self._watches = {stream_topic(app, stream.name): Watch(stream) for stream in streams}
+        self._watches = {
+            stream_topic(app, stream.name): DriftDetector(stream) for stream in streams
+        }
         self._log, self._a_second = log, a_second
         self._next: dict[tuple[str, int], int] = {}
         self._closing = threading.Event()

@@ -29,7 +29,7 @@ _TASKS_END = 30.0  # seconds
 Held = dict[str, dict[int, tuple[int, int]]]  # topic → partition → oldest, end
 
 
-class Turn(threading.Thread):
+class ShareChange(threading.Thread):
     """Ends a query and notes the share that its next start takes, beside the others that go on."""
 
     def __init__(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.analyze.triggers.ledger import Book, Edition
-from millstream.analyze.triggers.output import Panes
+from millstream.analyze.triggers.ledger import Edition, Ledger
+from millstream.analyze.triggers.shown_rows import ShownRows
 from millstream.log.record import Record
 from millstream.values.ledger import LedgerEntry
 from millstream.values.ledger import encode as encode_entry
@@ -24,7 +24,7 @@ _PANE, _ENTRY, _POSITION, _EDITION = b"pane ", b"entry ", b"position", b"edition
 _POSITION_MS = 5_000  # how often the position is written where nothing else is
 
 
-class Topics(NamedTuple):
+class OutputTopics(NamedTuple):
     written: str  # by the query: what is read
     view: str
     ledger: str
@@ -51,16 +51,16 @@ class _Position(msgspec.Struct):
     offsets: dict[int, int]  # by partition, the next one to read
 
 
-class Work:
+class OutputProcessor:
     """One view's. Not thread-safe; never blocks."""
 
     def __init__(
         self,
-        topics: Topics,
+        topics: OutputTopics,
         generation: str,
         partitions: Iterable[int],
-        panes: Panes | None,
-        book: Book | None,
+        panes: ShownRows | None,
+        book: Ledger | None,
     ) -> None:
         """`generation`: of the topics; that which the query writes to has these `partitions`."""
         self._topics = topics
@@ -149,7 +149,7 @@ class Work:
         self._entries = []
         return self._with_position(writes, now)
 
-    def _settle(self, book: Book, now: int) -> None:
+    def _settle(self, book: Ledger, now: int) -> None:
         """Once, when all that there was is read: see to what was shown before it was entered."""
         if self._is_settled or self._unread:
             return

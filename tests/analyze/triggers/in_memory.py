@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from millstream.analyze.triggers.ledger import Book, Books, Edition
-from millstream.analyze.triggers.output import Panes, Showing
-from millstream.analyze.triggers.work import Topics, Work, Write, edition_record
+from millstream.analyze.triggers.ledger import Edition, Ledger, LedgerSpec
+from millstream.analyze.triggers.processor import (
+    OutputProcessor,
+    OutputTopics,
+    Write,
+    edition_record,
+)
+from millstream.analyze.triggers.shown_rows import OutputSpec, ShownRows
 from millstream.log.record import Record
 from millstream.pipeline.trigger import Accumulation, parse_trigger
 from millstream.values.ledger import Amounts, LedgerEntry, decode, sums
 from millstream.values.report import Column
 
-TOPICS = Topics("changes", "view", "ledger", "panes", "panes")
+TOPICS = OutputTopics("changes", "view", "ledger", "panes", "panes")
 COLUMNS = (Column("k", "string"), Column("n", "bigint"), Column("total", "double"))
 FORGET_MS = 10**9
 
@@ -24,7 +29,7 @@ WINDOW = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:10.00
 
 
 @dataclass
-class Bench:
+class InMemoryView:
     """Writes the query's rows by `row`, and keeps by `keep`, of which `crash` forgets all."""
 
     trigger: str = "every change"
@@ -64,20 +69,20 @@ class Bench:
 
     def crash(self) -> None:
         """The keeper begins anew, with nothing but what is written."""
-        showing = Showing(
+        showing = OutputSpec(
             parse_trigger(self.trigger),
             self.accumulation,
             ("n", "total"),
             "window" if self.windowed else None,
             COLUMNS,
         )
-        books = Books("v", self.generation, ("n", "total"))
-        self.work = Work(
+        books = LedgerSpec("v", self.generation, ("n", "total"))
+        self.work = OutputProcessor(
             TOPICS,
             self.topic_id,
             [0],
-            Panes(showing, self.topic_id, FORGET_MS),
-            Book(books, FORGET_MS) if self.ledger else None,
+            ShownRows(showing, self.topic_id, FORGET_MS),
+            Ledger(books, FORGET_MS) if self.ledger else None,
         )
         newest = {write.key: write for write in self.written[TOPICS.panes]}
         for write in newest.values():

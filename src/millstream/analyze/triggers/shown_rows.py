@@ -37,7 +37,7 @@ NEVER = Mark(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class OutputSpec:
     """How a view's rows are shown."""
 
     trigger: Trigger
@@ -47,7 +47,7 @@ class Showing:
     columns: tuple[Column, ...]
 
 
-class Pane(NamedTuple):
+class Output(NamedTuple):
     """What to write for one key, in this order; None is a tombstone."""
 
     key: bytes
@@ -81,10 +81,10 @@ class _Row:
     ended: int | None = None  # when the row went
 
 
-class Panes:
+class ShownRows:
     """One view's rows. Not thread-safe; never blocks."""
 
-    def __init__(self, showing: Showing, generation: str, forget_ms: int) -> None:
+    def __init__(self, showing: OutputSpec, generation: str, forget_ms: int) -> None:
         """`generation`: states of another one count no more. `forget_ms`: how long after its end a
         row may come again.
         """
@@ -100,7 +100,7 @@ class Panes:
         self._pending: dict[bytes, None] = {}  # changed since they were shown, in that order
         self._ended: list[tuple[int, bytes]] = []
         self._turn: int | None = None  # the interval of the clock that we are in
-        self._panes: list[Pane] = []
+        self._panes: list[Output] = []
         self._changed: dict[bytes, None] = {}  # keys whose state is to be written
 
     def recall(self, key: bytes, value: bytes) -> None:
@@ -196,7 +196,7 @@ class Panes:
                 del self._rows[key]
                 self._changed[key] = None
 
-    def take(self) -> tuple[list[Pane], list[tuple[bytes, bytes | None]]]:
+    def take(self) -> tuple[list[Output], list[tuple[bytes, bytes | None]]]:
         """What to write: the panes in order, and each key's state as it is after them."""
         panes, changed = self._panes, self._changed
         self._panes, self._changed = [], {}
@@ -229,7 +229,7 @@ class Panes:
         row.ended = at
         heapq.heappush(self._ended, (at, key))
         if row.shown is not None:
-            self._panes.append(Pane(key, row.partition, (None,), None))
+            self._panes.append(Output(key, row.partition, (None,), None))
         self._changed[key] = None
 
     def _show(self, key: bytes, row: _Row, stage: Stage | None = None) -> None:
@@ -245,7 +245,7 @@ class Panes:
         elif self._showing.accumulation == "retract" and before is not None:
             values = (rows.retraction(before), whole)
         row.shown, row.shown_mark = row.newest, row.newest_mark
-        self._panes.append(Pane(key, row.partition, values, whole))
+        self._panes.append(Output(key, row.partition, values, whole))
         self._changed[key] = None
 
     def _state(self, key: bytes) -> bytes | None:

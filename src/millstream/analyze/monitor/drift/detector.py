@@ -30,7 +30,7 @@ _FEWEST = 2  # of those, before anything is said
 _LONGEST_WORD = 60
 
 
-class Watch:
+class DriftDetector:
     """Watches the fields of one stream. One pass, memory bounded by the number of fields."""
 
     def __init__(self, stream: Stream) -> None:

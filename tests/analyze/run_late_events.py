@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from millstream import App
 from millstream.analyze.plan import ViewPlan, WindowSpec
-from millstream.analyze.watermarks.late_events import Timekeeper
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.log.settings import LogSettings
 
 MINUTE = 60_000
@@ -54,8 +54,8 @@ def plans(app: App) -> list[ViewPlan]:
     ]
 
 
-def keeper(log: LogSettings, app: App, idle: float = 10.0) -> Timekeeper:
-    return Timekeeper(log, app, plans(app), timedelta(seconds=idle))
+def keeper(log: LogSettings, app: App, idle: float = 10.0) -> LateEvents:
+    return LateEvents(log, app, plans(app), timedelta(seconds=idle))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyze.triggers.bench import TOPICS, Bench, exact
+from tests.analyze.triggers.in_memory import TOPICS, InMemoryView, exact
 
 from millstream.pipeline.trigger import Accumulation
 
@@ -58,7 +58,7 @@ class Run:
     """A query and its keeper, of which either dies at any moment."""
 
     def __init__(self, trigger: str, accumulation: Accumulation) -> None:
-        self.bench = Bench(trigger, accumulation)
+        self.bench = InMemoryView(trigger, accumulation)
         self.totals: dict[str, list[Decimal]] = {key: [] for key in KEYS}  # after each event
         self.is_anew = False  # the query began anew
         self.over = set[str]()  # keys whose window is over

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.analyze.triggers.bench import FORGET_MS, TOPICS, Bench
+from tests.analyze.triggers.in_memory import FORGET_MS, TOPICS, InMemoryView
 
 
 def test_every_change_is_shown() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     for revision in (1, 2, 3):
         bench.row("a", revision)
     bench.keep()
@@ -14,7 +14,7 @@ def test_every_change_is_shown() -> None:
 
 
 def test_what_a_restarted_query_repeats_is_shown_once() -> None:
-    bench = Bench(accumulation="discard")
+    bench = InMemoryView(accumulation="discard")
     for revision in (1, 2, 3, 2, 3, 4):
         bench.row("a", revision)
     bench.keep()
@@ -22,7 +22,7 @@ def test_what_a_restarted_query_repeats_is_shown_once() -> None:
 
 
 def test_an_interval_shows_the_newest_of_each_row_that_changed() -> None:
-    bench = Bench("every 10 seconds", windowed=False)
+    bench = InMemoryView("every 10 seconds", windowed=False)
     bench.keep()
     bench.row("a", 1)
     bench.row("a", 2)
@@ -40,7 +40,7 @@ def test_an_interval_shows_the_newest_of_each_row_that_changed() -> None:
 
 
 def test_rows_that_wait_for_an_interval_outlive_a_crash() -> None:
-    bench = Bench("every 10 seconds", windowed=False)
+    bench = InMemoryView("every 10 seconds", windowed=False)
     bench.row("a", 1)
     bench.row("b", 1)
     bench.keep()
@@ -52,7 +52,7 @@ def test_rows_that_wait_for_an_interval_outlive_a_crash() -> None:
 
 
 def test_every_so_many_events_show_a_row_wherever_the_reading_stops() -> None:
-    whole, halting = Bench("every 3 events"), Bench("every 3 events")
+    whole, halting = InMemoryView("every 3 events"), InMemoryView("every 3 events")
     for bench in (whole, halting):
         for revision in (1, 2, 3, 4, 8, 9, 10):  # a micro-batch takes several events at once
             bench.row("a", revision)
@@ -64,7 +64,7 @@ def test_every_so_many_events_show_a_row_wherever_the_reading_stops() -> None:
 
 
 def test_a_condition_shows_a_row_once_each_time_that_it_becomes_true() -> None:
-    bench = Bench("when total > 5")
+    bench = InMemoryView("when total > 5")
     for revision, total in enumerate((1, 6, 7, 5, 4, 9, 1), start=1):
         bench.row("a", revision, total)
         bench.row("b", revision, total - 100)
@@ -79,7 +79,7 @@ def test_a_condition_shows_a_row_once_each_time_that_it_becomes_true() -> None:
 
 
 def test_at_the_watermark_a_row_is_shown_once_it_is_final_and_when_it_is_corrected() -> None:
-    bench = Bench("at the watermark")
+    bench = InMemoryView("at the watermark")
     for key, revision in (("a", 1), ("a", 2), ("b", 1)):
         bench.row(key, revision)
     bench.keep()
@@ -92,7 +92,7 @@ def test_at_the_watermark_a_row_is_shown_once_it_is_final_and_when_it_is_correct
 
 
 def test_a_row_that_was_called_final_when_a_newer_one_was_there_is_final_with_that() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     bench.row("a", 1)
     bench.row("a", 2)
     bench.state("a", "final", revision=1)
@@ -103,7 +103,7 @@ def test_a_row_that_was_called_final_when_a_newer_one_was_there_is_final_with_th
 
 
 def test_a_row_that_comes_when_its_window_is_over_is_a_correction_at_once() -> None:
-    bench = Bench("at the watermark")
+    bench = InMemoryView("at the watermark")
     bench.row("a", 1)
     bench.state("a", "corrected")
     bench.keep()
@@ -111,7 +111,7 @@ def test_a_row_that_comes_when_its_window_is_over_is_a_correction_at_once() -> N
 
 
 def test_a_final_row_stays_one_after_a_crash() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     bench.row("a", 1)
     bench.state()
     bench.keep()
@@ -122,7 +122,7 @@ def test_a_final_row_stays_one_after_a_crash() -> None:
 
 
 def test_what_compaction_left_of_a_final_row_says_so_once() -> None:
-    bench = Bench("every 2 events")
+    bench = InMemoryView("every 2 events")
     bench.row("a", 1)
     bench.state()
     bench.changes = bench.changes[1:]
@@ -134,7 +134,7 @@ def test_what_compaction_left_of_a_final_row_says_so_once() -> None:
 
 
 def test_a_row_that_no_condition_showed_is_not_shown_because_its_window_is_over() -> None:
-    bench = Bench("when total > 5")
+    bench = InMemoryView("when total > 5")
     bench.row("a", 1, 6.0)
     bench.row("a", 2, 4.0)
     bench.row("b", 1, 4.0)
@@ -149,7 +149,7 @@ def test_a_row_that_no_condition_showed_is_not_shown_because_its_window_is_over(
 
 
 def test_differences_add_up_to_the_row_digit_by_digit() -> None:
-    bench = Bench(accumulation="discard")
+    bench = InMemoryView(accumulation="discard")
     for revision, total in ((1, 0.1), (4, 0.3), (5, 1e10)):
         bench.row("a", revision, total)
     bench.keep()
@@ -158,7 +158,7 @@ def test_differences_add_up_to_the_row_digit_by_digit() -> None:
 
 
 def test_a_state_alone_is_a_difference_of_nothing() -> None:
-    bench = Bench(accumulation="discard")
+    bench = InMemoryView(accumulation="discard")
     bench.row("a", 3, 1.5)
     bench.keep()
     bench.state()
@@ -167,7 +167,7 @@ def test_a_state_alone_is_a_difference_of_nothing() -> None:
 
 
 def test_a_row_is_taken_back_before_the_next_one() -> None:
-    bench = Bench(accumulation="retract")
+    bench = InMemoryView(accumulation="retract")
     bench.row("a", 1)
     bench.row("a", 2)
     bench.keep()
@@ -187,7 +187,7 @@ def test_a_row_is_taken_back_before_the_next_one() -> None:
 
 
 def test_a_row_that_ends_is_final_first_and_comes_back_as_what_is_new() -> None:
-    bench = Bench("at the watermark", accumulation="discard")
+    bench = InMemoryView("at the watermark", accumulation="discard")
     bench.row("a", 2)
     bench.record("a", None)
     bench.keep()
@@ -200,7 +200,7 @@ def test_a_row_that_ends_is_final_first_and_comes_back_as_what_is_new() -> None:
 
 
 def test_what_ended_long_ago_is_forgotten() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     bench.row("a", 1)
     bench.state()
     bench.keep()
@@ -215,7 +215,7 @@ def test_what_ended_long_ago_is_forgotten() -> None:
 
 
 def test_a_query_that_begins_anew_is_shown_anew() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     for revision in (1, 2, 3):
         bench.row("a", revision)
     bench.keep()
@@ -226,7 +226,7 @@ def test_a_query_that_begins_anew_is_shown_anew() -> None:
 
 
 def test_nothing_is_shown_before_all_is_known_again() -> None:
-    bench = Bench("every 10 seconds")
+    bench = InMemoryView("every 10 seconds")
     for revision in (1, 2):
         bench.row("a", revision)
     bench.row("b", 1)
@@ -242,7 +242,7 @@ def test_nothing_is_shown_before_all_is_known_again() -> None:
 
 
 def test_what_is_no_row_is_passed_over() -> None:
-    bench = Bench()
+    bench = InMemoryView()
     bench.record("a", b"no JSON")
     bench.record("a", b'{"n": 1}')
     bench.row("a", 1)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from millstream.analyze.monitor.drift.watch import REFERENCE, SAMPLE, Watch
+from millstream.analyze.monitor.drift.detector import REFERENCE, SAMPLE, DriftDetector
 from millstream.pipeline.app import App
 
 
 @pytest.fixture
-def watch() -> Watch:
+def watch() -> DriftDetector:
     app = App("drifting")
     app.stream(
         "readings", schema="id LONG, site STRING, level DOUBLE, ok BOOLEAN, at TIMESTAMP", key="id"
     )
-    return Watch(app.streams["readings"])
+    return DriftDetector(app.streams["readings"])
 
 
 def readings(count: int, mean: float = 10.0, sites: str = "abc", seed: int = 1) -> Iterator[bytes]:
@@ -34,13 +34,13 @@ def readings(count: int, mean: float = 10.0, sites: str = "abc", seed: int = 1) 
         yield json.dumps(event).encode()
 
 
-def test_a_steady_stream_has_no_drift(watch: Watch) -> None:
+def test_a_steady_stream_has_no_drift(watch: DriftDetector) -> None:
     for round_ in range(30):
         assert watch.take(readings(SAMPLE, seed=round_), now=round_) == []
     assert watch.shifted() == []
 
 
-def test_a_shift_is_told_once_with_both_shapes(watch: Watch) -> None:
+def test_a_shift_is_told_once_with_both_shapes(watch: DriftDetector) -> None:
     watch.take(readings(3 * SAMPLE), now=1)
     [drift] = watch.take(readings(2 * SAMPLE, mean=30.0), now=2)
     assert (drift.stream, drift.field, drift.at) == ("readings", "level", 2)
@@ -49,21 +49,21 @@ def test_a_shift_is_told_once_with_both_shapes(watch: Watch) -> None:
     assert watch.shifted() == [drift]
 
 
-def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(watch: Watch) -> None:
+def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(watch: DriftDetector) -> None:
     watch.take(readings(REFERENCE * SAMPLE), now=1)
     assert [drift.field for drift in watch.take(readings(SAMPLE, sites="xyz"), now=2)] == ["site"]
     assert watch.take(readings(2 * REFERENCE * SAMPLE, sites="xyz", seed=2), now=3) == []
     assert watch.shifted() == []
 
 
-def test_what_does_not_fit_the_schema_is_passed_over(watch: Watch) -> None:
+def test_what_does_not_fit_the_schema_is_passed_over(watch: DriftDetector) -> None:
     for _ in range(4):
         good = [event.replace(b'"a"', b'["a"]') for event in readings(SAMPLE)]
         garbage = [b"", b"{", b"[1]", b"\xff", b'{"level": "high", "site": 5}', None]
         assert watch.take([*garbage, *good], now=1) == []
 
 
-def test_its_memory_is_bounded(watch: Watch) -> None:
+def test_its_memory_is_bounded(watch: DriftDetector) -> None:
     watch.take(readings(40 * SAMPLE), now=1)
     for field in watch._fields:
         assert len(field.reference) <= REFERENCE
