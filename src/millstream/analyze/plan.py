@@ -65,7 +65,7 @@ class OutputPlan:
     is_direct: bool  # the query's own rows are shown, as they come
 
     def __repr__(self) -> str:
-        """Part of a view's generation, which stored checkpoints are named after: it never changes."""
+        """Part of the text that a generation is made of: a change would rebuild stored views."""
         values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
         return f"PanePlan({values})"
 
