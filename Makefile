@@ -43,7 +43,7 @@ setup-test:
 
 dashboard: setup ## build the dashboard where its sources changed
 
-bench: setup bench-collect ## measure latency and the collector; writes docs/performance.md
+bench: setup bench-collect ## measure latency and the collector; writes docs/explanation/performance.md
 	$(BIN)/python -m bench.latency
 
 bench-collect: setup ## measure only what the collector takes in, and how soon it recovers

@@ -24,7 +24,7 @@ import httpx
 from bench import report
 from millstream.log.broker import Broker
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/performance.md"
 BEGIN, END = "<!-- collector measured -->", "<!-- end of collector measured -->"
 PIPELINE = """
 from millstream import App

@@ -1,8 +1,8 @@
 """How long an event takes from its POST to a WebSocket client: `python -m bench.latency`.
 
 For each view in each mode a system of its own is started, warmed up, and loaded at each rate in
-turn, all on this machine. Writes the tables and the picture of docs/performance.md; with --quick it
-only prints.
+turn, all on this machine. Writes the tables and the picture of docs/explanation/performance.md;
+with --quick it only prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.system import System, running
 
 from bench import picture, report
 
-DOCUMENT = Path(__file__).parents[1] / "docs/performance.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/performance.md"
 RUNS = [
     ("stateless", "real_time"),
     ("windowed", "real_time"),

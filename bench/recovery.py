@@ -36,7 +36,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/performance.md"
 BEGIN, END = "<!-- recovery measured -->", "<!-- end of recovery measured -->"
 SCHEMA = "id LONG, key LONG, at TIMESTAMP, city STRING, text STRING"
 ROOM = JournalSettings(max_bytes=8 << 30)

@@ -1,4 +1,4 @@
-"""The figures as tables: for the terminal and for docs/performance.md."""
+"""The figures as tables: for the terminal and for docs/explanation/performance.md."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 One Kafka. For each kind of window and mode the analysis tier is started on it, and once PyFlink on
 the same one-minute count; each gets a burst of events, which shows how many it takes, and then
 events at a steady rate, which shows how soon each is in a result. Writes its part of
-docs/performance.md; with --quick it only prints.
+docs/explanation/performance.md; with --quick it only prints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.log.broker import Broker
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 
-DOCUMENT = Path(__file__).parents[1] / "docs/performance.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/performance.md"
 BEGIN, END = "<!-- windows measured -->", "<!-- end of windows measured -->"
 KINDS = ("tumbling", "sliding", "session", "count")
 MODES = ("real_time", "micro_batch")

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/time.md: `python scripts/time_pictures.py`."""
+"""Draws the pictures of docs/explanation/time.md: `python scripts/time_pictures.py`."""
 
 from __future__ import annotations
 

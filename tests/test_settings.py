@@ -170,7 +170,7 @@ def test_every_setting_is_described() -> None:
 
 
 def test_the_configuration_page_is_what_the_settings_say() -> None:
-    page = ROOT / "docs" / "configuration.md"
+    page = ROOT / "docs/reference/settings.md"
     assert page.read_text(encoding="utf-8") == describe(), (
-        "docs/configuration.md is stale: run python -m millstream.settings > docs/configuration.md"
+        f"{page} is stale: run python -m millstream.settings > docs/reference/settings.md"
     )

@@ -1,6 +1,6 @@
 """All settings: `millstream.toml` beside the pipeline, then MILLSTREAM_SECTION__FIELD, then flags.
 
-`python -m millstream.settings` prints docs/configuration.md.
+`python -m millstream.settings` prints docs/reference/settings.md.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _cell(text: str | None) -> str:
 
 
 def describe() -> str:
-    """docs/configuration.md: every setting with its type, default and meaning."""
+    """docs/reference/settings.md: every setting with its type, default and meaning."""
     lines = [
         "# Configuration",
         "",

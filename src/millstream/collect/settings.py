@@ -21,7 +21,7 @@ class CollectSettings(AccessSettings, SourceSettings):
         le=64,
         description="Processes that share the port, each with a journal of its own: as many as "
         "cores are to work on taking in events. Every limit below and of the journal is each "
-        "one's own. It can be changed at any start; see docs/scaling.md.",
+        "one's own. It can be changed at any start; see docs/guides/scaling.md.",
     )
     max_depth: int = Field(
         500,

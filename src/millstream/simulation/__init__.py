@@ -8,8 +8,9 @@ answer is known.
     taken = joined(judged, lateness)                                what joins of streams take
     Post(url, "clicks").send(sendings)                              over HTTP, one after another
 
-It models one collector that hears from one sender, by the rules of docs/time.md: then which event
-is late for which window is known before it is sent. Times are milliseconds since the epoch.
+It models one collector that hears from one sender, by the rules of docs/explanation/time.md: then
+which event is late for which window is known before it is sent. Times are milliseconds since the
+epoch.
 """
 
 from __future__ import annotations

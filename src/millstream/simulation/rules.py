@@ -1,4 +1,4 @@
-"""What becomes of each event that is sent: the rules of docs/time.md, in plain Python."""
+"""The outcome of each event that is sent: the rules of docs/explanation/time.md in plain Python."""
 
 from __future__ import annotations
 

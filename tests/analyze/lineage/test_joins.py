@@ -93,7 +93,7 @@ def pieces(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str
 
 
 def matches(events: Mapping[str, list[Judged]], *, outer: bool = False) -> Pairs:
-    """What a join makes of the events that are let in, by the rule of docs/time.md."""
+    """What a join makes of the events that are let in, by the rule of docs/explanation/time.md."""
     clicks, orders = (joined(events[each], LATENESS[each]) for each in ("clicks", "orders"))
     found: Pairs = [(c, o) for c, o in product(clicks, orders) if is_pair(c, o, BOUND)]
     if outer:

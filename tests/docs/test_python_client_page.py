@@ -1,19 +1,17 @@
-"""The snippets of docs/client.md do what the page says, against a scripted system."""
+"""The snippets of docs/guides/python_client.md do what the page says, against a scripted system."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.client.peers import Response, StartHttp, StartSocket
+from tests.docs.pages import read, snippets
 from websockets.asyncio.server import ServerConnection
 
-PAGE = Path(__file__).parents[2] / "docs/client.md"
-FOLLOWING, SENDING = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+(_, FOLLOWING), (_, SENDING) = snippets(read("docs/guides/python_client.md"))
 
 
 def names_of(snippet: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""docs/api.md: every example runs, and nothing that the code has is missing."""
+"""docs/reference/api.md: every example runs, and nothing that the code has is missing."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ import pytest
 from confluent_kafka import Producer
 from picows import WSCloseCode
 from tests.collect.conftest import collect
+from tests.docs.pages import read
 from tests.serve.stage import SECONDS, Pipeline, until
 from websockets.asyncio.client import connect
 
@@ -39,7 +40,7 @@ from millstream.values.ledger import LedgerEntry
 from millstream.values.ledger import encode as encode_entry
 from millstream.values.report import Report, StreamCounts, ViewCounts
 
-PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = read("docs/reference/api.md")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 WINDOW = {"start": "2026-11-17T12:00:00.000000Z", "end": "2026-11-17T12:01:00.000000Z"}
 CLOSED, SEEN = 1_794_917_100_000, 1_794_917_160_000  # 12:05 and 12:06 of that day

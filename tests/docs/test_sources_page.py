@@ -1,4 +1,4 @@
-"""What docs/sources.md says of sources is what they are."""
+"""docs/reference/sources.md has every kind of source and every option, and its snippets load."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+from tests.docs.pages import anchor, read, snippets
 
 from millstream.connectors import SOURCES, Source
 from millstream.pipeline.load import load
 
-PAGE = (Path(__file__).parent.parent / "docs" / "sources.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```(python|sql)\n(.*?)```", PAGE, re.DOTALL)
+PAGE = read("docs/reference/sources.md")
+SNIPPETS = snippets(PAGE)
 
 
 def loaded(folder: Path, language: str, text: str) -> list[Source]:
@@ -50,7 +51,3 @@ def test_every_kind_is_in_the_table_and_all_its_options_in_its_section(kind: typ
     for option in fields(kind):  # type: ignore[arg-type]
         if option.default is not MISSING or option.default_factory is not MISSING:
             assert re.search(rf"`[^`]*\b{option.name}\b[^`]*`", section), option.name
-
-
-def anchor(heading: str) -> str:
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")

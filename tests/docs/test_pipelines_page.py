@@ -1,4 +1,4 @@
-"""The pipelines in docs/pipelines.md, docs/python_functions.md and the README are pipelines."""
+"""The pipelines in the README and in the guides load, and every option is documented."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.docs.pages import read, snippets
 
 from millstream.collect.formats.body import Form, form_of
 from millstream.pipeline.app import App
@@ -14,16 +15,9 @@ from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.pipeline.load import load
 from millstream.schema import to_ddl
 
-ROOT = Path(__file__).parent.parent
-FUNCTIONS = (ROOT / "docs" / "python_functions.md").read_text(encoding="utf-8")
-PAGE = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def snippets(page: str) -> list[tuple[str, str]]:
-    return re.findall(r"```(python|sql)\n(.*?)```", page, re.DOTALL)
-
-
+FUNCTIONS = read("docs/guides/python_functions.md")
+PAGE = read("docs/guides/pipelines.md")
+README = read("README.md")
 SNIPPETS = snippets(PAGE)
 
 
