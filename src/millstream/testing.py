@@ -26,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.planning.build import build, follow
-from millstream.analyze.records.reader import POSITION, events
+from millstream.analyze.records.reader import events
 from millstream.analyze.records.writer import encode
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.spark.python_workers import ship_modules
@@ -38,7 +38,7 @@ from millstream.pipeline.model import Stream, View
 from millstream.schema.scalars import MILLISECONDS_FROM
 from millstream.syntax.names import suggest
 from millstream.values.event import SAMPLED, WATERMARK
-from millstream.values.row_version import ERROR
+from millstream.values.hidden_columns import ERROR, POSITION
 
 Row = dict[str, Any]
 Moment = datetime | str  # with its zone; as text, in RFC 3339

@@ -13,6 +13,7 @@ import pytest
 from millstream.connectors import WebSocketSource
 from millstream.errors import PipelineError
 from millstream.pipeline.load import load
+from millstream.values.hidden_columns import RESERVED
 
 GOOD = '''
 from millstream import App, WebSocketSource
@@ -145,12 +146,17 @@ MISTAKES = {
     'app.stream(\n  "s",\n  schema="x INT",\n  ky="x",\n)': (7, "unknown option 'ky'", "'key'"),
     'app.stream(\n  "s",\n  schema="""\n    x INT,\n    y STRNG""")': (8, "STRNG", "STRING"),
     'app.stream("s", schema=int)': (4, "the class int cannot be a schema"),
-    'app.stream("s", schema="x INT, _position INT")': (
-        4,
-        "'_position', a name that Millstream uses",
+    **{
+        f'app.stream("s", schema="""x INT,\n  {name} INT""")': (
+            5,
+            f"stream 's': column '{name}' has a name that Millstream uses itself",
+            "rename the field, or leave it out of the schema",
+        )
+        for name in (*sorted(RESERVED), "_State")
+    },
+    'app.stream("s", schema=__import__("msgspec").defstruct("C", [("_state", int)]))': (
+        *(4, "column '_state' has a name that Millstream uses itself", "rename the field"),
     ),
-    'app.stream("s", schema="x INT, _closed INT")': (4, "'_closed', a name that Millstream uses"),
-    'app.stream("s", schema="x INT, _weight INT")': (4, "'_weight', a name that Millstream uses"),
     'app.stream("s", schema="city INT", key="ctiy")': (4, "key='ctiy'", "did you mean 'city'?"),
     'app.stream("s", schema="x INT", key=["x"])': (4, "key=['x']", "one column's name"),
     'app.stream("s", schema="x STRUCT<y: INT>", key="x.y")': (4, "a nested field", "top-level"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from millstream.schema.classes import read_class
 from millstream.schema.ddl import read_ddl, to_ddl, type_ddl
 from millstream.schema.json_schema import json_schema
@@ -22,9 +24,12 @@ __all__ = [
 ]
 
 
-def parse_schema(description: object) -> Schema:
+def parse_schema(description: object, reserved: Container[str] = ()) -> Schema:
     """The schema that Spark DDL or a class describes; PipelineError (without a file) if none.
 
-    The error's line counts from the first line of the DDL.
+    The error's line counts from the first line of the DDL. A top-level field may not have a
+    `reserved` name.
     """
-    return read_ddl(description) if isinstance(description, str) else read_class(description)
+    if isinstance(description, str):
+        return read_ddl(description, reserved)
+    return read_class(description, reserved)

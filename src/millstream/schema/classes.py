@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Union
@@ -40,22 +40,25 @@ class _Attribute(NamedTuple):
     has_default: bool
 
 
-def read_class(cls: object) -> Schema:
-    """The schema of a class's attributes; PipelineError names the one that cannot be in one."""
+def read_class(cls: object, reserved: Container[str] = ()) -> Schema:
+    """The schema of a class's attributes; PipelineError names the attribute that is unusable.
+
+    A top-level attribute may not have a `reserved` name.
+    """
     if not isinstance(cls, type) or not _is_record(cls):
         kind = f"the class {cls.__name__}" if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise PipelineError(
             f"{kind} cannot be a schema",
             remedy="give Spark DDL as text, or a dataclass, a msgspec Struct or a pydantic model",
         )
-    return _read(cls, "", ())
+    return _read(cls, "", (), reserved)
 
 
 def _is_record(cls: type) -> bool:
     return dataclasses.is_dataclass(cls) or issubclass(cls, (msgspec.Struct, pydantic.BaseModel))
 
 
-def _read(cls: type, path: str, inside: tuple[type, ...]) -> Struct:
+def _read(cls: type, path: str, inside: tuple[type, ...], reserved: Container[str] = ()) -> Struct:
     if cls in inside:
         raise PipelineError(
             f"class {cls.__name__} contains itself at {path.rstrip('.')!r}",
@@ -63,7 +66,7 @@ def _read(cls: type, path: str, inside: tuple[type, ...]) -> Struct:
         )
     fields: list[Field] = []
     for name, annotation, has_default in _attributes(cls):
-        check_name(name, path)
+        check_name(name, path, reserved)
         if any(field.name.lower() == name.lower() for field in fields):
             raise PipelineError(
                 f"class {cls.__name__} has {path + name!r} twice (Spark ignores case)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import Token, TokenType
@@ -35,13 +36,16 @@ _KEYWORDS = {word for phrase in Spark.Tokenizer.KEYWORDS for word in phrase.spli
 _UNUSABLE = re.compile(r'["\\\x00-\x1f]')
 
 
-def read_ddl(text: str) -> Schema:
-    """The schema that Spark DDL describes; PipelineError points to the offending part."""
+def read_ddl(text: str, reserved: Container[str] = ()) -> Schema:
+    """The schema that Spark DDL describes; PipelineError points to the offending part.
+
+    A top-level column may not have a `reserved` name.
+    """
     tokens = Tokens(text, "the schema")
     if tokens.next is None:
         raise PipelineError("the schema is empty", remedy="write its columns, as in 'id LONG'")
     try:
-        schema = _read_columns(tokens, "")
+        schema = _read_columns(tokens, "", reserved)
     except RecursionError:
         raise PipelineError("the schema is nested too deep", remedy="make it flatter") from None
     if tokens.next is not None:
@@ -49,8 +53,13 @@ def read_ddl(text: str) -> Schema:
     return schema
 
 
-def check_name(name: str, path: str = "") -> None:
-    """PipelineError if no event could have a field of that name."""
+def check_name(name: str, path: str = "", reserved: Container[str] = ()) -> None:
+    """PipelineError if a column cannot have that name."""
+    if name.lower() in reserved:
+        raise PipelineError(
+            f"column {name!r} has a name that Millstream uses itself",
+            remedy="rename the field, or leave it out of the schema; events may still have it",
+        )
     if not name or _UNUSABLE.search(name):
         raise PipelineError(
             f"column name {path + name!r} is empty, or holds a quote, backslash or control code",
@@ -58,20 +67,20 @@ def check_name(name: str, path: str = "") -> None:
         )
 
 
-def _read_columns(tokens: Tokens, path: str) -> Struct:
-    fields = [_read_column(tokens, path, [])]
+def _read_columns(tokens: Tokens, path: str, reserved: Container[str] = ()) -> Struct:
+    fields = [_read_column(tokens, path, [], reserved)]
     while tokens.skip(","):
         if tokens.next is None or tokens.next_is(">"):
             break  # a comma after the last one does no harm
-        fields.append(_read_column(tokens, path, fields))
+        fields.append(_read_column(tokens, path, fields, reserved))
     return Struct(tuple(fields))
 
 
-def _read_column(tokens: Tokens, path: str, before: list[Field]) -> Field:
+def _read_column(tokens: Tokens, path: str, before: list[Field], reserved: Container[str]) -> Field:
     start = tokens.next
     name = tokens.take_name("a column's name", _FORM)
     try:
-        check_name(name, path)
+        check_name(name, path, reserved)
     except PipelineError as error:
         raise tokens.error(error.message, error.remedy, start) from None
     for other in before:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from millstream.values.row_version import ERROR, STATE
+from millstream.values.hidden_columns import ERROR, STATE
 
 Tier = Literal["collect", "analyze", "serve", "command"]
 Trend = Literal["", "steady", "growing", "shrinking"]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-STATE = "_state"
-ERROR = "_error"  # says of a row's counts and sums how far off they may be, as estimates
+from millstream.values.hidden_columns import POSITION, RETURNED, REVISION, STATE
+
 STATES = ("provisional", "final", "corrected")
-KIND, RETRACTION = "_kind", "retraction"  # says of a row that it is taken back
+RETRACTION = "retraction"  # the `_kind` of a row that is taken back
 PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: places in STATES
 
 # What tells rows of one key apart (a revision; or source, partition, offset and row; or nothing),
@@ -29,12 +29,12 @@ def version_of(row: Mapping[str, Any]) -> RowVersion:
     state = row.get(STATE)
     stage = _STAGES.get(state, PROVISIONAL) if type(state) is str else PROVISIONAL
     # A row that the tombstone of an older one overtook comes again, as new as it was but for this.
-    returned = row.get("_returned", 0)
+    returned = row.get(RETURNED, 0)
     returned = returned if type(returned) is int else 0
-    revision = row.get("_revision")
+    revision = row.get(REVISION)
     if type(revision) is int:
         return (revision, stage, returned)
-    position = row.get("_position")
+    position = row.get(POSITION)
     if isinstance(position, Mapping):
         offset, number = position.get("offset"), position.get("row", 0)
         partition = position.get("partition")

@@ -18,7 +18,7 @@ from sqlglot.errors import SqlglotError
 from millstream.analyze.history.history import Past, past_records, take_past
 from millstream.analyze.planning.editions import describe_views, topic_of
 from millstream.analyze.planning.planner import kafka_options
-from millstream.analyze.records.reader import HIDDEN, events
+from millstream.analyze.records.reader import events
 from millstream.analyze.records.writer import JSON
 from millstream.analyze.spark.catalyst import named, quoted
 from millstream.analyze.spark.realtime import condense
@@ -27,8 +27,9 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.syntax.names import suggest
+from millstream.values.hidden_columns import OF_EVENTS, STATE
 from millstream.values.report import Column, ViewDescription
-from millstream.values.row_version import CORRECTED, PROVISIONAL, STATE, STATES
+from millstream.values.row_version import CORRECTED, PROVISIONAL, STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _tables(sql: str) -> tuple[str, ...]:
 
 def _name(frame: DataFrame, name: str, sql: str) -> None:
     # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
-    hidden = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
+    hidden = [each for each in OF_EVENTS if re.search(rf"\b{each}\b", sql)]
     frame.select("*", *hidden).createOrReplaceTempView(quoted(name))
 
 

@@ -9,15 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from millstream.analyze.lineage.hidden_columns import Carried
-from millstream.analyze.records.reader import (
-    CLOSED,
-    EVENT_TIME,
-    MARK,
-    POSITION,
-    RECEIVED,
-    WATERMARK,
-    WEIGHT,
-)
+from millstream.analyze.records.reader import MARK
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
@@ -26,6 +18,15 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
     references,
+)
+from millstream.values.hidden_columns import (
+    CLOSED,
+    EVENT_TIME,
+    ID,
+    POSITION,
+    RECEIVED,
+    WATERMARK,
+    WEIGHT,
 )
 
 
@@ -110,7 +111,7 @@ def _union_names(catalyst: Catalyst, branch: Carried) -> list[Column]:
     """What names a late event; a branch that is no stream's has none."""
     return [
         _column(catalyst, branch.watermark, "timestamp").alias(WATERMARK),
-        _column(catalyst, branch.id, "string").alias("_id"),
+        _column(catalyst, branch.id, "string").alias(ID),
     ]
 
 

@@ -7,7 +7,6 @@ from pyspark.sql import functions as F
 
 from millstream.analyze.spark.catalyst import Attribute, Catalyst
 
-LATE = "_late"
 _MOST = 100  # that a row names, the last ones
 
 

@@ -22,15 +22,13 @@ from millstream.analyze.lineage.additive import Nature, natures
 from millstream.analyze.lineage.estimates import Unweighable, errors_shown
 from millstream.analyze.lineage.grouping import grouped_by, missing_in_key
 from millstream.analyze.lineage.hidden_columns import Carried
-from millstream.analyze.lineage.late_ids import LATE
 from millstream.analyze.lineage.plan_rewriter import Carrier
-from millstream.analyze.records.reader import EVENT_TIME, POSITION, RECEIVED, REVISION
 from millstream.analyze.spark.catalyst import Attribute, Catalyst, LogicalPlan, items
 from millstream.analyze.spark.realtime import Refused
 from millstream.analyze.windows.count_window import Counted
 from millstream.analyze.windows.window import Grouped
 from millstream.pipeline.windows import marked
-from millstream.values.row_version import ERROR
+from millstream.values.hidden_columns import ERROR, EVENT_TIME, LATE, POSITION, RECEIVED, REVISION
 
 Lineage = Literal["revision", "position", "none"]
 

@@ -10,18 +10,8 @@ from pyspark.sql import functions as F
 from millstream.analyze.lineage.estimates import Unweighable, Weighed, weigh
 from millstream.analyze.lineage.hidden_columns import Carried
 from millstream.analyze.lineage.joins_and_unions import join, joins_streams, unite
-from millstream.analyze.lineage.late_ids import LATE, late_ids
-from millstream.analyze.records.reader import (
-    CLOSED,
-    EVENT_TIME,
-    MARK,
-    POSITION,
-    RECEIVED,
-    REVISION,
-    TIME,
-    WATERMARK,
-    WEIGHT,
-)
+from millstream.analyze.lineage.late_ids import late_ids
+from millstream.analyze.records.reader import MARK, TIME
 from millstream.analyze.spark.catalyst import (
     LOGICAL,
     Attribute,
@@ -36,6 +26,17 @@ from millstream.analyze.spark.catalyst import (
 from millstream.analyze.spark.realtime import Refused
 from millstream.analyze.windows.count_window import Event, columns, count_windows, counted_window
 from millstream.analyze.windows.window import Grouped, grouped_window, in_time, without_late
+from millstream.values.hidden_columns import (
+    CLOSED,
+    EVENT_TIME,
+    ID,
+    LATE,
+    POSITION,
+    RECEIVED,
+    REVISION,
+    WATERMARK,
+    WEIGHT,
+)
 
 # Nodes that give their child's columns, whatever these are.
 _TRANSPARENT = {
@@ -149,7 +150,7 @@ class Carrier:
                 event_time=marked[EVENT_TIME],
                 closed=marked.get(CLOSED),
                 watermark=marked.get(WATERMARK) if self._names_late else None,
-                id=marked.get("_id") if self._names_late else None,
+                id=marked.get(ID) if self._names_late else None,
                 weight=marked.get(WEIGHT) if self._weighs else None,
             )
             if self._judges_alone:

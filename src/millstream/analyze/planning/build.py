@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millstream.analyze.lineage.estimates import Unweighable
 from millstream.analyze.lineage.lineage import Traced, trace
-from millstream.analyze.records.reader import HIDDEN, MARK, REVISION
+from millstream.analyze.records.reader import MARK
 from millstream.analyze.spark.catalyst import Catalyst, items
 from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
 from millstream.analyze.spark.remedies import SUBQUERY, remedy_for
@@ -20,9 +20,8 @@ from millstream.errors import PipelineError
 from millstream.pipeline.model import View
 from millstream.pipeline.sql import to_spark_sql
 from millstream.syntax.names import suggest
+from millstream.values.hidden_columns import OF_EVENTS, RESERVED
 
-# What is written beside a row's own columns.
-_OURS = (REVISION, "_state", "_kind", "_late", "_returned", "_error")
 # What Spark says of an action on a stream, with the advice to start it, which is ours to do.
 _ASKS = "must be executed with writeStream"
 _UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
@@ -59,7 +58,7 @@ def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> Pipeli
 def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     for name, frame in inputs.items():
         # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
-        named = [each for each in HIDDEN if re.search(rf"\b{each}\b", sql)]
+        named = [each for each in OF_EVENTS if re.search(rf"\b{each}\b", sql)]
         frame.select("*", *named).createOrReplaceTempView(name)
     return spark.sql(to_spark_sql(sql))
 
@@ -69,7 +68,7 @@ def _shown(frame: DataFrame) -> DataFrame:
     catalyst = Catalyst.of(frame)
     output = items(catalyst.analysed(frame).output())
     kept = [
-        each for each in output if not (each.name() in HIDDEN and each.metadata().contains(MARK))
+        each for each in output if not (each.name() in OF_EVENTS and each.metadata().contains(MARK))
     ]
     if len(kept) == len(output):
         return frame
@@ -80,7 +79,7 @@ def _check_columns(view: View, frame: DataFrame) -> None:
     seen = set[str]()
     for attribute in items(Catalyst.of(frame).analysed(frame).output()):
         name = str(attribute.name())
-        if name.lower() in (*HIDDEN, *_OURS) and not attribute.metadata().contains(MARK):
+        if name.lower() in RESERVED and not attribute.metadata().contains(MARK):
             raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
         if name.lower() in seen:
             remedy = "give one of them another name by alias or AS"

@@ -23,7 +23,7 @@ from millstream.analyze.planning.window_spec import (
     trigger,
     window_spec,
 )
-from millstream.analyze.records.reader import FROM_HEADERS, POSITION, Time, events, records
+from millstream.analyze.records.reader import Time, events, records
 from millstream.analyze.spark.catalyst import Catalyst, identity, items, name_of, named
 from millstream.analyze.spark.python_workers import modules_of, ship_modules
 from millstream.analyze.spark.realtime import (
@@ -44,6 +44,7 @@ from millstream.pipeline.model import View
 from millstream.settings import Settings
 from millstream.syntax.duration import milliseconds, parse_duration
 from millstream.syntax.names import suggest
+from millstream.values.hidden_columns import FROM_HEADERS, POSITION
 
 # A query that may shed takes another share between two batches, and repeats one for it.
 _AT_ONCE = 20_000

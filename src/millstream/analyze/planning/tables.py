@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.analyze.records.reader import EVENT_TIME, POSITION, RECEIVED, REVISION, hide, mark
+from millstream.analyze.records.reader import hide, mark
 from millstream.analyze.spark.catalyst import named
+from millstream.values.hidden_columns import EVENT_TIME, ID, POSITION, RECEIVED, REVISION
 
 if TYPE_CHECKING:
     from millstream.analyze.planning.planner import Query
@@ -54,7 +55,7 @@ def _rows(records: DataFrame, of: Query, key: str) -> DataFrame:
         # Renamed only where it must be: another name is another query, which starts from scratch.
         "key" if key == "key" else F.col("key").alias(key),
         F.col("row").getField(REVISION).alias(REVISION),
-        mark(F.lit(None).cast("string"), "_id"),
+        mark(F.lit(None).cast("string"), ID),
         mark(position, POSITION),
         mark(F.col("row").getField(RECEIVED), RECEIVED),
         mark(F.col("row").getField(EVENT_TIME), EVENT_TIME),

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.planning.planner import Query, kafka_options
-from millstream.analyze.records.reader import POSITION
 from millstream.analyze.records.writer import encode
 from millstream.analyze.recovery.aside import Aside
 from millstream.analyze.recovery.checkpoint import checkpoint_of, clear, clear_unless_begun, prepare
@@ -32,6 +31,7 @@ from millstream.pipeline.app import App
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
+from millstream.values.hidden_columns import POSITION
 from millstream.values.report import LostEvents
 
 _log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.analyze.records.reader import POSITION
 from millstream.analyze.verify.comparison import rounding, text_of
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.store.views.table import Table
+from millstream.values.hidden_columns import POSITION
 from millstream.values.report import ViewDescription
 
 Row = dict[str, Any]

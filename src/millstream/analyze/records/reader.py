@@ -20,15 +20,17 @@ from millstream.pipeline.model import Stream
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 from millstream.schema.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
 from millstream.syntax.duration import milliseconds
-from millstream.values.event import ID, SAMPLED
-from millstream.values.event import WATERMARK as WATERMARK_HEADER
+from millstream.values import event
+from millstream.values.hidden_columns import (
+    CLOSED,
+    EVENT_TIME,
+    ID,
+    POSITION,
+    RECEIVED,
+    WATERMARK,
+    WEIGHT,
+)
 
-POSITION, RECEIVED, EVENT_TIME, REVISION = "_position", "_received_at", "_event_time", "_revision"
-WATERMARK = "_watermark"
-CLOSED = "_closed"  # what ends, or happened, at this time or before takes the event no more
-HIDDEN = ("_id", POSITION, RECEIVED, EVENT_TIME, WATERMARK)
-FROM_HEADERS = ("_id", WATERMARK)
-WEIGHT = "_weight"  # how many events this one stands for, of those that were shed
 SHARE = "millstream.share"  # in a column's metadata: what `shedding` puts the view's share into
 # In a column's metadata: that it is hidden, and which time it tells. Spark hands a column's
 # metadata on to the windows that are made of it.
@@ -77,7 +79,11 @@ def events(
         ),
         mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
         mark(F.col("timestamp"), RECEIVED, time="stream"),
-        *([mark(_header(ID), "_id"), _header(WATERMARK_HEADER).alias("behind")] if headers else ()),
+        *(
+            [mark(_header(event.ID), ID), _header(event.WATERMARK).alias("behind")]
+            if headers
+            else ()
+        ),
         *([mark(_weight(), WEIGHT)] if weighs else ()),
     )
     if headers:
@@ -128,7 +134,7 @@ def _weight() -> Column:
 
     In 65,536ths, so that weights add up to the same sum in whatever order.
     """
-    written = _header(SAMPLED).try_cast("double")
+    written = _header(event.SAMPLED).try_cast("double")
     kept = F.when((written > 0) & (written < 1), written).otherwise(F.lit(1.0))
     return F.round(65536.0 / (kept * F.col("_share"))) / 65536.0
 

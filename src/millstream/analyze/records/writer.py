@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.records.reader import POSITION
 from millstream.analyze.spark.catalyst import named
+from millstream.values.hidden_columns import POSITION
 
 # Fixed width, in UTC: times sort as text, and no reader has to guess a zone.
 JSON = {

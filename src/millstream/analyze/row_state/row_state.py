@@ -31,6 +31,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.values.clock import to_ms
+from millstream.values.hidden_columns import RECEIVED
 from millstream.values.row_version import (
     CORRECTED,
     FINAL,
@@ -315,7 +316,7 @@ class RowStates:
             return None
         if not isinstance(row, dict):
             return None
-        received, topic = row.get("_received_at"), record.topic
+        received, topic = row.get(RECEIVED), record.topic
         if isinstance(received, str) and received > self.received.get(topic, ""):
             self.received[topic] = received
         return _Said(version_of(row), _window_end(row, self._views[topic].window))

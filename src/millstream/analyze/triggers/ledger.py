@@ -21,9 +21,8 @@ import msgspec
 from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Stage
 from millstream.values.clock import to_iso
+from millstream.values.hidden_columns import LATE
 from millstream.values.ledger import Amounts, EntryKind, LedgerEntry, identify
-
-_LATE = "_late"  # the row's column with the ids of the late events that are in it
 
 
 class Asserted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,7 +87,7 @@ class Ledger:
         if mark is None or rows.stage(row) is Stage.PROVISIONAL:
             return []
         held, amounts = self._asserted.get(key), rows.amounts(value, self._books.columns)
-        late = tuple(str(each) for each in row.get(_LATE) or ())
+        late = tuple(str(each) for each in row.get(LATE) or ())
         if held is None:
             entries = [self._assert(key, mark.revision, amounts, late, now)]
         elif not held.stands:

@@ -10,16 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millstream.analyze.row_state.row_state import written
+from millstream.values.hidden_columns import KIND, RETURNED, REVISION, STATE
 from millstream.values.ledger import Amount, add, negate
-from millstream.values.row_version import (
-    CORRECTED,
-    FINAL,
-    KIND,
-    PROVISIONAL,
-    RETRACTION,
-    STATE,
-    STATES,
-)
+from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, RETRACTION, STATES
 
 
 class Stage(IntEnum):
@@ -49,7 +42,7 @@ def decode(value: bytes, *, exact: bool = False) -> dict[str, Any]:
 
 def mark(row: Mapping[str, Any]) -> Mark | None:
     """How new the row is; None if it does not say, so that nothing can be told of it."""
-    revision, returned = row.get("_revision"), row.get("_returned", 0)
+    revision, returned = row.get(REVISION), row.get(RETURNED, 0)
     if type(revision) is not int:
         return None
     return Mark(revision, returned if type(returned) is int else 0)

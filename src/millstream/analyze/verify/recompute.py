@@ -11,10 +11,10 @@ import msgspec
 
 from millstream.analyze.history.history import Past, over_past
 from millstream.analyze.planning.planner import Query, kafka_options
-from millstream.analyze.records.reader import POSITION, REVISION
 from millstream.analyze.records.writer import encode
 from millstream.analyze.verify.comparison import text_of
 from millstream.log.settings import LogSettings
+from millstream.values.hidden_columns import POSITION, REVISION
 
 Row = Mapping[str, Any]
 Mark = int | tuple[str, int, int, int] | str  # a revision, a position, or all that the row says

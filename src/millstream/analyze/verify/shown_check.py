@@ -43,8 +43,9 @@ from millstream.pipeline.trigger import (
     When,
 )
 from millstream.store.views.table import Table
+from millstream.values.hidden_columns import KIND, REVISION, STATE
 from millstream.values.ledger import Amounts, add
-from millstream.values.row_version import FINAL, KIND, RETRACTION, STATE, STATES
+from millstream.values.row_version import FINAL, RETRACTION, STATES
 
 Outcome = Difference | Left | None  # None: as it must be
 Key = TypeVar("Key")
@@ -84,7 +85,7 @@ def add_to(part: Part, outcomes: Iterable[Outcome]) -> list[Difference]:
 
 
 def revision(row: Row) -> int:
-    found = row.get("_revision")
+    found = row.get(REVISION)
     return found if type(found) is int else -1
 
 

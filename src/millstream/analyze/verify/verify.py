@@ -39,6 +39,7 @@ from millstream.log.settings import LogSettings
 from millstream.pipeline.trigger import When
 from millstream.store.views.table import Table
 from millstream.values.clock import now_ms, to_ms
+from millstream.values.hidden_columns import RECEIVED
 
 SKETCHES = 0.05  # how far an estimate may be from itself, merged in another order
 _ROUNDS = 3
@@ -231,7 +232,7 @@ class _Round:
         if keep is None:
             return False
         if (end := self._end(row)) is None:
-            moment = row.get("_received_at")
+            moment = row.get(RECEIVED)
             end = to_ms(moment) if isinstance(moment, str) else None
         return end is not None and end + keep <= now_ms()
 

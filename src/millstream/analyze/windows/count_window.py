@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.records.reader import EVENT_TIME, POSITION, RECEIVED, REVISION
 from millstream.analyze.spark.catalyst import (
     LOGICAL,
     Attribute,
@@ -30,6 +29,7 @@ from millstream.analyze.spark.catalyst import (
 )
 from millstream.analyze.spark.realtime import Refused
 from millstream.pipeline.windows import CountWindow, marked
+from millstream.values.hidden_columns import EVENT_TIME, POSITION, RECEIVED, REVISION
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _ROW = "_row"

@@ -16,6 +16,7 @@ from millstream.schema import Field, Primitive, Schema, parse_schema
 from millstream.schema.types import INTEGERS
 from millstream.syntax.names import suggest
 from millstream.syntax.source_location import Statement, mistake
+from millstream.values.hidden_columns import RESERVED
 
 STREAM_OPTIONS = (
     *("schema", "key", "event_time", "lateness", "ahead", "delivery", "retention", "source"),
@@ -26,11 +27,6 @@ AHEAD = "1 minute"
 DEDUP = "1 hour"
 SHED_AT = 0.8
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
-# The reader adds these to every row; see the analyze tier.
-_RESERVED = (
-    *("_id", "_received_at", "_event_time", "_position", "_revision", "_watermark"),
-    *("_closed", "_weight"),
-)
 
 
 def declare_stream(statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
@@ -169,7 +165,7 @@ def _schema(statement: Statement, what: str, described: object) -> Schema:
             remedy="give schema= as Spark DDL ('id LONG, at TIMESTAMP') or as a class",
         )
     try:
-        schema = parse_schema(described)
+        return parse_schema(described, RESERVED)
     except PipelineError as error:
         raise mistake(
             statement,
@@ -178,15 +174,6 @@ def _schema(statement: Statement, what: str, described: object) -> Schema:
             option="schema",
             line=error.line or 1,
         ) from None
-    for field in schema.fields:
-        if field.name.lower() in _RESERVED:
-            raise mistake(
-                statement,
-                f"{what} has a column {field.name!r}, a name that Millstream uses itself",
-                remedy="leave that column out of the schema; events may still have the field",
-                option="schema",
-            )
-    return schema
 
 
 def _column(statement: Statement, what: str, schema: Schema, option: str, name: object) -> Field:

@@ -10,8 +10,8 @@ import msgspec
 from millstream.expression.condition import Predicate
 from millstream.serve.views.filter import Pick
 from millstream.store.views.ring import Change
-from millstream.store.views.table import LINEAGE
 from millstream.values.clock import to_iso
+from millstream.values.hidden_columns import LINEAGE
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 _SHARED, _SHARED_BYTES = 100, 32 << 20  # snapshots that are kept; a larger one is kept alone

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from millstream.runtime.measure import Latencies, Rate
 from millstream.store.views.ring import Change
-from millstream.values.row_version import STATE, version_of
+from millstream.values.hidden_columns import POSITION, RECEIVED, STATE
+from millstream.values.row_version import version_of
 
 
 class Tally:
@@ -28,7 +29,7 @@ class Tally:
         now = time.time() * 1000
         for change in changes:
             row = change.row or {}
-            received, position = row.get("_received_at"), row.get("_position")
+            received, position = row.get(RECEIVED), row.get(POSITION)
             if isinstance(received, str) and received > self.newest_received:
                 self.newest_received = received
             if position is not None:

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import msgspec
 
 from millstream.store.views.ring import Change, Offsets, Ring, Row
+from millstream.values.hidden_columns import KIND, STATE
 from millstream.values.row_version import (
-    KIND,
     RETRACTION,
-    STATE,
     STATES,
     RowVersion,
     has_position,
@@ -30,7 +29,6 @@ from millstream.values.row_version import (
     version_of,
 )
 
-LINEAGE = frozenset({"_revision", "_position", "_received_at", "_event_time", "_returned", "_late"})
 # How long a deleted key's age is remembered, in the log's own time so that all servers agree:
 # longer than a restarted query needs to replay past what it had written.
 DELETED_MS = 6 * 3_600_000
