@@ -25,7 +25,7 @@ from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic, view_topic
 from millstream.pipeline.load import load
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 PIPELINE = Path(__file__).with_name("windows_pipeline.py")
 _END = 40.0  # seconds

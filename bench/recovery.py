@@ -31,7 +31,7 @@ from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings

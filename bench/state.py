@@ -31,7 +31,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Mode
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
 
 _LOOK_UPS = ("Get", "ReadBlockCacheMiss")

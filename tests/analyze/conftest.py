@@ -24,7 +24,7 @@ from millstream.log.topic_names import stream_topic, view_topic
 from millstream.log.topics import known_topics
 from millstream.pipeline.app import App
 from millstream.pipeline.load import load
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
 
 SETTINGS = AnalyzeSettings(checkpoint_interval="5 seconds")

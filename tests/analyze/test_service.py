@@ -20,7 +20,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic, view_topic, views_topic
 from millstream.pipeline.load import load
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import is_alive
 from millstream.values.report import Report, ViewDescription
 

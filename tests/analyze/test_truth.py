@@ -33,7 +33,7 @@ from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, late_topic, stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.simulation import (
     Faults,
     Judged,
@@ -49,7 +49,7 @@ from millstream.simulation import (
     written,
 )
 from millstream.values.event import ID, WATERMARK
-from millstream.values.ledger import sums
+from millstream.values.ledger_entry import sums
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load

@@ -15,7 +15,7 @@ from millstream.analyze.service import _Analyze
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 

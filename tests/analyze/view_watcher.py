@@ -17,7 +17,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.log.topics import topic_ids
 from millstream.store.views.table import Table
-from millstream.values.ledger import LedgerEntry, decode
+from millstream.values.ledger_entry import LedgerEntry, decode
 from millstream.values.report import ViewDescription
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ from millstream.errors import LogError, PipelineError
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import schemas_topic, stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 
 def start(

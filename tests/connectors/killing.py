@@ -24,7 +24,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.connectors import SOURCES, Source, source_from_text
-from millstream.connectors.options import type_problem
+from millstream.connectors.source_options import type_problem
 from millstream.errors import PipelineError
 from millstream.pipeline.load import load
 

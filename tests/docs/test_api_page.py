@@ -36,8 +36,8 @@ from millstream.serve import routes as serve_http
 from millstream.serve import service
 from millstream.serve.description.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
 from millstream.serve.transports import frames, websocket
-from millstream.values.ledger import LedgerEntry
-from millstream.values.ledger import encode as encode_entry
+from millstream.values.ledger_entry import LedgerEntry
+from millstream.values.ledger_entry import encode as encode_entry
 from millstream.values.report import Report, StreamCounts, ViewCounts
 
 PAGE = read("docs/reference/api.md")

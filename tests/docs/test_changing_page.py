@@ -16,7 +16,7 @@ from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 PAGE = read("docs/guides/changing_pipelines.md")
 WORDS = " ".join(PAGE.split())

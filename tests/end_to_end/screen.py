@@ -29,7 +29,7 @@ from playwright.async_api import (
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, view_topic, views_topic
 from millstream.pipeline.load import load
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.report import Column, Report, ViewDescription
 
 SECONDS = 120.0

@@ -22,7 +22,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic, view_topic
 from millstream.pipeline.load import load
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import is_alive
 from millstream.runtime.parent_death import die_with_parent
 from millstream.supervise.ports import free_port

@@ -17,11 +17,11 @@ from millstream.client.backoff import Backoff
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
-from millstream.values.ledger import EntryKind, encode
+from millstream.values.ledger_entry import EntryKind, encode
 
 WINDOW = {"start": "2026-11-16T12:00:00Z", "end": "2026-11-16T12:01:00Z"}
 

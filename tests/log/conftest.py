@@ -7,7 +7,7 @@ import pytest
 from millstream import App
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 
 def pipeline(name: str) -> App:

@@ -20,7 +20,7 @@ from millstream.log.consumer import read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.log.topics import topic_ids
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home, is_alive
 
 KAFKA_COMMAND = """

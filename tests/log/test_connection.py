@@ -12,7 +12,7 @@ from millstream.errors import LogError, SettingsError
 from millstream.log.connection import Calm, admin, await_broker, client_config, spark_options
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

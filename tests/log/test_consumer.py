@@ -17,7 +17,7 @@ from millstream.log.consumer import BEGINNING, Reader, bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import view_topic
-from millstream.pipeline.topics import ensure_topics, recreate_topic
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 
 
 def fill(log: LogSettings, topic: str, values: range) -> None:

@@ -24,7 +24,7 @@ from millstream.log.topic_names import (
     views_topic,
 )
 from millstream.log.topics import topic_ids
-from millstream.pipeline.topics import ensure_topics, recreate_topic, topics
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic, topics
 from millstream.values.position import Position
 
 

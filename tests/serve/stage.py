@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from millstream import App
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import edition_topic, stream_topic, view_topic, views_topic
-from millstream.pipeline.topics import ensure_topics, recreate_topic
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings

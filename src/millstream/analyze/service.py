@@ -35,7 +35,7 @@ from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.log.connection import admin, await_broker, client_config
 from millstream.log.topic_names import audit_topic, views_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration

@@ -26,7 +26,7 @@ from millstream.client.messages import (
     Table,
 )
 from millstream.client.sender import Sender, Sent
-from millstream.values.ledger import LedgerEntry as Entry
+from millstream.values.ledger_entry import LedgerEntry as Entry
 
 __all__ = [
     "Change",

@@ -15,7 +15,7 @@ from millstream.client.changes import Changes
 from millstream.client.messages import Entries, Rows, Table, decode_page
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
-from millstream.values.ledger import decode as decode_entry
+from millstream.values.ledger_entry import decode as decode_entry
 
 _encode = msgspec.json.encode
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.values.ledger import LedgerEntry
+from millstream.values.ledger_entry import LedgerEntry
 
 
 class Keyed(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """A change of a ledger; its entry is read by `millstream.values.ledger`, to the last digit."""
+    """A change of a ledger; `values.ledger_entry` decodes its row exactly."""
 
     row: msgspec.Raw
 

@@ -14,7 +14,7 @@ from millstream.log.topic_names import schemas_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.schema import parse_schema, to_ddl
-from millstream.schema.changes import BreakingChange, StreamSchema, breaking_changes
+from millstream.schema.breaking_changes import BreakingChange, StreamSchema, breaking_changes
 
 _SECONDS = 30.0
 

@@ -46,7 +46,7 @@ from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import FOREVER, Producer
 from millstream.log.topic_names import audit_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics, event_topics
+from millstream.pipeline.pipeline_topics import ensure_topics, event_topics
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind, join, share
 from millstream.settings import Settings

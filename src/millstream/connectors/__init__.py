@@ -6,12 +6,12 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from millstream.connectors.description import Source, shown
 from millstream.connectors.directory.description import DirectorySource
 from millstream.connectors.http_lines.description import HttpLinesSource
 from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.postgres.description import PostgresSource
+from millstream.connectors.source_description import Source, shown
 from millstream.connectors.sse.description import SseSource
 from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
 from millstream.connectors.udp.description import UdpSource

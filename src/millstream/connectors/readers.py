@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from millstream.connectors.description import Source
 from millstream.connectors.interface import Reader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_description import Source
 
 READERS = {
     "directory": "directory.reader:DirectoryReader",

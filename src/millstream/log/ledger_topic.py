@@ -11,7 +11,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_contents import SECONDS, find_app, read_held
 from millstream.log.topic_names import ledger_topic
-from millstream.values.ledger import LedgerEntry, decode
+from millstream.values.ledger_entry import LedgerEntry, decode
 
 
 def app_with(log: LogSettings, view: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millstream.errors import PipelineError
 from millstream.pipeline.model import Stream, View
-from millstream.pipeline.sql import parse_select
+from millstream.pipeline.view_sql import parse_select
 from millstream.syntax.names import suggest
 
 

@@ -28,7 +28,7 @@ from millstream.log.topic_names import (
     views_topic,
 )
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind

@@ -17,7 +17,7 @@ from millstream.cli.invoke import invoke
 from millstream.log.connection import client_config
 from millstream.log.producing.write import write
 from millstream.log.topic_names import view_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load

@@ -29,7 +29,7 @@ from millstream.errors import PipelineError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
 from millstream.simulation import Judged, Sending, joined, judge, late_entries
 from millstream.simulation.faults import in_order

@@ -16,7 +16,7 @@ from millstream.cli.invoke import invoke
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic, view_topic
 from millstream.log.topics import delete_topics, known_topics
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load

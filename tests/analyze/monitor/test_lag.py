@@ -16,7 +16,7 @@ from millstream.analyze.monitor.lag import Arrivals, LagMonitor, LagTrend
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.report import Report, ViewCounts
 
 

@@ -26,11 +26,11 @@ from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic, view_topic
 from millstream.log.topics import known_topics
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.store.views.table import Table
-from millstream.values.ledger import sums
+from millstream.values.ledger_entry import sums
 from millstream.values.report import Rebuild, Report, ViewCounts
 
 if TYPE_CHECKING:

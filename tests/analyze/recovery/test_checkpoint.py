@@ -12,7 +12,7 @@ from millstream.analyze.recovery.checkpoint import forget, generations, left_beh
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import edition_topic, view_topic
 from millstream.log.topics import known_topics
-from millstream.pipeline.topics import ensure_topics, recreate_topic
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.runtime.home import Home
 
 

@@ -17,7 +17,7 @@ from millstream.analyze.planning.planner import kafka_options
 from millstream.analyze.recovery.shed_ranges import Range, is_kept, left_out, sample, turn
 from millstream.log.connection import client_config
 from millstream.log.topic_names import stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 GROUPS, SIZE = 250, 200
 # Always of the same name: the topic's is part of what decides which events are in the sample.

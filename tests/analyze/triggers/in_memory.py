@@ -17,7 +17,7 @@ from millstream.analyze.triggers.processor import (
 from millstream.analyze.triggers.shown_rows import OutputSpec, ShownRows
 from millstream.log.record import Record
 from millstream.pipeline.trigger import Accumulation, parse_trigger
-from millstream.values.ledger import Amounts, LedgerEntry, decode, sums
+from millstream.values.ledger_entry import Amounts, LedgerEntry, decode, sums
 from millstream.values.report import Column
 
 TOPICS = OutputTopics("changes", "view", "ledger", "panes", "panes")

@@ -17,9 +17,9 @@ from millstream.errors import PipelineError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.topic_names import ledger_topic, stream_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.event import ID, WATERMARK
-from millstream.values.ledger import decode, sums
+from millstream.values.ledger_entry import decode, sums
 
 STREAM = """
 app.stream("clicks", schema="page STRING, at TIMESTAMP, price DOUBLE", event_time="at",

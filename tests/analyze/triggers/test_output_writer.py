@@ -22,9 +22,9 @@ from millstream.analyze.triggers.output_writer import OutputWriter
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.pipeline.topics import ensure_topics, recreate_topic
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.pipeline.trigger import Accumulation
-from millstream.values.ledger import decode, sums
+from millstream.values.ledger_entry import decode, sums
 
 KEYS, KILLS = ("a", "b", "c"), 3
 WINDOW = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:10.000000Z"}

@@ -20,7 +20,7 @@ from millstream.log.producing.write import write
 from millstream.log.topic_names import ledger_topic, stream_topic, view_topic
 from millstream.pipeline.trigger import parse_trigger
 from millstream.values.event import ID, WATERMARK
-from millstream.values.ledger import LedgerEntry, encode
+from millstream.values.ledger_entry import LedgerEntry, encode
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Live, Load

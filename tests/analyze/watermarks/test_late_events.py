@@ -30,7 +30,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.log.topics import delete_topics
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.event import LATE_BY, LATE_REASON, LATE_VIEWS, WATERMARK
 
 # A moment of today: Kafka would delete what its retention has passed.

@@ -9,7 +9,7 @@ from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import views_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 
 if TYPE_CHECKING:

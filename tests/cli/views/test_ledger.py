@@ -14,8 +14,8 @@ from millstream import App
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
-from millstream.pipeline.topics import ensure_topics
-from millstream.values.ledger import LedgerEntry, encode
+from millstream.pipeline.pipeline_topics import ensure_topics
+from millstream.values.ledger_entry import LedgerEntry, encode
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

@@ -12,7 +12,7 @@ from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, rebuilds_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.report import Rebuild, Report, ViewCounts
 
 VIEW = "by_city"

@@ -18,7 +18,7 @@ from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import seen_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 
 def now() -> int:

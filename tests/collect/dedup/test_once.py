@@ -20,7 +20,7 @@ from millstream.connectors import KafkaTopicSource
 from millstream.log.producing.producer import Delivery, Producer
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 _NOW = time.time_ns() // 1_000_000
 BATCH = {"content-type": "application/cloudevents-batch+json"}

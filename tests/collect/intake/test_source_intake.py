@@ -19,7 +19,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
-from millstream.pipeline.topics import ensure_topics, event_topics
+from millstream.pipeline.pipeline_topics import ensure_topics, event_topics
 
 
 @contextlib.asynccontextmanager

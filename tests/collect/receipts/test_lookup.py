@@ -20,7 +20,7 @@ from millstream.log.producing.producer import Delivery
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
 

@@ -15,7 +15,7 @@ from millstream.errors import LogError
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import keys_topic
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 
 def test_a_key_is_made_once_and_then_found(app_name: str, log_settings: LogSettings) -> None:

@@ -29,10 +29,10 @@ from millstream.collect.formats.unpacked import Limits
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.files import pieces
-from millstream.connectors.directory.progress import MOST_DONE, Progress
+from millstream.connectors.directory.file_reader import pieces
+from millstream.connectors.directory.listing import File, Settling
+from millstream.connectors.directory.read_progress import MOST_DONE, Progress
 from millstream.connectors.directory.reader import DirectoryReader
-from millstream.connectors.directory.scan import File, Settling
 
 _QUICK = CollectSettings(reconnect_first=0.02, reconnect_most=0.05, max_body=100_000)
 _EVENTS = [{"n": number, "text": f"é\u2028 {number}"} for number in range(3)]

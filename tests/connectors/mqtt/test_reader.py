@@ -14,7 +14,7 @@ from tests.connectors.mosquitto import Mosquitto
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text
-from millstream.connectors.mqtt.connection import Connection
+from millstream.connectors.mqtt.broker_connection import Connection
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.mqtt.reader import MqttReader
 

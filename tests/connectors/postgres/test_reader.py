@@ -20,7 +20,7 @@ from tests.connectors.postgres_server import PostgresServer
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import PostgresSource
-from millstream.connectors.postgres.protocol.messages import lsn_number
+from millstream.connectors.postgres.protocol.message_codec import lsn_number
 from millstream.connectors.postgres.reader import PostgresReader
 
 SETTINGS = CollectSettings(

@@ -26,7 +26,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.serve.service import Server
 from millstream.serve.views import on_demand
-from millstream.values.ledger import Amount, LedgerEntry, encode, sums
+from millstream.values.ledger_entry import Amount, LedgerEntry, encode, sums
 
 LEDGER = "/v1/views/per_minute/ledger"
 Row = dict[str, Any]

@@ -18,7 +18,7 @@ from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
 from millstream.analyze.spark.remedies import SUBQUERY, remedy_for
 from millstream.errors import PipelineError
 from millstream.pipeline.model import View
-from millstream.pipeline.sql import to_spark_sql
+from millstream.pipeline.view_sql import to_spark_sql
 from millstream.syntax.names import suggest
 from millstream.values.hidden_columns import OF_EVENTS, RESERVED
 

@@ -23,7 +23,7 @@ from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic, view_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
 
 _SECONDS = 300.0  # on a machine that is busy; else it takes 20 in all

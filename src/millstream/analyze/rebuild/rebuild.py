@@ -49,7 +49,7 @@ from millstream.log.topic_names import (
 )
 from millstream.log.topics import delete_topics, known_topics
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import milliseconds

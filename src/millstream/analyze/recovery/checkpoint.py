@@ -15,7 +15,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import edition_of, edition_topic, stream_topic
 from millstream.log.topics import topic_ids
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics, recreate_topic
+from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 
 
 @dataclass(frozen=True, slots=True)

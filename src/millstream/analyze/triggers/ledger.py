@@ -22,7 +22,7 @@ from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Stage
 from millstream.values.clock import to_iso
 from millstream.values.hidden_columns import LATE
-from millstream.values.ledger import Amounts, EntryKind, LedgerEntry, identify
+from millstream.values.ledger_entry import Amounts, EntryKind, LedgerEntry, identify
 
 
 class Asserted(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -17,8 +17,8 @@ import msgspec
 from millstream.analyze.triggers.ledger import Edition, Ledger
 from millstream.analyze.triggers.shown_rows import ShownRows
 from millstream.log.record import Record
-from millstream.values.ledger import LedgerEntry
-from millstream.values.ledger import encode as encode_entry
+from millstream.values.ledger_entry import LedgerEntry
+from millstream.values.ledger_entry import encode as encode_entry
 
 _PANE, _ENTRY, _POSITION, _EDITION = b"pane ", b"entry ", b"position", b"edition "
 _POSITION_MS = 5_000  # how often the position is written where nothing else is

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.analyze.row_state.row_state import written
 from millstream.values.hidden_columns import KIND, RETURNED, REVISION, STATE
-from millstream.values.ledger import Amount, add, negate
+from millstream.values.ledger_entry import Amount, add, negate
 from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, RETRACTION, STATES
 
 

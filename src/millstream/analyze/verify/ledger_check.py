@@ -33,7 +33,7 @@ from millstream.analyze.verify.shown_check import Outcome, add_to, is_final, rev
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.values.ledger import Amounts, add_entry, decode, name_of
+from millstream.values.ledger_entry import Amounts, add_entry, decode, name_of
 
 _KEY = msgspec.json.Decoder(list[Any], float_hook=Decimal)  # as `ledger.decode` reads an entry's
 

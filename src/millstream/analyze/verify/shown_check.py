@@ -44,7 +44,7 @@ from millstream.pipeline.trigger import (
 )
 from millstream.store.views.table import Table
 from millstream.values.hidden_columns import KIND, REVISION, STATE
-from millstream.values.ledger import Amounts, add
+from millstream.values.ledger_entry import Amounts, add
 from millstream.values.row_version import FINAL, RETRACTION, STATES
 
 Outcome = Difference | Left | None  # None: as it must be

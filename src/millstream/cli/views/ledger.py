@@ -14,7 +14,7 @@ from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.log.settings import LogSettings
-    from millstream.values.ledger import LedgerEntry
+    from millstream.values.ledger_entry import LedgerEntry
 
 
 @click.command()
@@ -46,7 +46,7 @@ def ledger(
     millstream ledger per_minute --follow --json
     """
     from millstream.log.ledger_topic import app_with, read_entries
-    from millstream.values.ledger import sums
+    from millstream.values.ledger_entry import sums
 
     log = log_of(home, assignments)
     app = app or app_with(log, view)
@@ -77,7 +77,7 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
     import time
 
     from millstream.log.ledger_topic import following
-    from millstream.values.ledger import Amounts, add_entry
+    from millstream.values.ledger_entry import Amounts, add_entry
 
     totals: dict[str, Amounts] = {}
 
@@ -99,7 +99,7 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
 
 def show(entry: LedgerEntry, plain: bool) -> None:
     from millstream.cli.shared.text import fields, shown
-    from millstream.values.ledger import encode
+    from millstream.values.ledger_entry import encode
 
     if plain:
         write(encode(entry))

@@ -132,7 +132,7 @@ def show_entry(line: Line) -> None:
     from msgspec import convert
 
     from millstream.cli.views.ledger import show
-    from millstream.values.ledger import LedgerEntry
+    from millstream.values.ledger_entry import LedgerEntry
 
     if line["type"] == "change":
         show(convert(line["row"], LedgerEntry), plain=False)

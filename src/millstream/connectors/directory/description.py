@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from millstream.connectors.description import Source
-from millstream.connectors.options import duration_problem
+from millstream.connectors.source_description import Source
+from millstream.connectors.source_options import duration_problem
 
 FORMATS = ("ndjson", "json", "csv", "parquet")
 DONE = ("keep", "move", "delete")

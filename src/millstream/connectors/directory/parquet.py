@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
-from millstream.connectors.directory.cut import Unreadable
+from millstream.connectors.directory.event_splitter import Unreadable
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.gather import Gathering
-from millstream.connectors.directory.progress import Progress
-from millstream.connectors.directory.scan import File, Settling, scan
+from millstream.connectors.directory.listing import File, Settling, scan
+from millstream.connectors.directory.message_builder import Gathering
+from millstream.connectors.directory.read_progress import Progress
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.options import seconds
-from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_options import seconds
 from millstream.values.report import SourceState
 
 _MOST_FILES = 1000  # between two looks at the directory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from millstream.connectors.http_lines.description import HttpLinesSource
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.options import seconds
-from millstream.connectors.reading.lines import Lines, chunk_size
-from millstream.connectors.reading.over_http import Refused, answer, chunks
-from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.reading.http_response import Refused, answer, chunks
+from millstream.connectors.reading.line_splitter import Lines, chunk_size
+from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
+from millstream.connectors.source_options import seconds
 
 
 class HttpLinesReader(ReconnectingReader[HttpLinesSource]):

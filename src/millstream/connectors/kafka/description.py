@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.description import Source
-from millstream.connectors.options import named_pair, pairs
+from millstream.connectors.source_description import Source
+from millstream.connectors.source_options import named_pair, pairs
 
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

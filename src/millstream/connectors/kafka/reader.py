@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.kafka.description import KafkaTopicSource
-from millstream.connectors.kafka.topic import Topic, offsets_in
-from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.kafka.topic_consumer import Topic, offsets_in
+from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
 _WAIT = 0.1  # seconds; how late at most the thread notices that it should end

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from millstream.connectors.description import Source, url_problem
-from millstream.connectors.options import duration_problem, number, number_problem, seconds, words
+from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_options import (
+    duration_problem,
+    number,
+    number_problem,
+    seconds,
+    words,
+)
 
 _MOST_IN_FLIGHT = 65_535
 _SHARED = "$share/"

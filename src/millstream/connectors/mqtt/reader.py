@@ -13,9 +13,9 @@ from functools import lru_cache
 from paho.mqtt.client import MQTTMessage, topic_matches_sub
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.mqtt.connection import Connection
+from millstream.connectors.mqtt.broker_connection import Connection
 from millstream.connectors.mqtt.description import MqttSource, without_group
-from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
 _STORE_SECONDS, _CLOSE_SECONDS = 0.5, 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 
 class Bookmark(msgspec.Struct, frozen=True, omit_defaults=True):

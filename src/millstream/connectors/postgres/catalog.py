@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from millstream.connectors.postgres.protocol.connection import Connection
-from millstream.connectors.postgres.protocol.messages import (
+from millstream.connectors.postgres.protocol.message_codec import (
     ServerError,
     literal,
     lsn_number,
     quoted,
 )
-from millstream.connectors.postgres.protocol.values import Types
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.postgres.protocol.value_codec import Types
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 _OLDEST = 130000
 _KIND_PARTITIONED = b"p"

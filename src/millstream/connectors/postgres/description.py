@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from millstream.connectors.description import Source
-from millstream.connectors.options import words
+from millstream.connectors.source_description import Source
+from millstream.connectors.source_options import words
 from millstream.syntax.urls import without_secrets
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")

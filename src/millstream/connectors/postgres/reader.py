@@ -18,23 +18,23 @@ from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import NewSlot
+from millstream.connectors.postgres.change_events import Events, Moment
 from millstream.connectors.postgres.description import PostgresSource
-from millstream.connectors.postgres.events import Events, Moment
-from millstream.connectors.postgres.outlet import Outlet
+from millstream.connectors.postgres.output_buffer import Outlet
 from millstream.connectors.postgres.protocol.address import Address
-from millstream.connectors.postgres.protocol.connection import Connection
-from millstream.connectors.postgres.protocol.messages import (
+from millstream.connectors.postgres.protocol.message_codec import (
     ServerError,
     literal,
     lsn_number,
     lsn_text,
     quoted,
 )
-from millstream.connectors.postgres.protocol.values import Types
+from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.postgres.protocol.value_codec import Types
+from millstream.connectors.postgres.replication_stream import ChangeStream
 from millstream.connectors.postgres.snapshot import read_tables
-from millstream.connectors.postgres.start import Start, find_start
-from millstream.connectors.postgres.stream import ChangeStream
-from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.postgres.start_point import Start, find_start
+from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import NewSlot, Table
-from millstream.connectors.postgres.events import Events, Moment, Shape
-from millstream.connectors.postgres.outlet import Outlet
-from millstream.connectors.postgres.protocol.connection import Connection
-from millstream.connectors.postgres.protocol.messages import ServerError, literal, quoted
+from millstream.connectors.postgres.change_events import Events, Moment, Shape
+from millstream.connectors.postgres.output_buffer import Outlet
+from millstream.connectors.postgres.protocol.message_codec import ServerError, literal, quoted
 from millstream.connectors.postgres.protocol.pgoutput import Relation
-from millstream.connectors.postgres.protocol.values import Types
-from millstream.connectors.postgres.start import Start
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.postgres.protocol.value_codec import Types
+from millstream.connectors.postgres.start_point import Start
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 
 async def read_tables(

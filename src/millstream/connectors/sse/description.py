@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.description import Source, url_problem
-from millstream.connectors.options import duration_problem, headers_problem, pairs, words
+from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_options import duration_problem, headers_problem, pairs, words
 from millstream.syntax.urls import without_secrets
 
 

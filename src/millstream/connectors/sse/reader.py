@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.options import seconds
-from millstream.connectors.reading.bundle import Bundle
-from millstream.connectors.reading.framing import Frames
-from millstream.connectors.reading.over_http import Refused, answer, chunks
-from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.reading.batcher import Bundle
+from millstream.connectors.reading.frame_splitter import Frames
+from millstream.connectors.reading.http_response import Refused, answer, chunks
+from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_options import seconds
 from millstream.connectors.sse.description import SseSource
 
 _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff]([\x20-\x7e\x80-\xff]{0,2046}[\x21-\x7e\x80-\xff])?")

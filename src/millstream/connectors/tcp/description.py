@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.description import Source
-from millstream.connectors.options import (
+from millstream.connectors.source_description import Source
+from millstream.connectors.source_options import (
     duration_problem,
     endpoint_problem,
     networks_problem,

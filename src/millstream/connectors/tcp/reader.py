@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.options import endpoint, seconds
 from millstream.connectors.reading.allowed_senders import Admission
-from millstream.connectors.reading.bundle import Parcel
-from millstream.connectors.reading.lines import Lines, chunk_size
-from millstream.connectors.reading.over_http import keepalive
-from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader, S
+from millstream.connectors.reading.batcher import Parcel
+from millstream.connectors.reading.http_response import keepalive
+from millstream.connectors.reading.line_splitter import Lines, chunk_size
+from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader, S
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_options import endpoint, seconds
 from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
 
 _OPEN_SECONDS = 10.0

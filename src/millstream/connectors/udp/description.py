@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.description import Source
-from millstream.connectors.options import endpoint_problem, networks_problem, words
+from millstream.connectors.source_description import Source
+from millstream.connectors.source_options import endpoint_problem, networks_problem, words
 from millstream.syntax.urls import without_secrets
 
 

@@ -8,11 +8,11 @@ import struct
 from collections.abc import Iterator
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.options import endpoint
 from millstream.connectors.reading.allowed_senders import Admission
-from millstream.connectors.reading.bundle import Bundle
-from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.reading.batcher import Bundle
+from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_options import endpoint
 from millstream.connectors.udp.description import UdpSource
 from millstream.values.report import SourceState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.description import Source, url_problem
-from millstream.connectors.options import headers_problem, pairs
+from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_options import headers_problem, pairs
 from millstream.syntax.urls import without_secrets
 
 

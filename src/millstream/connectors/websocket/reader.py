@@ -9,7 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.reconnecting import Lost, ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.websocket.description import WebSocketSource
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.pipeline.declarations.options import check_name
+from millstream.pipeline.declarations.option_checks import check_name
 from millstream.pipeline.declarations.stream import STREAM_OPTIONS, declare_stream
 from millstream.pipeline.declarations.view import VIEW_OPTIONS, declare_view
 

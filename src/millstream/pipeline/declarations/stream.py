@@ -7,10 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 from millstream.connectors import Source, WebSocketSource, source_from_text
-from millstream.connectors.options import type_problem
+from millstream.connectors.source_options import type_problem
 from millstream.errors import PipelineError, QueryError
 from millstream.expression.condition import compile_condition, event_columns
-from millstream.pipeline.declarations.options import check_name, check_options, choice, duration
+from millstream.pipeline.declarations.option_checks import (
+    check_name,
+    check_options,
+    choice,
+    duration,
+)
 from millstream.pipeline.model import SHED_AT_RANDOM, Delivery, OnInvalid, Stream
 from millstream.schema import Field, Primitive, Schema, parse_schema
 from millstream.schema.types import INTEGERS

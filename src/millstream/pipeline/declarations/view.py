@@ -8,11 +8,16 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from millstream.errors import PipelineError
-from millstream.pipeline.declarations.options import check_name, check_options, choice, duration
+from millstream.pipeline.declarations.option_checks import (
+    check_name,
+    check_options,
+    choice,
+    duration,
+)
 from millstream.pipeline.declarations.view_output import OUTPUT_OPTIONS, declare_output
 from millstream.pipeline.declarations.view_shedding import declare_shed
 from millstream.pipeline.model import Mode, OnDataLoss, Reading, View
-from millstream.pipeline.sql import SelectQuery, parse_select
+from millstream.pipeline.view_sql import SelectQuery, parse_select
 from millstream.syntax.names import suggest
 from millstream.syntax.source_location import Statement, mistake
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from millstream.errors import QueryError
 from millstream.expression.condition import parse
-from millstream.pipeline.declarations.options import choice
-from millstream.pipeline.sql import SelectQuery
+from millstream.pipeline.declarations.option_checks import choice
 from millstream.pipeline.trigger import (
     EVERY_CHANGE,
     FORMS,
@@ -17,6 +16,7 @@ from millstream.pipeline.trigger import (
     When,
     parse_trigger,
 )
+from millstream.pipeline.view_sql import SelectQuery
 from millstream.syntax.names import suggest
 from millstream.syntax.source_location import Statement, mistake
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Literal
 
-from millstream.pipeline.declarations.options import duration
+from millstream.pipeline.declarations.option_checks import duration
 from millstream.pipeline.declarations.view_output import OutputOptions
 from millstream.pipeline.model import WEIGHED_ONLY
 from millstream.syntax.source_location import Statement, mistake

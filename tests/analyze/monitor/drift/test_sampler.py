@@ -14,7 +14,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
-from millstream.pipeline.topics import ensure_topics
+from millstream.pipeline.pipeline_topics import ensure_topics
 
 
 def test_a_shift_in_the_log_is_seen(

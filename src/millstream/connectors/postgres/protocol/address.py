@@ -8,9 +8,9 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from millstream.connectors.postgres.protocol.messages import SSL_REQUEST
-from millstream.connectors.postgres.protocol.wire import Wire
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.message_codec import SSL_REQUEST
+from millstream.connectors.postgres.protocol.message_transport import Wire
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hmac
 import secrets
 import unicodedata
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 MECHANISM = "SCRAM-SHA-256"
 # A false server could otherwise keep us computing for ever. PostgreSQL's default is 4,096.

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _BEGIN = struct.Struct("!QqI")

@@ -9,7 +9,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from millstream.connectors.directory.cut import CsvCut, Cut, JsonCut, LinesCut, Unreadable
+from millstream.connectors.directory.event_splitter import (
+    CsvCut,
+    Cut,
+    JsonCut,
+    LinesCut,
+    Unreadable,
+)
 
 CHUNK = 64 * 1024
 MOST_EVENTS = 1000  # of a piece, or of a message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.collect.settings import CollectSettings
-from millstream.connectors.reading.bundle import LINES, Bundle
+from millstream.connectors.reading.batcher import LINES, Bundle
 
 
 def test_many_lines_are_put_together_to_no_more_than_a_small_journal_holds() -> None:

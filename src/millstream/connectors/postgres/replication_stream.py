@@ -12,10 +12,9 @@ import msgspec
 
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import Table
-from millstream.connectors.postgres.events import Events, Moment, Shape
-from millstream.connectors.postgres.outlet import Outlet
-from millstream.connectors.postgres.protocol.connection import Connection
-from millstream.connectors.postgres.protocol.messages import error, packet
+from millstream.connectors.postgres.change_events import Events, Moment, Shape
+from millstream.connectors.postgres.output_buffer import Outlet
+from millstream.connectors.postgres.protocol.message_codec import error, packet
 from millstream.connectors.postgres.protocol.pgoutput import (
     Begin,
     Change,
@@ -24,8 +23,9 @@ from millstream.connectors.postgres.protocol.pgoutput import (
     Truncate,
     decode,
 )
-from millstream.connectors.postgres.protocol.values import Types
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.postgres.protocol.value_codec import Types
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 _DATA = 25  # where a message begins, behind its places and the server's clock
 _KEEPALIVE = struct.Struct("!QqB")

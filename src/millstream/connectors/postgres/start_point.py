@@ -8,9 +8,9 @@ from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import Server, Slot, Table
 from millstream.connectors.postgres.description import PostgresSource
-from millstream.connectors.postgres.protocol.connection import Connection
-from millstream.connectors.postgres.protocol.messages import lsn_text
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.message_codec import lsn_text
+from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 
 @dataclass(frozen=True, slots=True)

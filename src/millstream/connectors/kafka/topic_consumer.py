@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from millstream.connectors.kafka.description import KafkaTopicSource
-from millstream.connectors.reading.bundle import JSON, Bundle, Parcel
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.batcher import JSON, Bundle, Parcel
+from millstream.connectors.reading.reconnecting_reader import Lost
 from millstream.connectors.settings import SourceSettings
 from millstream.log.connection import consumer_config
 from millstream.log.settings import LogSettings

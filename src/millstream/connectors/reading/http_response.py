@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 from millstream.connectors.settings import SourceSettings
 from millstream.syntax.urls import without_secrets
 

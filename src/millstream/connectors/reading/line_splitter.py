@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.connectors.reading.bundle import LINES, Parcel
-from millstream.connectors.reading.framing import Frames
+from millstream.connectors.reading.batcher import LINES, Parcel
+from millstream.connectors.reading.frame_splitter import Frames
 from millstream.connectors.settings import SourceSettings
 
 _CHUNK = 64 << 10

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from millstream.connectors.description import Source
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.bundle import Parcel
+from millstream.connectors.reading.batcher import Parcel
 from millstream.connectors.settings import SourceSettings
+from millstream.connectors.source_description import Source
 from millstream.errors import MillstreamError
 from millstream.runtime.measure import Rate
 from millstream.values.report import SourceState

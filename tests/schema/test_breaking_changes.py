@@ -12,7 +12,7 @@ from tests.events import Case, cases, structs, types
 from millstream import App
 from millstream.errors import InvalidEvent
 from millstream.schema import Schema, Struct, parse_schema, to_ddl
-from millstream.schema.changes import StreamSchema, breaking_changes
+from millstream.schema.breaking_changes import StreamSchema, breaking_changes
 
 
 def broken(before: str, after: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from millstream.connectors.postgres.protocol.address import Address, connect
 from millstream.connectors.postgres.protocol.auth import MECHANISM, Scram, md5
-from millstream.connectors.postgres.protocol.messages import (
+from millstream.connectors.postgres.protocol.message_codec import (
     Column,
     ServerError,
     columns,
@@ -19,8 +19,8 @@ from millstream.connectors.postgres.protocol.messages import (
     startup,
     values,
 )
-from millstream.connectors.postgres.protocol.wire import LARGEST, Wire
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.postgres.protocol.message_transport import LARGEST, Wire
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 Row = list[bytes | None]
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from millstream.connectors.directory.cut import Unreadable
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.files import MOST_EVENTS, Piece, pieces
-from millstream.connectors.directory.progress import Progress
-from millstream.connectors.directory.scan import File
+from millstream.connectors.directory.event_splitter import Unreadable
+from millstream.connectors.directory.file_reader import MOST_EVENTS, Piece, pieces
+from millstream.connectors.directory.listing import File
+from millstream.connectors.directory.read_progress import Progress
 from millstream.connectors.settings import SourceSettings
 
 _MOST_BYTES = 256 * 1024

@@ -25,7 +25,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from millstream.connectors.mqtt.description import MqttSource
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0

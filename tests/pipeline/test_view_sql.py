@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import PipelineError
-from millstream.pipeline.sql import parse_select, to_spark_sql
+from millstream.pipeline.view_sql import parse_select, to_spark_sql
 from millstream.pipeline.windows import marker
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
-from millstream.connectors.description import Source, shown
+from millstream.connectors.source_description import Source, shown
 from millstream.syntax.duration import parse_duration
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -13,7 +13,7 @@ import struct
 
 import msgspec
 
-from millstream.connectors.directory.scan import File
+from millstream.connectors.directory.listing import File
 
 MOST_DONE = 2048
 _MOST_FAILED = 100

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.collect.settings import CollectSettings
-from millstream.connectors.reading.bundle import Bundle
-from millstream.connectors.reading.framing import Frames
-from millstream.connectors.reading.lines import Lines, chunk_size
+from millstream.connectors.reading.batcher import Bundle
+from millstream.connectors.reading.frame_splitter import Frames
+from millstream.connectors.reading.line_splitter import Lines, chunk_size
 
 pieces = st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\x00", b"\n")))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 PROTOCOL = 196608  # 3.0
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from millstream.connectors.postgres.protocol.messages import lsn_text
+from millstream.connectors.postgres.protocol.message_codec import lsn_text
 from millstream.connectors.postgres.protocol.pgoutput import Change, Relation, Unchanged, Value
-from millstream.connectors.postgres.protocol.values import Types
+from millstream.connectors.postgres.protocol.value_codec import Types
 
 _encode = msgspec.json.Encoder().encode
 

@@ -12,7 +12,7 @@ from tests.collect.waiting import until
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import WebSocketSource
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.reconnecting import ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 
 
 class FaultyReader(ReconnectingReader[WebSocketSource]):

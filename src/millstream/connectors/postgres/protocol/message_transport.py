@@ -7,7 +7,7 @@ import struct
 import time
 from typing import cast
 
-from millstream.connectors.reading.reconnecting import Lost
+from millstream.connectors.reading.reconnecting_reader import Lost
 
 _ENOUGH = 512 * 1024  # bytes that wait here before the peer is held back
 LARGEST = 0x3FFFFFFF  # PostgreSQL's own limit for a value
