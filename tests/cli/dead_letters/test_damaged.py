@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.cli.collecting import collector, stored
 from tests.conftest import Eventually
 
-from millstream.cli.dead_letters.damaged import damage_here
+from millstream.cli.dead_letters.damaged import damage_counts
 from millstream.collect.settings import CollectSettings
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
@@ -104,7 +104,7 @@ def test_a_damaged_entry_is_named_until_its_loss_is_acknowledged_and_counted_for
         assert problems(run) == []
         eventually(lambda: audited(run, app_name)[1]["streams"]["orders"]["damaged"] == EVENTS)
         assert audited(run, app_name)[0] == 0
-        assert damage_here(Home(home)).acknowledged == 1
+        assert damage_counts(Home(home)).acknowledged == 1
 
 
 def test_an_entry_that_is_in_the_log_already_is_not_lost(

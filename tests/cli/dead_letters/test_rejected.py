@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cli.collecting import bootstrap, collector, stored
 
-from millstream.cli.dead_letters.selection import since_when
+from millstream.cli.shared.options import parse_time
 from millstream.errors import MillstreamError
 from millstream.log.settings import LogSettings
 
@@ -133,7 +133,7 @@ def test_a_name_that_is_none_is_told_what_one_looks_like(run: Run, name: str) ->
 
 
 def test_since_is_a_duration_or_a_time() -> None:
-    assert since_when("2026-01-31T12:00:00Z") == 1769860800000
-    assert since_when("1 hour") < since_when("1 minute")
+    assert parse_time("2026-01-31T12:00:00Z") == 1769860800000
+    assert parse_time("1 hour") < parse_time("1 minute")
     with pytest.raises(MillstreamError, match="2 hours"):
-        since_when("yesterday")
+        parse_time("yesterday")

@@ -192,10 +192,10 @@ def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
     import msgspec
 
     from millstream.cli.audit.collected import damage_text
-    from millstream.cli.dead_letters.damaged import damage_here
+    from millstream.cli.dead_letters.damaged import damage_counts
     from millstream.values.report import JournalDamage
 
-    here = damage_here(home)
+    here = damage_counts(home)
     problems = [damage_text(here)] if here.entries else []
     journal = (system or {}).get("tiers", {}).get("collect", {}).get("journal") or {}
     reported = msgspec.convert(journal.get("damage") or {}, JournalDamage)

@@ -1,0 +1,1 @@
+"""`rejected`, `late` and `failed`: list, show, send again and drop dead letters."""

@@ -1,35 +1,54 @@
-"""Damaged entries of the journals in a home: accepted events that are lost, listed with the failed.
+"""Damaged entries of the journals in a home: accepted events that are lost.
 
-Their ids are `damaged-<worker>-<segment>-<offset>`.
+`millstream failed` lists them with the failed events. Their ids are
+`damaged-<worker>-<segment>-<offset>`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from millstream.cli.dead_letters.selection import print_line, print_raw, print_whole
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.collect.journal import Damaged, DamageStore
     from millstream.runtime.home import Home
+    from millstream.values.dead_letter import Action
     from millstream.values.report import JournalDamage
 
 PREFIX = "damaged-"
 
 
-class Lost(NamedTuple):
-    """A damaged piece of a worker's journal."""
+@dataclass(frozen=True, slots=True)
+class DamagedEntry:
+    """A damaged piece of a worker's journal: a dead letter."""
 
     id: str
     store: DamageStore
     piece: Damaged
 
     @property
-    def facts(self) -> dict[str, object]:
-        """What is known of it."""
+    def at(self) -> int:
+        return self.piece.found_at
+
+    @property
+    def reason(self) -> str:
+        """Why it is damaged, and how much is lost."""
+        piece = self.piece
+        counted = [f"{count:,} events of {name}" for name, count in (piece.events or {}).items()]
+        if piece.unread:
+            counted.append(f"{piece.unread:,} entries that cannot be read")
+        held = " and ".join(counted) or f"{piece.entries:,} entries"
+        return f"lost: {held}; {piece.reason}"
+
+    @property
+    def value(self) -> bytes:
+        return self.store.data(self.piece)
+
+    @property
+    def details(self) -> dict[str, Any]:
         piece = self.piece
         return {
             "place": str(self.store.folder.parent),
@@ -41,18 +60,49 @@ class Lost(NamedTuple):
             "acknowledged_at": piece.acknowledged_at,
         }
 
-
-def lost_in(home: Home) -> Iterator[Lost]:
-    """All that the journals of this home have lost, acknowledged or not."""
-    from millstream.collect.journal import DamageStore
-
-    for folder in home.damaged:
-        store = DamageStore(folder)
-        for piece in store.lost():
-            yield Lost(f"{PREFIX}{folder.parent.name}-{piece.name}", store, piece)
+    @property
+    def facts(self) -> dict[str, str]:
+        return {name: str(value) for name, value in self.details.items()}
 
 
-def damage_here(home: Home) -> JournalDamage:
+class DamagedEntries:
+    """All damaged entries of a home that lost accepted events. Blocks."""
+
+    actions: tuple[Action, ...] = ("drop",)
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def list(self, since: int = 0) -> Iterator[DamagedEntry]:
+        """Those that were found from this time on and are not acknowledged."""
+        for entry in self._all():
+            if not entry.piece.acknowledged_at and entry.at >= since:
+                yield entry
+
+    def get(self, id: str) -> DamagedEntry:  # noqa: A002
+        """The one with this id, acknowledged or not; MillstreamError if there is none."""
+        for entry in self._all():
+            if entry.id == id:
+                return entry
+        raise MillstreamError(
+            f"there is no damaged entry {id!r} in {self._home.journal}",
+            remedy="`millstream failed list` lists the entries that are there",
+        )
+
+    def drop(self, entries: Iterable[DamagedEntry]) -> int:
+        """Delete their bytes and record that the loss is acknowledged; returns how many."""
+        return sum(entry.store.acknowledge([entry.piece.name]) for entry in entries)
+
+    def _all(self) -> Iterator[DamagedEntry]:
+        from millstream.collect.journal import DamageStore
+
+        for folder in self._home.damaged:
+            store = DamageStore(folder)
+            for piece in store.lost():
+                yield DamagedEntry(f"{PREFIX}{folder.parent.name}-{piece.name}", store, piece)
+
+
+def damage_counts(home: Home) -> JournalDamage:
     """The counts over all journals of this home."""
     from millstream.collect.journal import DamageStore
     from millstream.values.report import JournalDamage
@@ -66,59 +116,3 @@ def damage_here(home: Home) -> JournalDamage:
             total.unread += counts.unread
             total.acknowledged += counts.acknowledged
     return total
-
-
-def chosen_damage(home: Home, since: int, reason: str) -> list[Lost]:
-    """Those that nobody has acknowledged, found since then, with that text in the reason."""
-    return [
-        one
-        for one in lost_in(home)
-        if not one.piece.acknowledged_at
-        and one.piece.found_at >= since
-        and reason.lower() in one.piece.reason.lower()
-    ]
-
-
-def damage_of(home: Home, name: str) -> Lost:
-    """The one of that id; MillstreamError if there is none."""
-    for one in lost_in(home):
-        if one.id == name:
-            return one
-    raise MillstreamError(
-        f"there is no damaged entry {name!r} in {home.journal}",
-        remedy="`millstream failed list` shows those that are there",
-    )
-
-
-def list_damage(found: Iterable[Lost], as_json: bool) -> None:
-    """A line for each: what was lost, where, and the bytes that are left."""
-    for one in found:
-        data = one.store.data(one.piece)
-        line = as_json or not sys.stdout.isatty()
-        print_line(one.id, one.piece.found_at, words_of(one.piece), data, line, **one.facts)
-
-
-def show_damage(one: Lost, raw: bool, as_json: bool) -> None:
-    """All that is known of one, and its bytes."""
-    data = one.store.data(one.piece)
-    if raw:
-        print_raw(data)
-    elif as_json:
-        list_damage([one], True)
-    else:
-        facts = {name: str(value) for name, value in one.facts.items()}
-        print_whole(one.id, one.piece.found_at, words_of(one.piece), facts, data)
-
-
-def words_of(piece: Damaged) -> str:
-    """The reason, and how much was lost."""
-    counted = [f"{count:,} events of {name}" for name, count in (piece.events or {}).items()]
-    if piece.unread:
-        counted.append(f"{piece.unread:,} entries that cannot be read")
-    held = " and ".join(counted) or f"{piece.entries:,} entries"
-    return f"lost: {held}; {piece.reason}"
-
-
-def acknowledge(found: Iterable[Lost]) -> int:
-    """Drop their bytes, and note that the loss was acknowledged; how many."""
-    return sum(one.store.acknowledge([one.piece.name]) for one in found)

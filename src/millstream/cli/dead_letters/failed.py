@@ -1,7 +1,8 @@
-"""`failed`: events that Kafka refused for good, to list, look at, send again or drop."""
+"""`failed`: accepted events that Kafka refused, and damaged entries of the journal."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,21 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.dead_letters.damaged import (
-    PREFIX,
-    acknowledge,
-    chosen_damage,
-    damage_of,
-    list_damage,
-    show_damage,
-)
+from millstream.cli.dead_letters.damaged import PREFIX, DamagedEntries
+from millstream.cli.dead_letters.output import print_letter, print_line
 from millstream.cli.dead_letters.selection import (
-    check_choice,
-    choice_options,
-    print_line,
-    print_raw,
-    print_whole,
-    since_when,
+    all_option,
+    check_selection,
+    filter_options,
+    limit_option,
+    matching,
 )
 from millstream.cli.shared.options import home_option, json_option, log_of, open_home, set_option
 from millstream.cli.shared.outcome import FAILED, complain
@@ -31,15 +25,17 @@ from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.collect.intake.failed import Failed, FailedStore
+    from millstream.values.dead_letter import DeadLetter, DeadLetters
 
 
 @click.group()
 def failed() -> None:
-    """List, show, retry and drop accepted events that Kafka refused for good, or that were lost.
+    """List, show, retry and drop accepted events that Kafka refused, or that the disk damaged.
 
-    They are on the disk of the collector: commands work on its home. An event was lost if its entry
-    in the journal is damaged; such entries have ids that begin with `damaged-`. They cannot be sent
-    again, but shown, with the bytes that are left, and dropped: that acknowledges the loss.
+    They are on the collector's disk: the commands work on its --home. Ids that begin with
+    `damaged-` are damaged entries of the collector's journal. Their events were accepted and are
+    lost: they cannot be sent again. `show` prints the bytes that are left, and `drop` acknowledges
+    the loss.
 
     \b
     millstream failed list
@@ -50,8 +46,8 @@ def failed() -> None:
 
 @failed.command("list")
 @home_option
-@choice_options
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The first.")
+@filter_options
+@limit_option("first")
 @json_option
 def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int:
     """List failed events, in the order in which they came in.
@@ -61,61 +57,49 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
     millstream failed list --limit 100 --json
     """
     store, place = store_of(home), open_home(home)
-    lost = chosen_damage(place, since_when(since) if since else 0, reason)
-    damaged: list[str] = []
+    damaged = list(matching(DamagedEntries(place), since, reason))
     count = 0
-    for count, one in enumerate(chosen(store, since, reason, damaged), 1):
+    for count, letter in enumerate(matching(store, since, reason), 1):
         if count <= limit:
-            facts = {"topic": one.topic, "failed_at": one.failed_at, "headers": headers_of(one)}
-            at, as_line = one.timestamp, as_json or not sys.stdout.isatty()
-            print_line(one.id, at, one.reason, one.value, as_line, **facts)
-    for name in damaged:
+            print_line(letter, as_json)
+    unreadable = list(store.unreadable())
+    for name in unreadable:
         complain(f"{name}: its file is damaged; look at it, and `millstream failed drop {name}`")
-    list_damage(lost[: max(0, limit - count)], as_json)
+    for entry in damaged[: max(0, limit - count)]:
+        print_line(entry, as_json)
     if not as_json:
         click.echo(f"{min(count, limit):,} of {count:,} failed events in {store.folder}", err=True)
-    if lost and not as_json:
-        count_lost = f"{len(lost):,} damaged pieces of the journal in {place.journal}"
-        click.echo(f"{count_lost}: what they held was accepted, and is lost", err=True)
-    return FAILED if damaged else 0
+        if damaged:
+            pieces = f"{len(damaged):,} damaged pieces of the journal in {place.journal}"
+            click.echo(f"{pieces}: their events were accepted and are lost", err=True)
+    return FAILED if unreadable else 0
 
 
 @failed.command()
 @click.argument("name", metavar="ID")
 @home_option
-@click.option("--raw", is_flag=True, help="Only the event's bytes, as they came.")
+@click.option("--raw", is_flag=True, help="Print only the event's bytes, as received.")
 @json_option
 def show(name: str, home: Path, raw: bool, as_json: bool) -> None:
-    """Show a failed event: why, where it was to go, its headers, its bytes.
+    """Show a failed event: the reason, its topic, its headers and its bytes.
 
-    Of a damaged entry of the journal: what it held, as far as it can be told, and what is left.
+    For a damaged entry of the journal: what it held, as far as that is known, and the bytes that
+    are left.
 
     \b
     millstream failed show 01JD…-17.0
     millstream failed show 01JD…-17.0 --raw > event.json
     millstream failed show damaged-0-00000001-812 --raw | strings
     """
-    if name.startswith(PREFIX):
-        show_damage(damage_of(open_home(home), name), raw, as_json)
-        return
-    one = store_of(home).get(name)
-    if raw:
-        print_raw(one.value)
-    elif as_json:
-        facts = {"topic": one.topic, "failed_at": one.failed_at, "headers": headers_of(one)}
-        print_line(one.id, one.timestamp, one.reason, one.value, True, **facts)
-    else:
-        key = (one.key or b"").decode("utf-8", "backslashreplace")
-        known = {"topic": one.topic or "–", "key": key, **headers_of(one)}
-        print_whole(one.id, one.timestamp, one.reason, known, one.value)
+    print_letter(letters_with(home, name).get(name), raw=raw, as_json=as_json)
 
 
 @failed.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @home_option
 @set_option
-@choice_options
-@click.option("--all", "everything", is_flag=True, help="All that are held.")
+@filter_options
+@all_option
 @json_option
 def retry(
     ids: tuple[str, ...],
@@ -126,80 +110,80 @@ def retry(
     everything: bool,
     as_json: bool,
 ) -> int:
-    """Send failed events to Kafka again, after what kept it from them was put right.
+    """Send failed events to Kafka again, after the cause was corrected.
 
-    Each goes to its topic with its key, headers and time, and leaves the store when Kafka's in-sync
-    replicas have it. Those that fail again are named and stay, with the new reason, and the exit
-    code is 1. What is in the log already is not sent: a retry that was killed makes no doubles.
+    Each event goes to its topic with its key, headers and time. It is deleted here when Kafka's
+    in-sync replicas have it. Events that fail again are listed and stay, with the new reason, and
+    the exit code is 1. Events that are in the log already are not sent, so a retry that was killed
+    creates no duplicates.
 
     \b
     millstream failed retry --all
     millstream failed retry --reason "too large"
     millstream failed retry 01JD…-17.0 01JD…-18.0
     """
-    import json
-
     from millstream.cli.dead_letters.retry import retry_events
 
-    check_choice(ids, everything, since, reason)
-    if lost := [name for name in ids if name.startswith(PREFIX)]:
-        raise MillstreamError(
-            f"cannot send {lost[0]} again: its bytes are damaged",
-            remedy=f"`millstream failed show {lost[0]} --raw` gives what is left: hand in again "
-            "what is whole, and `millstream failed drop` the entry",
-        )
+    check_selection(ids, everything, since, reason)
+    for name in ids:
+        if "retry" not in letters_with(home, name).actions:
+            raise MillstreamError(
+                f"cannot send {name} again: its bytes are damaged",
+                remedy=f"`millstream failed show {name} --raw` prints what is left: send again "
+                "what is intact, and `millstream failed drop` the entry",
+            )
     log, store = log_of(home, assignments), store_of(home)
-    damaged: list[str] = []
-    events = list(picked(store, ids, since, reason, damaged))
+    unreadable: list[str] = []
+    events = list(selected(store, ids, since, reason, unreadable))
     with open_home(home).hold("failed-retry"):
         result = retry_events(log, store, events)
-    result.left.update(dict.fromkeys(damaged, "its file is damaged"))
+    result.left.update(dict.fromkeys(unreadable, "its file is damaged"))
     if as_json:
         content = {"sent": result.sent, "there": result.there, "left": result.left}
         click.echo(json.dumps(content, ensure_ascii=False))
     else:
-        result.tell()
+        result.show()
     return FAILED if result.left else 0
 
 
 @failed.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @home_option
-@choice_options
-@click.option("--all", "everything", is_flag=True, help="All that are held.")
+@filter_options
+@all_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop(
     ids: tuple[str, ...], home: Path, since: str, reason: str, everything: bool, yes: bool
 ) -> None:
-    """Delete failed events for good. They were accepted: this is how they get lost.
+    """Delete failed events for good. They were accepted: after this they are lost.
 
-    Dropping a damaged entry of the journal acknowledges that it is lost: `status` no longer names
-    it, and `audit` still counts it.
+    Dropping a damaged entry of the journal acknowledges its loss: `status` no longer reports it,
+    and `audit` still counts it.
 
     \b
     millstream failed drop 01JD…-17.0
     millstream failed drop damaged-0-00000001-812
     millstream failed drop --reason "no stream" --yes
     """
-    check_choice(ids, everything, since, reason)
-    store, place = store_of(home), open_home(home)
+    check_selection(ids, everything, since, reason)
+    store, entries = store_of(home), DamagedEntries(open_home(home))
     if ids:
-        lost = [damage_of(place, name) for name in ids if name.startswith(PREFIX)]
+        damaged = [entries.get(name) for name in ids if name.startswith(PREFIX)]
     else:
-        lost = chosen_damage(place, since_when(since) if since else 0, reason)
-    others = tuple(name for name in ids if not name.startswith(PREFIX))
-    damaged: list[str] = []
+        damaged = list(matching(entries, since, reason))
+    failed_ids = tuple(name for name in ids if not name.startswith(PREFIX))
     names: list[str] = []
-    if others or not ids:
-        names += [one.id for one in picked(store, others, since, reason, damaged)]
-    # A damaged file has no reason and no time: it goes by its id, or with all.
-    names += damaged if ids or everything else []
-    if (names or lost) and not yes:
+    if failed_ids or not ids:
+        unreadable: list[str] = []
+        names = [one.id for one in selected(store, failed_ids, since, reason, unreadable)]
+        # An unreadable file has no reason and no time: only its id or --all selects it.
+        names += unreadable if ids or everything else []
+    if (names or damaged) and not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("this cannot be undone: confirm it with --yes")
-        count = len(names) + len(lost)
+        count = len(names) + len(damaged)
         click.confirm(f"delete {count:,} accepted or damaged entries for good?", abort=True)
-    click.echo(f"{store.drop(names) + acknowledge(lost):,} dropped")
+    click.echo(f"{store.drop(names) + entries.drop(damaged):,} dropped")
 
 
 def store_of(home: Path) -> FailedStore:
@@ -208,39 +192,25 @@ def store_of(home: Path) -> FailedStore:
     return FailedStore(open_home(home).failed)
 
 
-def chosen(store: FailedStore, since: str, reason: str, damaged: list[str]) -> Iterator[Failed]:
-    """The failed events that the options mean; ids of files that cannot be read go to `damaged`."""
-    from millstream.collect.intake.failed import NotThere
-
-    start = since_when(since) if since else 0
-    for name in store.ids():
-        try:
-            one = store.get(name)
-        except NotThere:  # dropped meanwhile
-            continue
-        except MillstreamError:
-            damaged.append(name)
-            continue
-        if one.failed_at >= start and reason.lower() in one.reason.lower():
-            yield one
+def letters_with(home: Path, name: str) -> DeadLetters[DeadLetter]:
+    """The store that the id belongs to."""
+    return DamagedEntries(open_home(home)) if name.startswith(PREFIX) else store_of(home)
 
 
-def picked(
-    store: FailedStore, ids: tuple[str, ...], since: str, reason: str, damaged: list[str]
+def selected(
+    store: FailedStore, ids: tuple[str, ...], since: str, reason: str, unreadable: list[str]
 ) -> Iterator[Failed]:
-    """Those of the ids, or those of the options. MillstreamError if there is none of an id."""
-    from millstream.collect.intake.failed import NotThere
+    """The events with these ids, or those that the options choose; MillstreamError if one is gone.
+
+    Ids of files that cannot be read are added to `unreadable`.
+    """
+    from millstream.collect.intake.failed import Unreadable
 
     if not ids:
-        yield from chosen(store, since, reason, damaged)
+        yield from matching(store, since, reason)
+        unreadable += store.unreadable()
     for name in ids:
         try:
             yield store.get(name)
-        except NotThere:
-            raise
-        except MillstreamError:
-            damaged.append(name)
-
-
-def headers_of(one: Failed) -> dict[str, str]:
-    return {name: (text or b"").decode("utf-8", "replace") for name, text in one.headers}
+        except Unreadable:
+            unreadable.append(name)

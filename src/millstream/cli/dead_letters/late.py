@@ -1,4 +1,4 @@
-"""`late`: events that are in no window any more, or in no view, to list and look at."""
+"""`late`: events that missed their windows, or are in no view."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.dead_letters.set_aside import add_looks
+from millstream.cli.dead_letters.topic_commands import add_list_and_show
 
 if TYPE_CHECKING:
     from millstream.log.dead_letters.late import Late
-    from millstream.log.dead_letters.topic import Shelf
+    from millstream.log.dead_letters.topic import Kind
 
 
 @click.group()
 def late() -> None:
-    """List and show events that came too late, from the future, or broke a query.
+    """List and show events that came too late, are dated in the future, or break a query.
 
-    An event that comes behind its window's end and the stream's lateness is not in that window's
-    row. One that is dated too far in the future, or has no time that can be read, is in no view,
-    and one that a query fails on is not in that view. All of them are here, with the windows that
-    they missed.
+    An event is late for a window if it arrives after the window's end plus the stream's lateness;
+    that window's row does not contain it. An event that is dated too far in the future, or has no
+    readable time, is in no view. An event that makes a view's query fail is missing from that view.
+    The late topic holds all of them, with the windows that they missed.
 
     \b
     millstream late list clicks --since "1 hour"
@@ -28,22 +28,22 @@ def late() -> None:
     """
 
 
-def shelf_of() -> Shelf[Late]:
+def late_kind() -> Kind[Late]:
     from millstream.log.dead_letters.late import LATE
 
     return LATE
 
 
-add_looks(
+add_list_and_show(
     late,
-    shelf_of,
-    listing="""List a stream's late events, the newest last.
+    late_kind,
+    list_help="""List a stream's late events, the newest last.
 
     \b
     millstream late list clicks
     millstream late list clicks --reason future --limit 100 --json
     """,
-    showing="""Show a late event: how late, for which windows, its headers, its bytes.
+    show_help="""Show a late event: how late it was, which windows it missed, its headers and bytes.
 
     \b
     millstream late show clicks/0/17

@@ -1,4 +1,4 @@
-"""`rejected`: events that did not fit their stream's schema, to list, look at and replay."""
+"""`rejected`: events that did not fit their stream's schema."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.dead_letters.selection import (
-    check_choice,
-    choice_options,
-    parse_name,
-    place_options,
+    all_option,
+    check_selection,
+    filter_options,
+    log_options,
+    matching,
 )
-from millstream.cli.dead_letters.set_aside import add_looks, chosen
+from millstream.cli.dead_letters.topic_commands import add_list_and_show
 from millstream.cli.shared.options import access_of, access_options, log_of, url_of, url_option
 from millstream.cli.shared.outcome import FAILED
-from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.log.dead_letters.rejected import Rejected
-    from millstream.log.dead_letters.topic import Shelf
+    from millstream.log.dead_letters.topic import Kind
 
 
 @click.group()
 def rejected() -> None:
-    """List, show and replay events that did not fit their stream.
+    """List, show and replay events that did not fit their stream's schema.
 
     \b
     millstream rejected list orders --since "1 hour"
@@ -34,22 +34,22 @@ def rejected() -> None:
     """
 
 
-def shelf_of() -> Shelf[Rejected]:
+def rejected_kind() -> Kind[Rejected]:
     from millstream.log.dead_letters.rejected import REJECTED
 
     return REJECTED
 
 
-add_looks(
+add_list_and_show(
     rejected,
-    shelf_of,
-    listing="""List a stream's rejected events, the newest last.
+    rejected_kind,
+    list_help="""List a stream's rejected events, the newest last.
 
     \b
     millstream rejected list orders
     millstream rejected list orders --reason price --limit 100 --json
     """,
-    showing="""Show a rejected event: why, its headers, its bytes.
+    show_help="""Show a rejected event: the reason, its headers and its bytes.
 
     \b
     millstream rejected show orders/0/17
@@ -61,12 +61,12 @@ add_looks(
 @rejected.command()
 @click.argument("stream")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@place_options
+@log_options
 @url_option
 @access_options
-@choice_options
-@click.option("--all", "everything", is_flag=True, help="All that are held.")
-@click.option("--dry-run", is_flag=True, help="Only tell which would be accepted.")
+@filter_options
+@all_option
+@click.option("--dry-run", is_flag=True, help="Send nothing; only say what would be accepted.")
 def replay(
     stream: str,
     ids: tuple[str, ...],
@@ -81,11 +81,12 @@ def replay(
     key_file: Path | None,
     ca: str,
 ) -> int:
-    """Hand rejected events in again, after the schema was put right.
+    """Send rejected events to the collector again, after the schema was corrected.
 
-    Each is checked with the schema that the running collector has. Those that fit are sent to it,
-    with their time and id in headers; those that don't are named and stay where they are, and the
-    exit code is 1. What was replayed before is left out, so a second replay makes no doubles.
+    Each event is checked against the schema of the running collector. Events that fit are sent,
+    with their original time and id in headers. Events that do not fit are listed and stay rejected,
+    and the exit code is 1. Events that were replayed before are skipped, so a second replay creates
+    no duplicates.
 
     \b
     millstream rejected replay orders --all
@@ -94,18 +95,10 @@ def replay(
     """
     from millstream.cli.dead_letters.replay import replay_events
 
-    check_choice(ids, everything, since, reason)
-    shelf, log = shelf_of(), log_of(home, assignments)
+    check_selection(ids, everything, since, reason)
+    log = log_of(home, assignments)
     address, access = url_of("collect", url, home), access_of(key_file, ca)
-    app = shelf.app_with(log, stream, app)
-    places = [parse_name(name, "rejected") for name in ids]
-    for (other, *_), name in zip(places, ids, strict=True):
-        if other != stream:
-            raise MillstreamError(f"{name} is no event of stream {stream!r}")
-    events = (
-        [shelf.read_one(log, app, *place) for place in places]
-        if ids
-        else sorted(chosen(shelf, log, app, stream, since, reason))
-    )
-    failed = replay_events(log, app, stream, events, address, access, dry_run=dry_run)
+    letters = rejected_kind().open(log, stream, app)
+    events = [letters.get(each) for each in ids] or sorted(matching(letters, since, reason))
+    failed = replay_events(letters, events, address, access, dry_run=dry_run)
     return FAILED if failed else 0

@@ -1,4 +1,4 @@
-"""Handing rejected events in again, each once."""
+"""Sends rejected events to the collector again, each once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import click
 import httpx
 import msgspec
 
-from millstream.cli.dead_letters.selection import batches, progress_bar
-from millstream.cli.shared.text import harmless
+from millstream.cli.dead_letters.sending import batches, print_failures, progress_bar
 from millstream.client.servers import problem
 from millstream.collect.schemas import remembered_stream
 from millstream.errors import InvalidEvent, MillstreamError, NotReachable, RequestRefused
@@ -22,73 +21,74 @@ from millstream.values import event
 if TYPE_CHECKING:
     from millstream.client.access import Access
     from millstream.log.dead_letters.rejected import Rejected
+    from millstream.log.dead_letters.topic import DeadLetterTopic
     from millstream.log.record import Record
     from millstream.log.settings import LogSettings
     from millstream.pipeline.model import Stream
 
 _CONTENT_TYPE = "application/cloudevents-batch+json"
-_PATIENCE = 60.0  # seconds, with a collector that asks to wait
-_FAILURES_SHOWN = 20
-_OURS = {
-    *(event.SPECVERSION, event.COLLECTOR, event.SEQUENCE, event.INDEX, event.FINGERPRINT),
+_BUSY_SECONDS = 60.0  # how long a collector may answer that it is busy
+# Headers that the collector writes again.
+_OWN_HEADERS = {
+    event.SPECVERSION,
+    event.COLLECTOR,
+    event.SEQUENCE,
+    event.INDEX,
+    event.FINGERPRINT,
     event.WATERMARK,
 }
 
 
 def replay_events(
-    log: LogSettings,
-    app: str,
-    stream: str,
+    letters: DeadLetterTopic[Rejected],
     events: Sequence[Rejected],
     url: str,
     access: Access,
     *,
     dry_run: bool,
 ) -> int:
-    """Send those that fit by now, and tell what became of all; how many still do not fit."""
-    good, bad = sort_out(remembered_stream(log, app, stream), events)
-    before = replayed_before(log, app, stream, good)
-    fresh = [one for one in good if event_id(one) not in before]
-    refused: list[tuple[Rejected, str]] = []
+    """Send the events that fit now, and print the result; returns how many still do not fit."""
+    log, app, stream = letters.log, letters.app, letters.stream
+    fitting, failures = check_events(remembered_stream(log, app, stream), events)
+    before = replayed_before(log, app, stream, fitting)
+    fresh = [one for one in fitting if event_id(one) not in before]
+    refused: dict[str, str] = {}
     if not dry_run:
         with progress_bar("replaying", len(fresh)) as advance:
             refused = send(url, access, app, stream, fresh, advance)
-    for one, why in [*bad, *refused][:_FAILURES_SHOWN]:
-        click.echo(f"{one.id}: {harmless(why)}", err=True)
-    failed = len(bad) + len(refused)
-    if failed > _FAILURES_SHOWN:
-        click.echo(f"… and {failed - _FAILURES_SHOWN:,} more", err=True)
+    failures |= refused
+    print_failures(failures)
     done = "would be replayed" if dry_run else "replayed"
     click.echo(
-        f"{len(fresh) - len(refused):,} {done}, {failed:,} still do not fit, "
-        f"{len(good) - len(fresh):,} were replayed before"
+        f"{len(fresh) - len(refused):,} {done}, {len(failures):,} still do not fit, "
+        f"{len(fitting) - len(fresh):,} were replayed before"
     )
-    return failed
+    return len(failures)
 
 
-def sort_out(
+def check_events(
     stream: Stream, events: Sequence[Rejected]
-) -> tuple[list[Rejected], list[tuple[Rejected, str]]]:
-    """Those that fit the stream by now, and the others with the reason."""
+) -> tuple[list[Rejected], dict[str, str]]:
+    """The events that fit the stream's schema now, and why the others do not, by id."""
     check = stream.validator().check
-    good, bad = [], []
+    fitting, failures = [], {}
     for one in events:
         try:
             if stream.schema.field("specversion") is None:
                 check_no_envelope(one.value)
             check(one.value)
-            good.append(one)
+            fitting.append(one)
         except InvalidEvent as invalid:
-            bad.append((one, str(invalid)))
-    return good, bad
+            failures[one.id] = str(invalid)
+    return fitting, failures
 
 
 def check_no_envelope(value: bytes) -> None:
-    """InvalidEvent for a CloudEvent that was rejected for its envelope: that is no event's data."""
+    """InvalidEvent for a CloudEvent with a wrong envelope: it must not be sent as plain data."""
     try:
         members = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
-        return  # the validator tells better what is wrong
+        return  # the validator reports this more precisely
     if "specversion" in members and ("data" in members or "data_base64" in members):
         raise InvalidEvent(
             "it is a CloudEvent whose attributes were wrong", remedy="let its sender correct it"
@@ -100,14 +100,14 @@ def source_of(app: str, stream: str) -> str:
 
 
 def event_id(one: Rejected) -> str:
-    """The same for each replay, so that the collector and we know it again."""
+    """The CloudEvents id of a replayed event: the same in every replay, so it is recognised."""
     return f"rejected/{one.partition}/{one.offset}"
 
 
 def replayed_before(
     log: LogSettings, app: str, stream: str, events: Sequence[Rejected]
 ) -> set[str]:
-    """The ids of those that are in the stream already; its log is read from the oldest on."""
+    """The ids of events that are in the stream already; reads its topic from the oldest one on."""
     found: set[str] = set()
     if not events:
         return found
@@ -132,9 +132,9 @@ def send(
     stream: str,
     events: Sequence[Rejected],
     advance: Callable[[int], None],
-) -> list[tuple[Rejected, str]]:
-    """Hand them in, in their order; those that the collector rejects once more."""
-    refused: list[tuple[Rejected, str]] = []
+) -> dict[str, str]:
+    """Send the events in their order; returns why the collector rejected some again, by id."""
+    refused: dict[str, str] = {}
     done = 0
     with httpx.Client(base_url=url, timeout=60.0, **access.options()) as http:
         for batch in batches(events):
@@ -143,21 +143,21 @@ def send(
                 answer = post(http, f"/v1/streams/{stream}", body)
             except MillstreamError as error:
                 raise MillstreamError(
-                    f"{error}; {done:,} of {len(events):,} events were handed in before that",
-                    remedy="run the same command again: what is in is left out",
+                    f"{error}; {done:,} of {len(events):,} events were sent before that",
+                    remedy="run the same command again: it skips events that were sent",
                 ) from None
-            refused += [(batch[each.index], each.error) for each in answer]
+            refused |= {batch[each.index].id: each.error for each in answer}
             done += len(batch)
             advance(len(batch))
     return refused
 
 
 def envelope(app: str, one: Rejected) -> dict[str, str | msgspec.Raw]:
-    """The event as a CloudEvent: its data and attributes, what it was called, and a new id."""
+    """The event as a CloudEvent: its data and attributes, its original id and source, a new id."""
     given = {
         name.removeprefix("ce_"): text
         for name, text in one.headers.items()
-        if name.startswith("ce_") and name not in _OURS
+        if name.startswith("ce_") and name not in _OWN_HEADERS
     }
     return {
         **given,
@@ -181,11 +181,11 @@ class _Answer(msgspec.Struct):
 
 
 def post(http: httpx.Client, path: str, body: bytes) -> list[_Rejection]:
-    """What the collector rejects of a batch; waits while it asks to."""
-    end = time.monotonic() + _PATIENCE
+    """Send a batch; returns what the collector rejects. Waits while the collector is busy."""
+    end = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            # In the log when it is answered, or the next replay could not see it there.
+            # ack=log: the next replay finds in the log what this one has sent.
             answer = http.post(
                 path, params={"ack": "log"}, content=body, headers={"content-type": _CONTENT_TYPE}
             )

@@ -1,4 +1,4 @@
-"""Sending failed events to Kafka again, each once."""
+"""Sends failed events to Kafka again, each once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import click
 import msgspec
 from confluent_kafka import KafkaError
 
-from millstream.cli.dead_letters.selection import batches, progress_bar
-from millstream.cli.shared.text import harmless
+from millstream.cli.dead_letters.sending import batches, print_failures, progress_bar
 from millstream.log.producing.producer import NotTaken, Producer
 from millstream.log.search import Look, Search
 from millstream.log.topic_names import audit_topic
@@ -28,24 +27,20 @@ if TYPE_CHECKING:
     from millstream.log.record import Record
     from millstream.log.settings import LogSettings
 
-_PATIENCE = 30.0  # seconds that Kafka may take for a record
-_SHOWN = 20
+_TIMEOUT = 30.0  # seconds for a record, or for a piece of the search
 _COUNTED_AS = {"stream": "logged", "rejected": "rejected"}  # by the kind of topic
 
 
 @dataclass(slots=True)
 class Retried:
-    """What became of each event that was to be sent again."""
+    """The result of a retry."""
 
     sent: int = 0
     there: int = 0  # in the log already
-    left: dict[str, str] = field(default_factory=dict)  # id → why it stays in the store
+    left: dict[str, str] = field(default_factory=dict)  # why an event stays in the store, by id
 
-    def tell(self) -> None:
-        for name, why in list(self.left.items())[:_SHOWN]:
-            click.echo(f"{name}: {harmless(why)}", err=True)
-        if (more := len(self.left) - _SHOWN) > 0:
-            click.echo(f"… and {more:,} more", err=True)
+    def show(self) -> None:
+        print_failures(self.left)
         click.echo(
             f"{self.sent:,} sent, {len(self.left):,} failed again, "
             f"{self.there:,} were in the log already"
@@ -53,14 +48,14 @@ class Retried:
 
 
 def retry_events(log: LogSettings, store: FailedStore, events: Sequence[Failed]) -> Retried:
-    """Send those that can be, and remove from the store what the log has; blocks.
+    """Send what can be sent, and remove from the store what is in the log. Blocks.
 
-    LogError if Kafka does not answer: the store is then as it was.
+    LogError if Kafka does not answer: the store is then unchanged.
     """
     result = Retried()
     if not events:
         return result
-    sendable = _sort_out(events, known_topics(log), result)
+    sendable = _sendable(events, known_topics(log), result)
     there = _in_log(log, sendable)
     result.there = store.drop(one.id for one in sendable if event.identity(one.headers) in there)
     fresh = [one for one in sendable if event.identity(one.headers) not in there]
@@ -69,13 +64,15 @@ def retry_events(log: LogSettings, store: FailedStore, events: Sequence[Failed])
     return result
 
 
-def _sort_out(events: Sequence[Failed], topics: set[str], result: Retried) -> list[Failed]:
+def _sendable(events: Sequence[Failed], topics: set[str], result: Retried) -> list[Failed]:
+    """The events that can be sent; the others go to `result.left`."""
     sendable = []
     for one in events:
         if event.identity(one.headers) is None:
-            # Before its events were told apart: to send it as one of them would be wrong.
+            # It failed before its body was split into events: it must not be sent as one event.
             result.left[one.id] = (
-                "it is a whole body that was never unpacked; hand it in anew: "
+                "it is a whole body that was never split into events; send it to the collector "
+                "again: "
                 f"`millstream failed show {one.id} --raw` gives its bytes"
             )
         elif one.topic not in topics:
@@ -86,7 +83,7 @@ def _sort_out(events: Sequence[Failed], topics: set[str], result: Retried) -> li
 
 
 def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, int] | None]:
-    """The identities of those that the log has; it is read from the oldest one's time on."""
+    """The identities of events that are in the log; reads it from the oldest one's time on."""
     wanted = {event.identity(one.headers) for one in events}
     found: set[tuple[str, int, int] | None] = set()
     if not events:
@@ -99,21 +96,21 @@ def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, i
 
     search = Search(log, {one.topic for one in events}, min(one.timestamp for one in events))
     while not search.is_over:
-        search.run(look, _PATIENCE)
+        search.run(look, _TIMEOUT)
     return found
 
 
 async def _send_all(
     log: LogSettings, store: FailedStore, events: Sequence[Failed], result: Retried
 ) -> None:
-    producer = Producer(log, patience=_PATIENCE)
+    producer = Producer(log, patience=_TIMEOUT)
     try:
         with progress_bar("sending", len(events)) as advance:
             for batch in batches(events):
                 taken = await _send(producer, batch, store, result)
-                # Told before they leave the store: killed in between, the next retry finds them in
-                # the log, and does not tell it again.
-                await _tell(producer, taken)
+                # Reported before they leave the store: after a kill in between, the next retry
+                # finds them in the log, and does not report them again.
+                await _report_moved(producer, taken)
                 result.sent += await asyncio.to_thread(store.drop, [one.id for one in taken])
                 advance(len(batch))
     finally:
@@ -123,24 +120,24 @@ async def _send_all(
 async def _send(
     producer: Producer, batch: Sequence[Failed], store: FailedStore, result: Retried
 ) -> list[Failed]:
-    """Those that Kafka has confirmed; the others get the new reason."""
+    """Send a batch; returns the events that Kafka confirmed. The others get the new reason."""
     answers = await asyncio.gather(*(_offer(producer, one) for one in batch))
     taken = []
     for one, answer in zip(batch, answers, strict=True):
-        # Kafka refuses all that came in one request with a record that is too large.
+        # Kafka refuses all records of a request in which one is too large: try it alone.
         if answer is not None and answer.code == KafkaError.MSG_SIZE_TOO_LARGE:
             answer = await _offer(producer, one)
         if answer is None:
             taken.append(one)
             continue
         result.left[one.id] = str(answer)
-        kept = (one.topic, one.key, one.value, one.headers, one.timestamp, str(answer))
-        await asyncio.to_thread(store.put, *kept)
+        record = (one.topic, one.key, one.value, one.headers, one.timestamp, str(answer))
+        await asyncio.to_thread(store.put, *record)
     return taken
 
 
 async def _offer(producer: Producer, one: Failed) -> NotTaken | None:
-    """Why Kafka did not take the event; None if its in-sync replicas have it."""
+    """Send one event; returns why Kafka refused it, or None when the in-sync replicas have it."""
     headers = {name: text or b"" for name, text in one.headers}
     try:
         await producer.send(
@@ -151,8 +148,8 @@ async def _offer(producer: Producer, one: Failed) -> NotTaken | None:
     return None
 
 
-async def _tell(producer: Producer, events: Iterable[Failed]) -> None:
-    """Tell the audit that events which counted as failed are in the log now."""
+async def _report_moved(producer: Producer, events: Iterable[Failed]) -> None:
+    """Report to the audit that events which were counted as failed are in the log now."""
     moved = Counter(one.topic for one in events)
     now = now_ms()
     for topic, count in moved.items():

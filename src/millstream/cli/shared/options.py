@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millstream.errors import LogError, MachineError, MillstreamError, SettingsError
+from millstream.values.clock import to_ms
 
 if TYPE_CHECKING:
     from millstream.client.access import Access
@@ -197,6 +199,23 @@ def _value(name: str, text: str) -> Any:
         raise SettingsError(
             f"cannot use --set {name}: its value is not JSON: {error}",
             remedy='write it as JSON, as in {"name": "value"}',
+        ) from None
+
+
+def parse_time(text: str, option: str = "--since") -> int:
+    """Milliseconds since the epoch of `1 hour` (ago) or `2026-01-31T12:00:00Z`."""
+    from millstream.syntax.duration import parse_duration
+
+    try:
+        return to_ms(text)
+    except ValueError:
+        pass
+    try:
+        return round((time.time() - parse_duration(text).total_seconds()) * 1000)
+    except ValueError:
+        raise MillstreamError(
+            f"{option} {text!r} is neither a duration nor a time",
+            remedy="write '2 hours', or '2026-01-31T12:00:00Z'",
         ) from None
 
 

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.cli.shared.options import Flags, load_app, open_home, settings_of, with_bootstrap
+from millstream.cli.shared.options import (
+    Flags,
+    load_app,
+    open_home,
+    parse_time,
+    settings_of,
+    with_bootstrap,
+)
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
@@ -42,9 +49,7 @@ def open_past(
 
 def moment_of(option: str, text: str) -> int | None:
     """The time that an option names, in milliseconds; None if it is not given."""
-    from millstream.cli.dead_letters.selection import since_when
-
-    return since_when(text, option) if text else None
+    return parse_time(text, option) if text else None
 
 
 @contextlib.contextmanager

@@ -1,16 +1,18 @@
-"""What cannot get into Kafka: too large, no such topic, no right. Kept on disk, with the reason.
+"""Events that Kafka refuses for good (too large, no such topic, no permission), kept on disk.
 
-One file for each event, named after it (`<collector>-<sequence>.<index>`): the same event that is
-refused again after a crash is still one. Commands and collectors use the folder side by side.
+Each event has one file, named after it (`<collector>-<sequence>.<index>`). An event that is refused
+again after a crash therefore has one file. Commands and collectors use the folder at the same time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import xxhash
@@ -20,6 +22,7 @@ from millstream.errors import MillstreamError
 from millstream.runtime.home import private_opener
 from millstream.values import event
 from millstream.values.clock import now_ms
+from millstream.values.dead_letter import Action
 
 _SUFFIX = ".failed"
 _SAFE = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
@@ -28,7 +31,7 @@ Header = tuple[str, str | bytes | None]
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True):
-    """A record as it was to be, and why it is not in the log."""
+    """A record that Kafka refused, and the reason: a dead letter."""
 
     topic: str
     key: bytes | None
@@ -39,9 +42,28 @@ class Failed(msgspec.Struct, array_like=True, frozen=True):
     failed_at: int  # milliseconds since the epoch
     id: str = ""  # the file's name, in memory only
 
+    @property
+    def at(self) -> int:
+        return self.timestamp
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"topic": self.topic, "failed_at": self.failed_at, "headers": self._headers}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        key = (self.key or b"").decode("utf-8", "backslashreplace")
+        return {"topic": self.topic or "–", "key": key, **self._headers}
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {name: (text or b"").decode("utf-8", "replace") for name, text in self.headers}
+
 
 class FailedStore:
     """The folder of failed events. Blocks: a loop calls it in a thread."""
+
+    actions: tuple[Action, ...] = ("retry", "drop")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,16 +115,28 @@ class FailedStore:
             key=_order,
         )
 
-    def list(self) -> Iterator[Failed]:
-        """All failed events in the order of `ids`, read one by one."""
+    def list(self, since: int = 0) -> Iterator[Failed]:
+        """All that failed from this time on, in the order of `ids`, read one by one.
+
+        Files that cannot be read are left out: `unreadable` lists them.
+        """
+        for each in self.ids():
+            with contextlib.suppress(NotThere, Unreadable):  # dropped meanwhile, or damaged
+                if (failed := self.get(each)).failed_at >= since:
+                    yield failed
+
+    def unreadable(self) -> Iterator[str]:
+        """The ids of damaged files."""
         for each in self.ids():
             try:
-                yield self.get(each)
+                self.get(each)
+            except Unreadable:
+                yield each
             except NotThere:  # dropped meanwhile
                 continue
 
     def get(self, id: str) -> Failed:  # noqa: A002
-        """One of them; MillstreamError if there is none of that id, or its file is damaged."""
+        """The failed event with this id; NotThere, or Unreadable if its file is damaged."""
         try:
             data = self._path(id).read_bytes()
         except FileNotFoundError:
@@ -113,7 +147,7 @@ class FailedStore:
         try:
             failed = msgspec.msgpack.decode(data, type=Failed)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise MillstreamError(
+            raise Unreadable(
                 f"the failed event in {self._path(id)} cannot be read: {error}",
                 remedy="look at the file, and `millstream failed drop` it",
             ) from None
@@ -147,6 +181,10 @@ class FailedStore:
 
 class NotThere(MillstreamError):
     """No failed event has that id."""
+
+
+class Unreadable(MillstreamError):
+    """The file of a failed event is damaged."""
 
 
 def event_id(collector: str, sequence: int | str, index: int | str = 0) -> str:

@@ -1,0 +1,1 @@
+"""Dead letters in topics of the log: rejected and late events."""

@@ -1,18 +1,18 @@
-"""The events that are missing in views: late, dated in the future, without a time, broken."""
+"""Late events, and events that are dated in the future, have no time or break a query."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from millstream.log.dead_letters.topic import SetAside, Shelf
+from millstream.log.dead_letters.topic import DeadLetterTopic, Kind, TopicLetter
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic
 from millstream.values.event import LATE_BY, LATE_ERROR, LATE_REASON, LATE_VIEWS
 
 
-class Late(SetAside):
-    """An event as it came, how late it was, and which windows it missed."""
+class Late(TopicLetter):
+    """An event as it was received, how late it was, and which windows it missed."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Late(SetAside):
 
     @property
     def views(self) -> dict[str, list[list[str]]]:
-        """Per view, the start and end of each window that it is not in."""
+        """Per view, the start and end of each window that lacks the event."""
         try:
             found: Any = json.loads(self.headers.get(LATE_VIEWS, "{}"))
         except ValueError:
@@ -37,7 +37,6 @@ class Late(SetAside):
 
     @property
     def reason(self) -> str:
-        """In words."""
         where = ", ".join(
             f"{view} {_span(windows)}" if windows else view for view, windows in self.views.items()
         )
@@ -54,20 +53,26 @@ class Late(SetAside):
 
     @property
     def details(self) -> dict[str, Any]:
-        return {"kind": self.kind, "late_by_ms": self.by_ms, "views": self.views}
+        return {
+            "kind": self.kind,
+            "late_by_ms": self.by_ms,
+            "views": self.views,
+            "headers": self.headers,
+        }
 
 
-LATE = Shelf("late", Late, late_topic)
+LATE = Kind("late", Late, late_topic)
 
 
 def find_late(
     log: LogSettings, app: str, stream: str, identity: tuple[str, int, int], since: int
 ) -> list[Late]:
-    """Where the event of that identity is among them; it was received at `since`; blocks.
+    """The late records of one event, which was received at `since`. Blocks.
 
-    Once if it was late, and once for each view whose query fails on it.
+    There is one if it was late, and one for each view whose query fails on it.
     """
-    return [one for one in LATE.read(log, app, stream, since) if one.identity == identity]
+    letters = DeadLetterTopic(LATE, log, app, stream).list(since)
+    return [letter for letter in letters if letter.identity == identity]
 
 
 def _span(windows: list[list[str]]) -> str:

@@ -1,14 +1,16 @@
-"""The events that failed validation."""
+"""Rejected events: they did not fit their stream's schema."""
 
 from __future__ import annotations
 
-from millstream.log.dead_letters.topic import SetAside, Shelf
+from typing import Any
+
+from millstream.log.dead_letters.topic import Kind, TopicLetter
 from millstream.log.topic_names import rejected_topic
 from millstream.values.event import FIELD, REASON
 
 
-class Rejected(SetAside):
-    """An event as it came, and why it was not accepted."""
+class Rejected(TopicLetter):
+    """An event as it was received, and why it was not accepted."""
 
     __slots__ = ()
 
@@ -17,16 +19,12 @@ class Rejected(SetAside):
         return self.headers.get(REASON, "")
 
     @property
-    def field(self) -> str:
-        return self.headers.get(FIELD, "")
+    def details(self) -> dict[str, Any]:
+        return {"field": self.headers.get(FIELD, ""), "headers": self.headers}
 
     @property
     def facts(self) -> dict[str, str]:
         return {name: text for name, text in self.headers.items() if name not in (REASON, FIELD)}
 
-    @property
-    def details(self) -> dict[str, str]:
-        return {"field": self.field}
 
-
-REJECTED = Shelf("rejected", Rejected, rejected_topic)
+REJECTED = Kind("rejected", Rejected, rejected_topic, ("replay",))

@@ -1,4 +1,4 @@
-"""Events that are in no view, in a topic of their own: finding, reading and naming them."""
+"""A topic of dead letters: one for each stream and kind of reason."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_contents import SECONDS, find_app, read_held
+from millstream.values.dead_letter import Action
 from millstream.values.event import identity
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SetAside:
-    """An event as it came, with why it is here in its headers. Sorted by time."""
+class TopicLetter:
+    """A dead letter in a topic. Its headers hold the reason. Sorted by time."""
 
     at: int  # milliseconds since the epoch
     partition: int
@@ -34,7 +35,6 @@ class SetAside:
 
     @property
     def id(self) -> str:
-        """`STREAM/PARTITION/OFFSET`, by which commands name it."""
         return f"{self.stream}/{self.partition}/{self.offset}"
 
     @property
@@ -44,57 +44,88 @@ class SetAside:
 
     @property
     def reason(self) -> str:
-        """Why it is here, in words."""
         raise NotImplementedError
 
     @property
-    def facts(self) -> Mapping[str, str]:
-        """What is told of it beside the reason."""
-        return self.headers
+    def details(self) -> Mapping[str, Any]:
+        return {"headers": self.headers}
 
     @property
-    def details(self) -> Mapping[str, Any]:
-        """What its kind tells to programs."""
-        return {}
+    def facts(self) -> Mapping[str, str]:
+        return self.headers
 
 
-E = TypeVar("E", bound=SetAside)
+L = TypeVar("L", bound=TopicLetter)
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf(Generic[E]):
-    """Where the events are that were set aside for one kind of reason."""
+class Kind(Generic[L]):
+    """One kind of dead letter that has topics of its own."""
 
-    word: str  # as what: in the topics' names, and the command that looks at them
-    kind: type[E]
+    name: str  # in the topics' names; also the command's name
+    letter: type[L]
     topic: Callable[[str, str], str]  # of an app and its stream
+    actions: tuple[Action, ...] = ()
 
-    def app_with(self, log: LogSettings, stream: str, app: str = "") -> str:
-        """The name of the pipeline with such a stream; MillstreamError if not exactly one has.
+    def open(self, log: LogSettings, stream: str, app: str = "") -> DeadLetterTopic[L]:
+        """The dead letters of a stream; without `app`, of the only app with such a stream.
 
-        If `app` was asked for, it is that one, or an error.
+        MillstreamError if there is no such stream, or several apps have one.
         """
-        return find_app(log, self.word, stream, "stream", app=app)
+        found = find_app(log, self.name, stream, "stream", app=app)
+        return DeadLetterTopic(self, log, found, stream)
 
-    def read(self, log: LogSettings, app: str, stream: str, since: int = 0) -> Iterator[E]:
-        """All that are still held, from a moment (milliseconds since the epoch) on; blocks.
 
-        In order per partition; partitions one after the other.
-        """
-        for records in read_held(log, self.topic(app, stream), since):
-            yield from (self.kind.of(stream, record) for record in records)
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic(Generic[L]):
+    """The dead letters of one kind and one stream. Every call blocks."""
 
-    def read_one(self, log: LogSettings, app: str, stream: str, partition: int, offset: int) -> E:
-        """The one at that place; MillstreamError if it is not held there."""
-        topic = self.topic(app, stream)
-        first, end = bounds(log, topic, SECONDS).get(partition, (0, 0))
+    kind: Kind[L]
+    log: LogSettings
+    app: str
+    stream: str
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        return self.kind.actions
+
+    @property
+    def _topic(self) -> str:
+        return self.kind.topic(self.app, self.stream)
+
+    def list(self, since: int = 0) -> Iterator[L]:
+        """All from this time on, in order per partition, one partition after the other."""
+        for records in read_held(self.log, self._topic, since):
+            for record in records:
+                if record.timestamp >= since:
+                    yield self.kind.letter.of(self.stream, record)
+
+    def get(self, id: str) -> L:  # noqa: A002
+        """The dead letter STREAM/PARTITION/OFFSET; MillstreamError if there is none."""
+        stream, partition, offset = parse_id(id, self.kind.name)
+        if stream != self.stream:
+            raise MillstreamError(f"{id} is no event of stream {self.stream!r}")
+        first, end = bounds(self.log, self._topic, SECONDS).get(partition, (0, 0))
         if first <= offset < end:
-            for record in read_range(log, topic, partition, offset, offset + 1, patience=SECONDS):
-                return self.kind.of(stream, record)
+            for record in read_range(
+                self.log, self._topic, partition, offset, offset + 1, patience=SECONDS
+            ):
+                return self.kind.letter.of(stream, record)
         held = (
             f"partition {partition} holds {first} to {end - 1}" if first < end else "it holds none"
         )
         raise MillstreamError(
-            f"there is no {self.word} event {stream}/{partition}/{offset}: {held}",
-            remedy=f"`millstream {self.word} list {stream}` names those that are there",
+            f"there is no {self.kind.name} event {id}: {held}",
+            remedy=f"`millstream {self.kind.name} list {stream}` lists the events that are there",
         )
+
+
+def parse_id(id: str, kind: str) -> tuple[str, int, int]:  # noqa: A002
+    """The stream, partition and offset in an id; MillstreamError if it is not one."""
+    stream, *numbers = id.split("/")
+    if len(numbers) != 2 or not all(each.isascii() and each.isdigit() for each in numbers):
+        raise MillstreamError(
+            f"{id!r} is no id of a {kind} event",
+            remedy=f"write STREAM/PARTITION/OFFSET, as `millstream {kind} list` prints it",
+        )
+    return stream, int(numbers[0]), int(numbers[1])
