@@ -161,7 +161,7 @@ class _Analyze:
                         remedy="see its lines above; more analyze.driver_memory may help",
                     )
                 keeper.tick()
-                self._rebuilds.tick(beside.is_closed)
+                self._rebuilds.tick(beside.is_final_until)
                 if time.monotonic() - reported >= 1:
                     reported = time.monotonic()
                     counts = self._rebuilds.add_to(self._lags.tell(keeper.counts()))

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 from confluent_kafka import KafkaException
 
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.row_state.row_state import stateful
+from millstream.analyze.row_state.row_state import has_row_states
 from millstream.analyze.row_state.row_state_writer import RowStateWriter
 from millstream.analyze.triggers.output_writer import OutputWriter
 from millstream.analyze.triggers.tasks import tasks
@@ -74,18 +74,18 @@ class Upkeep:
             self._closer.close()
             self._closer = None
 
-    def is_closed(self, view: str, until: int) -> bool:
+    def is_final_until(self, view: str, until: int) -> bool:
         """Whether all rows of windows that ended by then are final, and shown as that."""
         if self._closer is None or view not in self._views:
             return False
         if view in self._stateful and self._watermarks.get(view, 0) < until:
             return False
         keeper = self._keepers.get(view)
-        return self._closer.is_closed(view, until) and (keeper is None or keeper.is_at_end)
+        return self._closer.is_final_until(view, until) and (keeper is None or keeper.is_at_end)
 
     @property
     def _stateful(self) -> set[str]:
-        return {view.name for view in stateful(self._views.values())}
+        return {view.name for view in self._views.values() if has_row_states(view)}
 
     def note(self, counts: dict[str, ViewCounts]) -> None:
         """Take in how the queries are, and put the views' watermarks there."""

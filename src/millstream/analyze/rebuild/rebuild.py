@@ -31,8 +31,8 @@ from millstream.analyze.rebuild.rebuildable import check_rebuildable, why_not
 from millstream.analyze.rebuild.requests import Request, open_requests, read_request
 from millstream.analyze.rebuild.takeover import Takeover, whole_from
 from millstream.analyze.recovery.checkpoint import forget
-from millstream.analyze.row_state.row_state import stateful
-from millstream.analyze.row_state.row_state_writer import closed_until
+from millstream.analyze.row_state.committed_watermarks import final_until
+from millstream.analyze.row_state.row_state import has_row_states
 from millstream.analyze.spark.session import task_slots
 from millstream.analyze.triggers.ledger import Edition
 from millstream.analyze.triggers.processor import edition_record
@@ -181,10 +181,10 @@ class Rebuilds:
             self._ended.pop(name, None)
             _log.info("view %s is computed anew, into %s", name, topics[name])
 
-    def tick(self, is_closed: Callable[[str, int], bool]) -> None:
+    def tick(self, is_final_until: Callable[[str, int], bool]) -> None:
         """Do what is wished, and the next step of each shadow; Kafka being away delays it.
 
-        `is_closed` tells of a shadow, by its view, whether the rows of all windows that ended by
+        `is_final_until` says of a shadow, by its view, whether the rows of windows that ended by
         then are final, and shown as that.
         """
         self._heed_all()
@@ -194,7 +194,7 @@ class Rebuilds:
                 self._advance(shadow)
             if self._clock() - self._looked >= _LOOK_EVERY:
                 self._looked = self._clock()
-                self._change_over(is_closed)
+                self._change_over(is_final_until)
             self._retire()
         except (LogError, KafkaException) as error:
             _log.warning("rebuilding waits for Kafka: %s", error)
@@ -353,12 +353,12 @@ class Rebuilds:
         is_wished = not shadow.request or (wish is not None and wish.go)
         return is_wished and all(each.state == "ready" for each in self._group(shadow))
 
-    def _change_over(self, is_closed: Callable[[str, int], bool]) -> None:
+    def _change_over(self, is_final_until: Callable[[str, int], bool]) -> None:
         for shadow in list(self._shadows.values()):
             if shadow.name not in self._shadows or not self._may_go(shadow):
                 continue
             group = self._group(shadow)
-            if not all([self._is_fit(each, is_closed) for each in group]):
+            if not all([self._is_fit(each, is_final_until) for each in group]):
                 continue
             asked = self._asked_for(shadow)
             for each in group:
@@ -366,16 +366,16 @@ class Rebuilds:
             if shadow.request:
                 self._fulfil(asked)
 
-    def _is_fit(self, shadow: _Shadow, is_closed: Callable[[str, int], bool]) -> bool:
+    def _is_fit(self, shadow: _Shadow, is_final_until: Callable[[str, int], bool]) -> bool:
         """Whether clients can go over to it without seeing a final row that is so no more."""
         plan, log = shadow.query.plan, self._settings.log
-        if next(stateful([plan]), None) is None:
-            return is_closed(shadow.name, 0)
+        if not has_row_states(plan):
+            return is_final_until(shadow.name, 0)
         described = describe_views(self._app.name, log).get(shadow.name)
         old = "" if described is None else written_to(self._app.name, described)
         if old not in known_topics(log):
-            return is_closed(shadow.name, 0)
-        if not is_closed(shadow.name, closed_until(log, self._app.name, old)):
+            return is_final_until(shadow.name, 0)
+        if not is_final_until(shadow.name, final_until(log, self._app.name, old)):
             return False
         if shadow.succession is None and not shadow.is_marked:
             shadow.succession = Takeover(log, plan, old)

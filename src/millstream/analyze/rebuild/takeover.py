@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from millstream.analyze.history.history import Past
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.row_state.row_state import ANEW, written
+from millstream.analyze.row_state.row_updates import REBUILT, with_state
 from millstream.analyze.verify.comparison import rounding
 from millstream.errors import LogError
 from millstream.log.connection import client_config
@@ -68,9 +68,9 @@ def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
         if was is None or was.stage == PROVISIONAL or now.stage != FINAL:
             continue
         if was.stage == CORRECTED or compared.differing(was.row, now.row):
-            value = written(now.record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
+            value = with_state(now.record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
             place = (now.record.key, now.record.partition)
-            producer.produce(plan.written, value, *place, headers=[(ANEW, b"1")])
+            producer.produce(plan.written, value, *place, headers=[(REBUILT, b"1")])
             producer.poll(0)
             marked += 1
     if producer.flush(_SECONDS):

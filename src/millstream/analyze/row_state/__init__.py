@@ -1,0 +1,1 @@
+"""State of a view's rows: provisional, final, corrected, deleted."""

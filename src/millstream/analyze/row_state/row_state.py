@@ -1,33 +1,41 @@
-"""The life of a view's rows: provisional, final, corrected, gone. Knows no Kafka.
+"""State of a view's rows: provisional, final, corrected, deleted. Without Kafka.
 
-Spark writes rows; we write their states and ends into the same topic, with nothing to order the
-two. So a newer row can slip in between our reading of the old one and what we write of it:
+Spark writes rows. We write their states and tombstones into the same topic, and nothing orders the
+two writers. So Spark can write a newer row after we read the old one and before we write about it:
 
-- A tombstone says which row it ends; when we read it back after a newer row, we write that row
-  again, told apart by `_returned`.
-- A state is written with its row's own number. When we read it back after a newer row, everyone
-  ignored it but the log's compaction, for which it is the newest: so we write the newer row again,
-  as corrected, because its older number was called final in the log.
+- A tombstone names the row that it deletes. If we read it back after a newer row, we write that row
+  again, with `_returned` to distinguish it.
+- A state is written with its row's revision. If we read it back after a newer row, servers ignore
+  it, but log compaction keeps only it. So we write the newer row again, as corrected, because
+  the log called an older revision final.
 
-After a crash Spark repeats rows. Servers ignore them, but compaction would keep them and drop what
-we wrote before: so the state is written again after the repeat.
+After a crash Spark repeats rows. Servers ignore the repeats, but compaction would keep them and
+drop our records. So we write the state again after a repeat.
 
-Compaction may also have dropped a final row whose correction we did not get to write before a
-crash. So before rows are made final we write down, elsewhere, until when and from which offset on
-(a claim): a row without state in a window that was claimed is a correction.
+Compaction may also drop a final row before we have written its correction, if we crash in between.
+So before rows become final we commit the watermark, and the offset from which on it applies. A row
+without a state in a window that ended by a committed watermark is a correction.
 """
 
 from __future__ import annotations
 
 import heapq
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
 from millstream.analyze.plan import ViewPlan
+from millstream.analyze.row_state.row_updates import (
+    DELETES,
+    CommittedWatermark,
+    RestoredRow,
+    RowKey,
+    StateUpdate,
+    Tombstone,
+    with_state,
+)
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.values.clock import to_ms
@@ -36,106 +44,77 @@ from millstream.values.row_version import (
     CORRECTED,
     FINAL,
     PROVISIONAL,
-    STATES,
     RowVersion,
     is_known,
     version_after,
     version_of,
 )
 
-ENDS = "ends"  # header of a tombstone: the offset of the row that it ends
-ANEW = "anew"  # header of a row that corrects one of an earlier edition of its view
-
-_OURS = re.compile(rb'(?:,?"_state":"[a-z]+")?(?:,?"_returned":\d+)?}$')  # as `written` puts it
-_UNHURRIED_MS = 60_000  # clocks of machines differ; nothing is forgotten sooner than this
+_CLOCK_SKEW_MS = 60_000  # machines' clocks differ: no row is forgotten sooner than this
+_NOTHING = CommittedWatermark(0, 0)
 
 
-class Place(NamedTuple):
-    """A row's key in one partition of a view's topic."""
-
-    topic: str
-    partition: int
-    key: bytes
-
-
-class Claim(NamedTuple):
-    """Windows that ended by `until` are closed, with all that comes from `offset` on."""
-
-    offset: int
-    until: int  # milliseconds since the epoch
-
-
-class End(NamedTuple):
-    """A tombstone to write."""
-
-    place: Place
-    offset: int  # of the row that it ends
-    last: bytes | None = None  # the row as it is to be written before: what ends is final
-
-
-class Return(NamedTuple):
-    """A row to write again, because the tombstone of an older one overtook it."""
-
-    place: Place
-    value: bytes
-    timestamp: int
-
-
-class Statement(NamedTuple):
-    """A row to write again with its state."""
-
-    place: Place
-    offset: int  # of the row that it speaks of
-    value: bytes
+def has_row_states(view: ViewPlan) -> bool:
+    """Whether the view's rows become final: it is a table of windows that a watermark passes."""
+    ends_by_time = view.window_spec is None or view.window_spec.kind != "count"
+    return view.key is not None and view.window is not None and view.is_timed and ends_by_time
 
 
 @dataclass(slots=True)
 class _Row:
-    mark: RowVersion
+    version: RowVersion
     offset: int  # of its newest record
-    since: int  # of its first one, without a state
+    first_offset: int  # of its first record, which has no state
     timestamp: int
     value: bytes | None  # while it may have to be written again
-    due: int | None  # when it ends; milliseconds since the epoch
-    end: int | None  # of its window
-    written: int  # when Spark wrote it last, by the record's timestamp
-    is_stated: bool = True  # the newest record of its key tells its state
-    ending: int = -1  # the offset that a tombstone on the way ends
-    stating: int = -1  # the offset that a statement on the way speaks of
-    is_gone: bool = False
+    expires: int | None  # milliseconds since the epoch
+    window_end: int | None
+    spark_wrote: int  # timestamp of the newest record that Spark wrote
+    has_state: bool = True  # the newest record of its key has its state
+    deleting: int = -1  # the offset that a tombstone not read back yet deletes
+    stating: int = -1  # the offset that a state update not read back yet is about
+    is_deleted: bool = False
     is_open: bool = False  # waits for the end of its window
 
     @property
     def stage(self) -> int:
-        return int(self.mark[-2])
+        return int(self.version[-2])
 
 
-class _Said(NamedTuple):
-    """What a record tells about its row."""
+class _Decoded(NamedTuple):
+    version: RowVersion
+    window_end: int | None
 
-    mark: RowVersion
-    end: int | None  # of its window
+    @property
+    def stage(self) -> int:
+        return int(self.version[-2])
+
+    def is_same_row(self, held: _Row) -> bool:
+        """Whether the record is about the row that is held, whatever its stage."""
+        ours, theirs = self.version, held.version
+        is_comparable = is_known(ours) or self.stage != PROVISIONAL
+        return is_comparable and ours[:-2] == theirs[:-2] and ours[-1] == theirs[-1]
 
 
 class RowStates:
-    """Records in; states and tombstones out."""
+    """Decides which states and tombstones to write. Not thread-safe; never blocks."""
 
     def __init__(self, views: Iterable[ViewPlan]) -> None:
         self._views = {view.written: view for view in views}
-        self._stateful = {view.written for view in stateful(self._views.values())}
-        self._rows: dict[Place, _Row] = {}
-        self._queue: list[tuple[int, Place]] = []  # may be too early for a row, never too late
-        self._queued: set[Place] = set()
-        self._overtaken: dict[Place, Return] = {}
-        # Per topic by window's end: rows that are provisional, and those that are to be forgotten;
-        # by when Spark wrote them: those that are gone.
-        self._open: dict[str, list[tuple[int, Place]]] = {topic: [] for topic in self._views}
-        self._aging: dict[str, list[tuple[int, Place]]] = {topic: [] for topic in self._views}
-        self._ended: dict[str, list[tuple[int, Place]]] = {topic: [] for topic in self._views}
-        self._unstated: set[Place] = set()
+        self._with_states = {topic for topic, view in self._views.items() if has_row_states(view)}
+        self._rows: dict[RowKey, _Row] = {}
+        self._expiring: list[tuple[int, RowKey]] = []  # may be too early for a row, never too late
+        self._is_expiring: set[RowKey] = set()
+        self._restored: dict[RowKey, RestoredRow] = {}
+        # Heaps by topic. By window end: provisional rows, and final rows to forget. By the time
+        # when Spark wrote them: deleted rows.
+        self._open: dict[str, list[tuple[int, RowKey]]] = {topic: [] for topic in self._views}
+        self._final: dict[str, list[tuple[int, RowKey]]] = {topic: [] for topic in self._views}
+        self._deleted: dict[str, list[tuple[int, RowKey]]] = {topic: [] for topic in self._views}
+        self._without_state: set[RowKey] = set()  # rows whose state is to be written
         self._next: dict[Partition, int] = {}
-        self._forgotten: dict[str, int] = {}  # topic → the latest end of a window not held here
-        self.claimed: dict[Partition, Claim] = {}
+        self._forgotten: dict[str, int] = {}  # topic → latest end of a window not held here
+        self.committed: dict[Partition, CommittedWatermark] = {}
         self.received: dict[str, str] = {}  # topic → `_received_at` of the newest row; RFC 3339
 
     def __len__(self) -> int:
@@ -143,65 +122,67 @@ class RowStates:
 
     @property
     def held_bytes(self) -> int:
-        """How much of the rows themselves is in memory."""
+        """Size of the encoded rows in memory."""
         return sum(len(row.value) for row in self._rows.values() if row.value is not None)
 
     def apply(self, record: Record) -> None:
-        """Take in a record, in the order of its partition."""
+        """Process a record, in the order of its partition."""
         self._next[record.topic, record.partition] = record.offset + 1
         if record.key is None:
             return
-        place = Place(record.topic, record.partition, record.key)
-        held = self._rows.get(place)
+        key = RowKey(record.topic, record.partition, record.key)
+        held = self._rows.get(key)
         if record.value is None:
             if held is not None:
-                self._end(place, held, record)
+                self._delete(key, held, record)
             return
-        said = self._read(record)
-        if said is None:
+        decoded = self._decode(record)
+        if decoded is None:
             return
-        mark = self._first(record, said) if held is None else version_after(said.mark, held.mark)
-        if mark is not None:
-            self._accept(place, held, record, said, mark)
-        elif held is not None:
-            self._repeated(place, held, record, said)
+        if held is None:
+            self._replace(key, None, record, decoded, self._first_version(record, decoded))
+        elif (version := version_after(decoded.version, held.version)) is not None:
+            self._replace(key, held, record, decoded, version)
+        else:
+            self._repeat(key, held, record, decoded)
 
-    def ends(self, now: int) -> list[End]:
-        """The tombstones that are due; each is given out once, unless `failed` takes it back."""
-        due, again = [], []
-        while self._queue and self._queue[0][0] <= now:
-            _, place = heapq.heappop(self._queue)
-            self._queued.discard(place)
-            row = self._rows.get(place)
-            if row is None or row.due is None or (row.is_gone and row.ending == row.offset):
+    def tombstones(self, now: int) -> list[Tombstone]:
+        """The tombstones that are due. Each is returned once, unless `retry` asks for it again."""
+        due, later = [], []
+        while self._expiring and self._expiring[0][0] <= now:
+            _, key = heapq.heappop(self._expiring)
+            self._is_expiring.discard(key)
+            row = self._rows.get(key)
+            if row is None or row.expires is None:
                 continue
-            if row.due <= now and row.ending != row.offset:
-                row.ending = row.offset
-                due.append(End(place, row.offset, self._last(place, row)))
-            again.append((max(row.due, now + 1), place))
-        for later in again:
-            self._enqueue(*later)
+            if row.is_deleted and row.deleting == row.offset:
+                continue
+            if row.expires <= now and row.deleting != row.offset:
+                row.deleting = row.offset
+                due.append(Tombstone(key, row.offset, self._final_value(key, row)))
+            later.append((max(row.expires, now + 1), key))
+        for expires, key in later:
+            self._expire_at(expires, key)
         return due
 
-    def _last(self, place: Place, row: _Row) -> bytes | None:
-        """The row with the state that it was never given, if it is to have one.
+    def _final_value(self, key: RowKey, row: _Row) -> bytes | None:
+        """The row as final or corrected, if it was never written so.
 
-        A view that was down for longer than it keeps its rows comes to their end at once, as does
-        a correction by an event that is later than that; and whoever enters what is final must hear
-        of them nevertheless.
+        If a view was down for longer than it keeps its rows, they expire at once. So does the
+        correction by a very late event. The ledger must see both as final before they are deleted.
         """
-        is_told = row.stage != PROVISIONAL and row.is_stated
-        if is_told or row.value is None or place.topic not in self._stateful:
+        is_written = row.stage != PROVISIONAL and row.has_state
+        if is_written or row.value is None or key.topic not in self._with_states:
             return None
-        return written(row.value, max(row.stage, FINAL), int(row.mark[-1]))
+        return with_state(row.value, max(row.stage, FINAL), int(row.version[-1]))
 
-    def returns(self) -> list[Return]:
-        """The rows to write again; each is given out once."""
-        returned, self._overtaken = list(self._overtaken.values()), {}
-        return returned
+    def restored(self) -> list[RestoredRow]:
+        """The rows to write again after a tombstone. Each is returned once."""
+        restored, self._restored = list(self._restored.values()), {}
+        return restored
 
-    def claims(self, watermarks: Mapping[str, int]) -> dict[Partition, Claim]:
-        """What must be written down before `statements` of these watermarks may be."""
+    def to_commit(self, watermarks: Mapping[str, int]) -> dict[Partition, CommittedWatermark]:
+        """What must be committed before `state_updates` with these watermarks may be written."""
         due = {
             topic
             for topic, queue in self._open.items()
@@ -210,105 +191,107 @@ class RowStates:
         if not due:
             return {}
         offsets = {at: offset for at, offset in self._next.items() if at[0] in due}
-        for place in self._unstated:  # what is not stated yet is still to be found by a successor
-            at = (place.topic, place.partition)
+        for key in self._without_state:  # our successor must still find these
+            at = (key.topic, key.partition)
             if at in offsets:
-                offsets[at] = min(offsets[at], self._rows[place].offset)
+                offsets[at] = min(offsets[at], self._rows[key].offset)
         return {
-            at: Claim(offset, watermarks[at[0]])
+            at: CommittedWatermark(offset, watermarks[at[0]])
             for at, offset in offsets.items()
-            if watermarks[at[0]] > self.claimed.get(at, Claim(0, 0)).until
+            if watermarks[at[0]] > self.committed.get(at, _NOTHING).until
         }
 
-    def statements(self, watermarks: Mapping[str, int]) -> list[Statement]:
-        """The states to write; each is given out once, unless `failed` takes it back.
+    def state_updates(self, watermarks: Mapping[str, int]) -> list[StateUpdate]:
+        """The states to write. Each is returned once, unless `retry` asks for it again.
 
-        Windows end at the watermark of their view's topic, in milliseconds since the epoch, once
-        their partitions' claims are in `claimed`.
+        `watermarks`, by topic, are in milliseconds since the epoch. A window's rows become final
+        when the watermark has passed its end and is in `committed` for their partition.
         """
-        found = []
+        updates = []
         for topic, queue in self._open.items():
             later = []
             while queue and queue[0][0] <= watermarks.get(topic, 0):
-                end, place = heapq.heappop(queue)
-                row = self._rows.get(place)
+                window_end, key = heapq.heappop(queue)
+                row = self._rows.get(key)
                 if row is None:
                     continue
                 row.is_open = False
-                if row.stage != PROVISIONAL or row.is_gone or row.value is None:
+                if row.stage != PROVISIONAL or row.is_deleted or row.value is None:
                     continue
-                if row.ending == row.offset:
+                if row.deleting == row.offset:
                     continue
-                claim = self.claimed.get((place.topic, place.partition))
-                if claim is None or claim.until < end:
-                    later.append((end, place))
+                committed = self.committed.get((key.topic, key.partition))
+                if committed is None or committed.until < window_end:
+                    later.append(key)
                 elif row.stating != row.offset:
                     row.stating = row.offset
-                    found.append(Statement(place, row.offset, written(row.value, FINAL)))
-            for _, place in later:
-                self._open_again(place, self._rows[place])
-        for place in self._unstated:
-            row = self._rows[place]
-            if row.value is not None and row.offset not in (row.stating, row.ending):
+                    updates.append(StateUpdate(key, row.offset, with_state(row.value, FINAL)))
+            for key in later:
+                self._await_window(key, self._rows[key])
+        for key in self._without_state:
+            row = self._rows[key]
+            if row.value is not None and row.offset not in (row.stating, row.deleting):
                 row.stating = row.offset
-                returned = int(row.mark[-1])
-                value = written(row.value, row.stage, returned)
-                found.append(Statement(place, row.offset, value))
-        return found
+                value = with_state(row.value, row.stage, int(row.version[-1]))
+                updates.append(StateUpdate(key, row.offset, value))
+        return updates
 
-    def failed(self, one: End | Statement) -> None:
-        """What did not get into the log is due again."""
-        row = self._rows.get(one.place)
+    def retry(self, failed: Tombstone | StateUpdate) -> None:
+        """Make a record that could not be written due again."""
+        row = self._rows.get(failed.row)
         if row is None:
             return
-        if isinstance(one, End):
-            if row.ending == one.offset:
-                row.ending = -1
-        elif row.stating == one.offset:
+        if isinstance(failed, Tombstone):
+            if row.deleting == failed.offset:
+                row.deleting = -1
+        elif row.stating == failed.offset:
             row.stating = -1
-            self._open_again(one.place, row)
+            self._await_window(failed.row, row)
 
-    def is_closed(self, topic: str, until: int) -> bool:
-        """Whether the log says of each row whose window ended by then what it is."""
+    def is_final_until(self, topic: str, until: int) -> bool:
+        """Whether the log has the final state of every row whose window ended by then."""
         return all(
-            row.is_gone or row.end is None or row.end > until or (row.stage and row.is_stated)
-            for place, row in self._rows.items()
-            if place.topic == topic
+            row.is_deleted
+            or row.window_end is None
+            or row.window_end > until
+            or (row.stage and row.has_state)
+            for key, row in self._rows.items()
+            if key.topic == topic
         )
 
-    def forget(self, watermarks: Mapping[str, int], committed: Mapping[str, int]) -> None:
-        """Let go of rows that cannot change any more.
+    def forget(self, watermarks: Mapping[str, int], spark_committed: Mapping[str, int]) -> None:
+        """Drop rows that cannot change any more.
 
-        `committed`, by topic: before when Spark has committed all that it wrote, in milliseconds
-        since the epoch. What it wrote after that a crash may bring again.
+        `spark_committed`, by topic: Spark has committed all that it wrote before then, in
+        milliseconds since the epoch. After a crash it may repeat what it wrote later.
         """
-        for topic, gone in self._ended.items():
-            while gone and gone[0][0] < committed.get(topic, 0) - _UNHURRIED_MS:
-                _, place = heapq.heappop(gone)
-                row = self._rows.get(place)
-                if row is not None and row.is_gone and row.offset == row.ending:
-                    self._let_go(place, row)
-        for topic, queue in self._aging.items():
+        for topic, deleted in self._deleted.items():
+            while deleted and deleted[0][0] < spark_committed.get(topic, 0) - _CLOCK_SKEW_MS:
+                _, key = heapq.heappop(deleted)
+                row = self._rows.get(key)
+                if row is not None and row.is_deleted and row.offset == row.deleting:
+                    self._drop(key, row)
+        for topic, queue in self._final.items():
             spec, later = self._views[topic].window_spec, []
-            lateness = _UNHURRIED_MS + (spec.lateness_ms if spec is not None else 0)
+            lateness = _CLOCK_SKEW_MS + (spec.lateness_ms if spec is not None else 0)
             while queue and queue[0][0] + lateness <= watermarks.get(topic, 0):
-                end, place = heapq.heappop(queue)
-                row = self._rows.get(place)
-                if row is None or not row.is_stated or row.stage == PROVISIONAL:
-                    continue  # who changes it puts it back here
-                if row.written >= committed.get(topic, 0) - _UNHURRIED_MS:
-                    later.append((end, place))
+                window_end, key = heapq.heappop(queue)
+                row = self._rows.get(key)
+                if row is None or not row.has_state or row.stage == PROVISIONAL:
+                    continue  # the next change of the row puts it back into this queue
+                if row.spark_wrote >= spark_committed.get(topic, 0) - _CLOCK_SKEW_MS:
+                    later.append((window_end, key))
                 else:
-                    self._let_go(place, row)
+                    self._drop(key, row)
             for each in later:
                 heapq.heappush(queue, each)
 
-    def _let_go(self, place: Place, row: _Row) -> None:
-        del self._rows[place]
-        if row.end is not None:
-            self._forgotten[place.topic] = max(row.end, self._forgotten.get(place.topic, 0))
+    def _drop(self, key: RowKey, row: _Row) -> None:
+        del self._rows[key]
+        if row.window_end is not None:
+            self._forgotten[key.topic] = max(row.window_end, self._forgotten.get(key.topic, 0))
 
-    def _read(self, record: Record) -> _Said | None:
+    def _decode(self, record: Record) -> _Decoded | None:
         assert record.value is not None
         try:
             row = msgspec.json.decode(record.value)
@@ -319,131 +302,114 @@ class RowStates:
         received, topic = row.get(RECEIVED), record.topic
         if isinstance(received, str) and received > self.received.get(topic, ""):
             self.received[topic] = received
-        return _Said(version_of(row), _window_end(row, self._views[topic].window))
+        return _Decoded(version_of(row), _window_end(row, self._views[topic].window))
 
-    def _first(self, record: Record, said: _Said) -> RowVersion:
-        """What a row counts as of which nothing is known: that it was not there may be final.
+    def _first_version(self, record: Record, decoded: _Decoded) -> RowVersion:
+        """The version of a row whose key is not held: a correction if its window was final.
 
-        Not where rows come once, when they are final: sessions that end later come later.
+        Not in append mode: there rows come once, when they are final, and later sessions later.
         """
         comes_once = self._views[record.topic].output_mode == "append"
-        if said.mark[-2] != PROVISIONAL or said.end is None or comes_once:
-            return said.mark
-        claim = self.claimed.get((record.topic, record.partition), Claim(0, 0))
-        is_claimed = record.offset >= claim.offset and said.end <= claim.until
-        if is_claimed or said.end <= self._forgotten.get(record.topic, 0):
-            return (*said.mark[:-2], CORRECTED, said.mark[-1])
-        return said.mark
+        if decoded.stage != PROVISIONAL or decoded.window_end is None or comes_once:
+            return decoded.version
+        committed = self.committed.get((record.topic, record.partition), _NOTHING)
+        was_final = record.offset >= committed.offset and decoded.window_end <= committed.until
+        if was_final or decoded.window_end <= self._forgotten.get(record.topic, 0):
+            return _corrected(decoded.version)
+        return decoded.version
 
-    def _accept(
-        self, place: Place, held: _Row | None, record: Record, said: _Said, mark: RowVersion
+    def _replace(
+        self,
+        key: RowKey,
+        held: _Row | None,
+        record: Record,
+        decoded: _Decoded,
+        version: RowVersion,
     ) -> None:
-        view = self._views[place.topic]
-        if held is not None and held.stating >= 0 and not _is_same(said, held):
-            # Its older number is called final in the log, or will be before anything of ours is.
-            mark = (*mark[:-2], CORRECTED, mark[-1])
-        from_ = record.timestamp if said.end is None else said.end
-        is_spark = said.mark[-2] == PROVISIONAL and not said.mark[-1]
+        is_same = held is not None and decoded.is_same_row(held)
+        if held is not None and held.stating >= 0 and not is_same:
+            # The log calls an older revision final, or will before it has a record of ours.
+            version = _corrected(version)
+        keep = self._views[key.topic].keep_ms
+        since = record.timestamp if decoded.window_end is None else decoded.window_end
+        is_from_spark = decoded.stage == PROVISIONAL and not decoded.version[-1]
         row = _Row(
-            mark=mark,
+            version=version,
             offset=record.offset,
-            since=held.since if held is not None and _is_same(said, held) else record.offset,
+            first_offset=held.first_offset if held is not None and is_same else record.offset,
             timestamp=record.timestamp,
             value=record.value,
-            due=None if view.keep_ms is None else from_ + view.keep_ms,
-            end=said.end,
-            written=record.timestamp if is_spark or held is None else held.written,
-            is_stated=said.mark[-2] == mark[-2],
-            ending=-1 if held is None else held.ending,
-            is_open=held is not None and held.is_open and held.end == said.end,
+            expires=None if keep is None else since + keep,
+            window_end=decoded.window_end,
+            spark_wrote=record.timestamp if is_from_spark or held is None else held.spark_wrote,
+            has_state=decoded.stage == version[-2],
+            deleting=-1 if held is None else held.deleting,
+            is_open=held is not None and held.is_open and held.window_end == decoded.window_end,
         )
-        self._rows[place] = row
-        self._overtaken.pop(place, None)
-        self._unstated.discard(place)
-        if row.due is not None:
-            self._enqueue(row.due, place)
-        if row.end is not None:
-            self._settle(place, row)
+        self._rows[key] = row
+        self._restored.pop(key, None)
+        self._without_state.discard(key)
+        if row.expires is not None:
+            self._expire_at(row.expires, key)
+        if row.window_end is not None:
+            self._enqueue(key, row)
 
-    def _open_again(self, place: Place, row: _Row) -> None:
-        """A provisional row waits for the end of its window, once."""
-        if row.stage == PROVISIONAL and row.end is not None and not row.is_open:
-            row.is_open = True
-            heapq.heappush(self._open[place.topic], (row.end, place))
-
-    def _settle(self, place: Place, row: _Row) -> None:
-        """Wait for a provisional row's window; of one that is over say so, or be done with it."""
+    def _enqueue(self, key: RowKey, row: _Row) -> None:
+        """Let the row wait for what it needs next: its window's end, its state, or its end."""
         if row.stage == PROVISIONAL:
-            self._open_again(place, row)
-            return
-        if not row.is_stated:
-            self._unstated.add(place)
-            return
-        self._unstated.discard(place)
-        if self._views[place.topic].keep_ms is None:
-            row.value = None  # nothing of ours will need it again
-        if row.end is not None and self._views[place.topic].keep_ms is None:
-            heapq.heappush(self._aging[place.topic], (row.end, place))
-
-    def _end(self, place: Place, held: _Row, record: Record) -> None:
-        ends = int(dict(record.headers).get(ENDS, str(record.offset).encode()))
-        if held.since > ends and not held.is_gone and held.value is not None:
-            value = written(held.value, held.stage, record.offset)
-            self._overtaken[place] = Return(place, value, held.timestamp)
-        held.is_gone, held.is_stated = True, True
-        held.offset = held.ending = record.offset
-        if place not in self._overtaken:
-            held.value = None
-        self._unstated.discard(place)
-        heapq.heappush(self._ended[place.topic], (held.written, place))
-
-    def _repeated(self, place: Place, held: _Row, record: Record, said: _Said) -> None:
-        """Servers ignore this record, but compaction keeps it alone, as the newest of its key."""
-        if held.is_gone:
-            if held.due is not None and place not in self._overtaken:
-                held.offset = record.offset
-                self._enqueue(held.due, place)
-            return
-        if said.mark[:-2] == held.mark[:-2]:
-            held.offset, held.value = record.offset, record.value
-            held.is_stated = said.mark[-2] == held.stage
+            self._await_window(key, row)
+        elif not row.has_state:
+            self._without_state.add(key)
         else:
-            if said.mark[-2] != PROVISIONAL:
-                held.mark = (*held.mark[:-2], CORRECTED, held.mark[-1])
+            self._without_state.discard(key)
+            if self._views[key.topic].keep_ms is None:
+                row.value = None  # we never write it again
+                if row.window_end is not None:
+                    heapq.heappush(self._final[key.topic], (row.window_end, key))
+
+    def _await_window(self, key: RowKey, row: _Row) -> None:
+        if row.stage == PROVISIONAL and row.window_end is not None and not row.is_open:
+            row.is_open = True
+            heapq.heappush(self._open[key.topic], (row.window_end, key))
+
+    def _delete(self, key: RowKey, held: _Row, record: Record) -> None:
+        deletes = int(dict(record.headers).get(DELETES, str(record.offset).encode()))
+        if held.first_offset > deletes and not held.is_deleted and held.value is not None:
+            value = with_state(held.value, held.stage, record.offset)
+            self._restored[key] = RestoredRow(key, value, held.timestamp)
+        held.is_deleted, held.has_state = True, True
+        held.offset = held.deleting = record.offset
+        if key not in self._restored:
+            held.value = None
+        self._without_state.discard(key)
+        heapq.heappush(self._deleted[key.topic], (held.spark_wrote, key))
+
+    def _repeat(self, key: RowKey, held: _Row, record: Record, decoded: _Decoded) -> None:
+        """Servers ignore this record, but compaction keeps it alone, as the newest of its key."""
+        if held.is_deleted:
+            if held.expires is not None and key not in self._restored:
+                held.offset = record.offset
+                self._expire_at(held.expires, key)
+            return
+        if decoded.version[:-2] == held.version[:-2]:
+            held.offset, held.value = record.offset, record.value
+            held.has_state = decoded.stage == held.stage
+        else:
+            if decoded.stage != PROVISIONAL:
+                held.version = _corrected(held.version)
             # Without its value the row waits for Spark, which repeats up to the newest.
-            held.is_stated, held.stating = False, -1
-        if held.end is not None:
-            self._settle(place, held)
+            held.has_state, held.stating = False, -1
+        if held.window_end is not None:
+            self._enqueue(key, held)
 
-    def _enqueue(self, due: int, place: Place) -> None:
-        if place not in self._queued:
-            self._queued.add(place)
-            heapq.heappush(self._queue, (due, place))
-
-
-def stateful(views: Iterable[ViewPlan]) -> Iterator[ViewPlan]:
-    """The views whose rows become final: tables of windows of a time that a watermark tells."""
-    for view in views:
-        counted = view.window_spec is not None and view.window_spec.kind == "count"
-        if view.key is not None and view.window is not None and view.is_timed and not counted:
-            yield view
+    def _expire_at(self, expires: int, key: RowKey) -> None:
+        if key not in self._is_expiring:
+            self._is_expiring.add(key)
+            heapq.heappush(self._expiring, (expires, key))
 
 
-def written(value: bytes, stage: int, returned: int = 0) -> bytes:
-    """The row with its state, and told apart from itself as it was before a tombstone."""
-    row = _OURS.sub(b"", value)
-    if stage != PROVISIONAL:
-        row += b'%b"_state":"%b"' % (b"," * (row != b"{"), STATES[stage].encode())
-    if returned:
-        row += b'%b"_returned":%d' % (b"," * (row != b"{"), returned)
-    return row + b"}"
-
-
-def _is_same(said: _Said, held: _Row) -> bool:
-    """Whether a record speaks of the row that is held, but for its stage."""
-    mark, other = said.mark, held.mark
-    is_told_apart = is_known(mark) or mark[-2] != PROVISIONAL
-    return is_told_apart and mark[:-2] == other[:-2] and mark[-1] == other[-1]
+def _corrected(version: RowVersion) -> RowVersion:
+    return (*version[:-2], CORRECTED, version[-1])
 
 
 def _window_end(row: Mapping[str, Any], column: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Writes the states and ends of rows into the topics of views; `row_state` decides which."""
+"""Writes the states and tombstones of rows into the views' topics; `row_state` decides which."""
 
 from __future__ import annotations
 
@@ -8,79 +8,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.row_state.row_state import (
-    ENDS,
-    Claim,
-    End,
-    Place,
-    RowStates,
-    Statement,
-    stateful,
-)
+from millstream.analyze.row_state.committed_watermarks import CommittedWatermarks
+from millstream.analyze.row_state.row_state import RowStates, has_row_states
+from millstream.analyze.row_state.row_updates import DELETES, RowKey, StateUpdate, Tombstone
 from millstream.log.connection import client_config
-from millstream.log.consumer import BEGINNING, Partition, Reader, bounds
+from millstream.log.consumer import BEGINNING, Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
 from millstream.values.clock import now_ms
 
 _log = logging.getLogger(__name__)
-_SECONDS = 5.0
-_LOOK_SECONDS = 5.0
-
-
-class Claims:
-    """What was claimed, kept as offsets of a group that nobody joins: Kafka keeps it with them.
-
-    A claim is one topic's: one of the same name that was made anew has none.
-    """
-
-    def __init__(self, log: LogSettings, app: str, topics: Iterable[str]) -> None:
-        self.ids = topic_ids(log, topics)
-        config = client_config(log, group_id=f"{app}.closer", enable_auto_commit=False)
-        self._consumer = Consumer(config)
-
-    def read(self, partitions: Iterable[Partition]) -> dict[Partition, Claim]:
-        asked = [TopicPartition(*each) for each in partitions]
-        found = {}
-        for each in self._consumer.committed(asked, _SECONDS):
-            topic_id, _, until = (each.metadata or "").partition(" ")
-            if each.offset >= 0 and until and topic_id == self.ids.get(each.topic):
-                found[each.topic, each.partition] = Claim(each.offset, int(until))
-        return found
-
-    def write(self, claims: Mapping[Partition, Claim]) -> None:
-        """Returns when they are kept; KafkaException if they are not."""
-        offsets = [
-            TopicPartition(*at, claim.offset, f"{self.ids.get(at[0], '')} {claim.until}")
-            for at, claim in claims.items()
-        ]
-        for each in self._consumer.commit(offsets=offsets, asynchronous=False) or ():
-            if each.error is not None:
-                raise KafkaException(each.error)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def closed_until(log: LogSettings, app: str, topic: str) -> int:
-    """By when the windows ended whose rows were made final in a topic; 0: none were. Blocks."""
-    claims = Claims(log, app, [topic])
-    try:
-        found = claims.read((topic, partition) for partition in bounds(log, topic))
-        return max((claim.until for claim in found.values()), default=0)
-    finally:
-        claims.close()
+_TOPIC_CHECK_SECONDS = 5.0
 
 
 class RowStateWriter:
@@ -93,34 +35,36 @@ class RowStateWriter:
         views: Iterable[ViewPlan],
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        views = list(views)
-        lasting = [view for view in views if view.keep_ms is not None and view.key is not None]
-        lived = list({view.written: view for view in (*lasting, *stateful(views))}.values())
-        self._topics = {view.name: view.written for view in lived}
-        self._lives = RowStates(lived)
-        self._lock = threading.Lock()  # the reader's thread brings records, the caller's ticks
+        views = [
+            view
+            for view in views
+            if has_row_states(view) or (view.keep_ms is not None and view.key is not None)
+        ]
+        self._topics = {view.name: view.written for view in views}
+        self._states = RowStates(views)
+        self._lock = threading.Lock()  # the reader's thread applies records, the caller's ticks
         self._clock = clock
-        # Topic → when it last brought a record; monotonic.
-        self._heard = dict.fromkeys(self._topics.values(), time.monotonic())
-        self._log, self._looked = log, time.monotonic()
+        # Topic → monotonic time of its newest record.
+        self._last_record = dict.fromkeys(self._topics.values(), time.monotonic())
+        self._log, self._topics_checked = log, time.monotonic()
         self._reader: Reader | None = None
-        if lived:
+        if views:
             self._producer = Producer(client_config(log, enable_idempotence=True, linger_ms=5))
-            topics = [view.written for view in lived]
+            topics = self._topics.values()
             start = {(t, number): BEGINNING for t in topics for number in bounds(log, t)}
-            self._claims = Claims(log, app, topics)
-            self._lives.claimed = self._claims.read(start)
-            self._reader = Reader(log, start, self._take)
+            self._watermarks = CommittedWatermarks(log, app, topics)
+            self._states.committed = self._watermarks.read(start)
+            self._reader = Reader(log, start, self._apply)
 
     def tick(
         self,
         watermarks: Mapping[str, int] | None = None,
-        committed: Mapping[str, int] | None = None,
+        spark_committed: Mapping[str, int] | None = None,
     ) -> None:
-        """Write what is due; never blocks for long. KafkaException if Kafka is away.
+        """Write what is due; never blocks for long. KafkaException if Kafka is unreachable.
 
-        `watermarks` are the views', `committed` tells until when all that Spark wrote is final to
-        it; both by view's name, in milliseconds since the epoch.
+        `watermarks` are the views'. Spark has committed all that it wrote before
+        `spark_committed`. Both are by view name, in milliseconds since the epoch.
         """
         if self._reader is None:
             return
@@ -128,89 +72,93 @@ class RowStateWriter:
         if not self._reader.is_caught_up:  # there may be newer rows, or tombstones already
             return
         passed = self._by_topic(watermarks or {})
-        self._claim(passed)
+        self._commit(passed)
         with self._lock:
-            ends, returns = self._lives.ends(self._clock()), self._lives.returns()
-            statements = self._lives.statements(passed)
-            self._lives.forget(passed, self._by_topic(committed or {}))
-        for end in ends:
-            if end.last is not None:
-                self._write(end.place, end.last)
-            self._write(end.place, None, end)
-        for row in returns:
-            _log.info("a row of %s was ended too early; it is back", row.place.topic)
-            self._write(row.place, row.value, timestamp=row.timestamp)
-        for statement in statements:
-            self._write(statement.place, statement.value, statement)
+            tombstones, restored = self._states.tombstones(self._clock()), self._states.restored()
+            updates = self._states.state_updates(passed)
+            self._states.forget(passed, self._by_topic(spark_committed or {}))
+        for tombstone in tombstones:
+            if tombstone.final_value is not None:
+                self._write(tombstone.row, tombstone.final_value)
+            headers = [(DELETES, str(tombstone.offset))]
+            self._write(tombstone.row, None, tombstone, headers=headers)
+        for row in restored:
+            _log.info(
+                "wrote a row of %s again: a tombstone of an older row came after it", row.row.topic
+            )
+            self._write(row.row, row.value, timestamp=row.timestamp)
+        for update in updates:
+            self._write(update.row, update.value, update)
 
     def is_current(self) -> bool:
-        """Whether the topics are the ones that it began with; asked of Kafka now and then."""
-        if self._reader is None or time.monotonic() - self._looked < _LOOK_SECONDS:
+        """Whether the topics are still the same ones. Asks Kafka every few seconds."""
+        if self._reader is None or time.monotonic() - self._topics_checked < _TOPIC_CHECK_SECONDS:
             return True
-        self._looked = time.monotonic()
+        self._topics_checked = time.monotonic()
         now = topic_ids(self._log, self._topics.values())
-        return all(now.get(topic, known) == known for topic, known in self._claims.ids.items())
+        return all(now.get(topic, known) == known for topic, known in self._watermarks.ids.items())
 
     def received(self, view: str) -> str:
         """When the newest event in the view's rows was received; RFC 3339, empty if none was."""
-        return self._lives.received.get(self._topics.get(view, ""), "")
+        return self._states.received.get(self._topics.get(view, ""), "")
 
     def quiet_seconds(self, view: str) -> float:
-        """For how long the view's topic has brought nothing."""
-        return time.monotonic() - self._heard.get(self._topics.get(view, ""), 0.0)
+        """Seconds since the newest record in the view's topic."""
+        return time.monotonic() - self._last_record.get(self._topics.get(view, ""), 0.0)
 
-    def is_closed(self, view: str, until: int) -> bool:
-        """Whether all rows of the view have their state in the log whose windows ended by then."""
+    def is_final_until(self, view: str, until: int) -> bool:
+        """Whether the log has the final state of every row whose window ended by then."""
         if view not in self._topics or self._reader is None:
             return True
         with self._lock:
-            return self._reader.is_caught_up and self._lives.is_closed(self._topics[view], until)
+            is_final = self._states.is_final_until(self._topics[view], until)
+            return self._reader.is_caught_up and is_final
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._producer.flush(1.0)
-            self._claims.close()
+            self._watermarks.close()
 
-    def _claim(self, watermarks: Mapping[str, int]) -> None:
+    def _commit(self, watermarks: Mapping[str, int]) -> None:
         with self._lock:
-            claims = self._lives.claims(watermarks)
-        if claims:
-            self._claims.write(claims)
+            due = self._states.to_commit(watermarks)
+        if due:
+            self._watermarks.write(due)
             with self._lock:
-                self._lives.claimed |= claims
+                self._states.committed |= due
 
     def _by_topic(self, by_view: Mapping[str, int]) -> dict[str, int]:
         return {self._topics[name]: each for name, each in by_view.items() if name in self._topics}
 
-    def _take(self, records: list[Record]) -> None:
+    def _apply(self, records: list[Record]) -> None:
         with self._lock:
             for record in records:
-                self._lives.apply(record)
-                self._heard[record.topic] = time.monotonic()
+                self._states.apply(record)
+                self._last_record[record.topic] = time.monotonic()
 
     def _write(
-        self, place: Place, value: bytes | None, what: End | Statement | None = None, **more: Any
+        self,
+        row: RowKey,
+        value: bytes | None,
+        update: Tombstone | StateUpdate | None = None,
+        **options: Any,
     ) -> None:
+        """Send a record; `update` is retried if that fails."""
+
+        def retry() -> None:
+            if update is not None:
+                with self._lock:
+                    self._states.retry(update)
+
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                failed()
+                retry()
 
-        def failed() -> None:
-            if what is not None:
-                with self._lock:
-                    self._lives.failed(what)
-
-        headers: list[tuple[str, str | bytes | None]] = []
-        if isinstance(what, End):
-            headers.append((ENDS, str(what.offset)))
         try:
-            # The partition is named: Spark's producer spreads keys in another way than ours.
+            # The partition is given: Spark's producer assigns keys to partitions differently.
             self._producer.produce(
-                *(place.topic, value, place.key, place.partition),
-                headers=headers,
-                on_delivery=delivered,
-                **more,
+                row.topic, value, row.key, row.partition, on_delivery=delivered, **options
             )
         except (BufferError, KafkaException):
-            failed()
+            retry()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millstream.analyze.row_state.row_state import written
+from millstream.analyze.row_state.row_updates import with_state
 from millstream.values.hidden_columns import KIND, RETURNED, REVISION, STATE
 from millstream.values.ledger_entry import Amount, add, negate
 from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, RETRACTION, STATES
@@ -55,7 +55,7 @@ def stage(row: Mapping[str, Any]) -> Stage:
 
 def stateless(value: bytes, returned: int) -> bytes:
     """The row as the query gave it."""
-    return written(value, Stage.PROVISIONAL, returned)
+    return with_state(value, Stage.PROVISIONAL, returned)
 
 
 def staged(value: bytes, at: Stage) -> bytes:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.analyze.row_state.row_state import ANEW
+from millstream.analyze.row_state.row_updates import REBUILT
 from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Mark, Stage
 from millstream.expression.condition import compile_condition
@@ -151,7 +151,9 @@ class ShownRows:
                 self._judge(record.key, row)
         if stage is not Stage.PROVISIONAL and row.stage is Stage.PROVISIONAL and row.ended is None:
             self._close(record.key, row, stage)
-        elif row.stage is Stage.FINAL and mark == row.shown_mark and ANEW in dict(record.headers):
+        elif (
+            row.stage is Stage.FINAL and mark == row.shown_mark and REBUILT in dict(record.headers)
+        ):
             self._show(record.key, row, stage)
 
     def _judge(self, key: bytes, row: _Row) -> None:

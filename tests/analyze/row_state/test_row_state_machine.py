@@ -1,4 +1,4 @@
-"""Whatever Spark repeats, whenever the closer dies and the log is compacted: states are right."""
+"""States stay right while Spark repeats rows, the writer crashes and the log is compacted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.analyze.row_state.test_row_state import view
 
-from millstream.analyze.row_state.row_state import ENDS, Claim, RowStates
+from millstream.analyze.row_state.row_state import RowStates
+from millstream.analyze.row_state.row_updates import DELETES, CommittedWatermark
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.store.views.table import Table
@@ -27,15 +28,15 @@ class Log:
         self.end = 0
 
     def append(self, key: bytes, value: bytes | None, ends: int | None = None) -> None:
-        headers = () if ends is None else ((ENDS, str(ends).encode()),)
+        headers = () if ends is None else ((DELETES, str(ends).encode()),)
         self.records.append(Record("t", 0, self.end, self.end, key, value, headers))
         self.end += 1
 
     def compact(self) -> None:
         """Only the newest record of each key stays.
 
-        Not where that is an older row than the one before: min.compaction.lag.ms is for those who
-        are to write it again.
+        Older records of a key stay if the newest one is an older row: min.compaction.lag.ms leaves
+        the writer time to write the newer row again.
         """
         kept = []
         for number, record in enumerate(self.records):
@@ -76,36 +77,38 @@ class Server:
         return {key: (row["n"], row["_state"]) for key, row in self.table.rows.items()}
 
 
-class WriterUnderTest:
-    """What `row_state_writer` does around `RowStates`, with a network that it waits for."""
+class InMemoryWriter:
+    """Like `RowStateWriter`, but records are delivered when the test says so."""
 
-    def __init__(self, log: Log, claims: dict[Partition, Claim], keep: int | None) -> None:
-        self.lives = RowStates([view("t", window="w", keep_ms=keep)])
-        self.lives.claimed = dict(claims)
-        self._log, self._claims, self._next = log, claims, 0
-        self.on_the_way: list[tuple[bytes, bytes | None, int | None]] = []
+    def __init__(
+        self, log: Log, committed: dict[Partition, CommittedWatermark], keep: int | None
+    ) -> None:
+        self.states = RowStates([view("t", window="w", keep_ms=keep)])
+        self.states.committed = dict(committed)
+        self._log, self._committed, self._next = log, committed, 0
+        self.in_flight: list[tuple[bytes, bytes | None, int | None]] = []
 
     def read(self) -> None:
         for record in [r for r in self._log.records if r.offset >= self._next]:
             self._next = record.offset + 1
-            self.lives.apply(record)
+            self.states.apply(record)
 
     def tick(self, watermark: int, now: int) -> None:
-        claims = self.lives.claims({"t": watermark})
-        self._claims |= claims
-        self.lives.claimed |= claims
-        for end in self.lives.ends(now):
-            if end.last is not None:
-                self.on_the_way.append((end.place.key, end.last, None))
-            self.on_the_way.append((end.place.key, None, end.offset))
-        for back in self.lives.returns():
-            self.on_the_way.append((back.place.key, back.value, None))
-        for each in self.lives.statements({"t": watermark}):
-            self.on_the_way.append((each.place.key, each.value, None))
-        self.lives.forget({"t": watermark}, {})
+        committed = self.states.to_commit({"t": watermark})
+        self._committed |= committed
+        self.states.committed |= committed
+        for tombstone in self.states.tombstones(now):
+            if tombstone.final_value is not None:
+                self.in_flight.append((tombstone.row.key, tombstone.final_value, None))
+            self.in_flight.append((tombstone.row.key, None, tombstone.offset))
+        for restored in self.states.restored():
+            self.in_flight.append((restored.row.key, restored.value, None))
+        for each in self.states.state_updates({"t": watermark}):
+            self.in_flight.append((each.row.key, each.value, None))
+        self.states.forget({"t": watermark}, {})
 
     def deliver(self, count: int) -> None:
-        arrived, self.on_the_way = self.on_the_way[:count], self.on_the_way[count:]
+        arrived, self.in_flight = self.in_flight[:count], self.in_flight[count:]
         for one in arrived:
             self._log.append(*one)
 
@@ -116,8 +119,8 @@ class States(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log = Log()
-        self.claims: dict[Partition, Claim] = {}
-        self.closer = WriterUnderTest(self.log, self.claims, self.keep)
+        self.committed: dict[Partition, CommittedWatermark] = {}
+        self.writer = InMemoryWriter(self.log, self.committed, self.keep)
         self.servers = [Server(self.log)]
         self.revisions: dict[str, int] = {}
         self.watermark = self.now = 0
@@ -145,17 +148,17 @@ class States(RuleBasedStateMachine):
         self.watermark = max(self.watermark, to)
 
     @rule(reads=st.booleans(), delivered=st.integers(0, 4))
-    def the_closer_ticks(self, reads: bool, delivered: int) -> None:
+    def the_writer_ticks(self, reads: bool, delivered: int) -> None:
         if reads:
-            self.closer.read()
-        self.closer.tick(self.watermark, self.now)
-        self.closer.deliver(delivered)
+            self.writer.read()
+        self.writer.tick(self.watermark, self.now)
+        self.writer.deliver(delivered)
 
     @rule(delivered=st.integers(0, 4))
-    def the_closer_dies(self, delivered: int) -> None:
-        self.closer.deliver(delivered)
-        self.closer = WriterUnderTest(self.log, self.claims, self.keep)
-        self.closer.read()  # it writes nothing before it has caught up
+    def the_writer_crashes(self, delivered: int) -> None:
+        self.writer.deliver(delivered)
+        self.writer = InMemoryWriter(self.log, self.committed, self.keep)
+        self.writer.read()  # it writes nothing before it has caught up
 
     @rule()
     def a_server_reads(self) -> None:
@@ -171,19 +174,19 @@ class States(RuleBasedStateMachine):
         self.log.compact()
 
     @invariant()
-    def no_server_sees_a_final_row_change_unsaid(self) -> None:
+    def no_server_sees_a_final_row_change_without_a_correction(self) -> None:
         for server in self.servers[1:]:
             server.read()
 
     def teardown(self) -> None:
         for _ in range(20):
             self.now += 1
-            self.closer.read()
-            self.closer.tick(self.watermark, self.now)
-            if not self.closer.on_the_way:
+            self.writer.read()
+            self.writer.tick(self.watermark, self.now)
+            if not self.writer.in_flight:
                 break
-            self.closer.deliver(len(self.closer.on_the_way))
-        assert not self.closer.on_the_way, "it comes to no end"
+            self.writer.deliver(len(self.writer.in_flight))
+        assert not self.writer.in_flight, "the writer never stops writing"
         newcomer = Server(self.log)
         self.log.compact()
         late = Server(self.log)
@@ -194,18 +197,18 @@ class States(RuleBasedStateMachine):
         self.check(seen[0])
 
     def check(self, rows: dict[str, tuple[int, str]]) -> None:
-        there = {key for key in self.revisions if not self.is_over(key)}
+        there = {key for key in self.revisions if not self.is_expired(key)}
         assert rows.keys() == {json.dumps([key]) for key in there}
         for key in there:
             n, state = rows[json.dumps([key])]
             assert n == self.revisions[key]
             assert (state == "provisional") == (ENDS_AT[key] > self.watermark)
 
-    def is_over(self, key: str) -> bool:
+    def is_expired(self, key: str) -> bool:
         return self.keep is not None and ENDS_AT[key] + self.keep <= self.now
 
 
-class EndingStates(States):
+class ExpiringStates(States):
     keep = KEEP
 
     @rule(to=st.sampled_from([3_000, 6_000, 7_000, 9_000]))
@@ -213,8 +216,8 @@ class EndingStates(States):
         self.now = max(self.now, to)
 
 
-States.TestCase.settings = EndingStates.TestCase.settings = settings(
+States.TestCase.settings = ExpiringStates.TestCase.settings = settings(
     max_examples=150, stateful_step_count=30
 )
 TestStates = States.TestCase
-TestEndingStates = EndingStates.TestCase
+TestExpiringStates = ExpiringStates.TestCase
