@@ -20,7 +20,7 @@ from tests.collect.websocket_peer import Peer as Peer
 from millstream.collect.journal import JournalSettings
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
-from millstream.connectors import Source
+from millstream.connectors import SourceDescription
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -80,7 +80,7 @@ def read_topic(log: LogSettings, topic: str) -> list[Record]:
     return list(read_range(log, topic, 0, first, end)) if end > first else []
 
 
-def shop(name: str, source: Source | None = None) -> App:
+def shop(name: str, source: SourceDescription | None = None) -> App:
     """A pipeline to collect for."""
     app = App(name)
     app.stream(

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from tests.collect.recording_output import RecordingOutput
 
 from millstream.collect.settings import CollectSettings
-from millstream.connectors import Source
-from millstream.connectors.interface import Reader
-from millstream.connectors.readers import reader_of
+from millstream.connectors import SourceDescription, create_reader
+from millstream.connectors.interface import SourceReader
 
 # On a busy machine everybody is slow: peers are taken for dead only where that is the point.
 PATIENT = CollectSettings(
@@ -61,7 +60,7 @@ class Case(ABC):
 
     @property
     @abstractmethod
-    def source(self) -> Source:
+    def source(self) -> SourceDescription:
         """What a pipeline would write; once the peer has started."""
 
     @abstractmethod
@@ -96,14 +95,14 @@ class Case(ABC):
         """Go silent on the connection that is there, as a dead machine would; serve the next."""
         assert self.why_no_stall
 
-    async def noticed(self, reader: Reader) -> bool:
+    async def noticed(self, reader: SourceReader) -> bool:
         """Whether the reader has given the silent connection up."""
         return reader.state.reconnects >= 1
 
-    def reader(self) -> Reader:
+    def reader(self) -> SourceReader:
         """A new reader of the source."""
         settings = self.hasty_settings if self.hasty else self.settings
-        return reader_of("events", self.source, settings)
+        return create_reader("events", self.source, settings)
 
     @property
     def silence(self) -> str:
@@ -130,7 +129,7 @@ def numbers_in(message: bytes) -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def running(reader: Reader, output: RecordingOutput) -> AsyncIterator[None]:
+async def running(reader: SourceReader, output: RecordingOutput) -> AsyncIterator[None]:
     """The reader, reading; on leaving, it is stopped."""
     task = asyncio.create_task(reader.run(output))
     try:

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from tests.collect.waiting import until
 
 from millstream.connectors.postgres.protocol.address import Address
-from millstream.connectors.postgres.protocol.session import Connection
+from millstream.connectors.postgres.protocol.session import Session
 
 PASSWORD = "s3cret:/@ü"
 QUOTED_PASSWORD = "s3cret%3A%2F%40%C3%BC"  # as a URL writes it
@@ -129,9 +129,9 @@ class PostgresServer:
         shutil.rmtree(self.folder)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Connection]:
+    async def session(self) -> AsyncIterator[Session]:
         """A session of the superuser."""
-        async with Connection.open(Address.of(self.url), seconds=30) as connection:
+        async with Session.open(Address.of(self.url), seconds=30) as connection:
             yield connection
 
     async def sql(self, *statements: str) -> list[list[str | None]]:

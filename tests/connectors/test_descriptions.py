@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.connectors import SOURCES, Source, source_from_text
+from millstream.connectors import SOURCES, SourceDescription, source_from_text
 from millstream.connectors.source_options import type_problem
 from millstream.errors import PipelineError
 from millstream.pipeline.load import load
@@ -18,7 +18,7 @@ def each_kind() -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", SOURCES, ids=[source.kind for source in SOURCES])
 
 
-def in_python(folder: Path, source: str) -> Source | None:
+def in_python(folder: Path, source: str) -> SourceDescription | None:
     path = folder / "pipeline.py"
     path.write_text(
         'from millstream import *\napp = App("shop")\n'
@@ -27,14 +27,16 @@ def in_python(folder: Path, source: str) -> Source | None:
     return load(path).streams["s"].source
 
 
-def in_sql(folder: Path, source: str) -> Source | None:
+def in_sql(folder: Path, source: str) -> SourceDescription | None:
     path = folder / "pipeline.sql"
     path.write_text(f"CREATE STREAM s (x INT) WITH (\n  key = 'x',\n  source = {source}\n);\n")
     return load(path).streams["s"].source
 
 
 @each_kind()
-def test_each_kind_can_be_written_in_python_and_in_sql(kind: type[Source], tmp_path: Path) -> None:
+def test_each_kind_can_be_written_in_python_and_in_sql(
+    kind: type[SourceDescription], tmp_path: Path
+) -> None:
     for source in (in_python(tmp_path, kind.example), in_sql(tmp_path, kind.sql_example)):
         assert type(source) is kind
         assert source.problem() is None
@@ -42,7 +44,7 @@ def test_each_kind_can_be_written_in_python_and_in_sql(kind: type[Source], tmp_p
 
 
 @each_kind()
-def test_every_option_can_be_written_as_text(kind: type[Source], tmp_path: Path) -> None:
+def test_every_option_can_be_written_as_text(kind: type[SourceDescription], tmp_path: Path) -> None:
     given = {
         **{"url": "", "bootstrap": "h:1", "topic": "t", "tables": "a, s.b", "path": "/in"},
         **{"headers": "a: b\nc: d", "security": "security.protocol=SSL", "start": "end"},
@@ -71,7 +73,9 @@ def test_every_option_can_be_written_as_text(kind: type[Source], tmp_path: Path)
 
 @pytest.mark.parametrize("value", [None, 5, 5.0, b"x", [], [5], {5: 5}, object()])
 @each_kind()
-def test_an_option_of_any_type_is_told_of_or_taken(kind: type[Source], value: Any) -> None:
+def test_an_option_of_any_type_is_told_of_or_taken(
+    kind: type[SourceDescription], value: Any
+) -> None:
     for option in fields(kind):  # type: ignore[arg-type]
         needed = {
             field.name: "x"

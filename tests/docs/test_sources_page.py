@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import anchor, read, snippets
 
-from millstream.connectors import SOURCES, Source
+from millstream.connectors import SOURCES, SourceDescription
 from millstream.pipeline.load import load
 
 PAGE = read("docs/reference/sources.md")
 SNIPPETS = snippets(PAGE)
 
 
-def loaded(folder: Path, language: str, text: str) -> list[Source]:
+def loaded(folder: Path, language: str, text: str) -> list[SourceDescription]:
     """The sources of a snippet: a pipeline, or one source by itself."""
     if language == "python" and "app.stream" not in text:
         text = (
@@ -42,7 +42,9 @@ def test_every_snippet_loads_and_every_kind_has_one(language: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", SOURCES, ids=[source.kind for source in SOURCES])
-def test_every_kind_is_in_the_table_and_all_its_options_in_its_section(kind: type[Source]) -> None:
+def test_every_kind_is_in_the_table_and_all_its_options_in_its_section(
+    kind: type[SourceDescription],
+) -> None:
     row = re.search(rf"^\| \[`{kind.__name__}`\]\(#([\w-]+)\) \|", PAGE, re.MULTILINE)
     assert row
     [section] = [

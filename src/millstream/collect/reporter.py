@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.collect.intake.intake import Intake
 from millstream.collect.journal import Journal
-from millstream.connectors.interface import Reader
+from millstream.connectors.interface import SourceReader
 from millstream.errors import LogError
 from millstream.log.producing.producer import Delivery, Producer
 from millstream.runtime.measure import Clock
@@ -31,7 +31,7 @@ class Reporter:
     def __init__(
         self,
         intake: Intake,
-        sources: Sequence[Reader],
+        sources: Sequence[SourceReader],
         producer: Producer,
         topic: str,
         clock: Clock = time.monotonic,

@@ -38,8 +38,8 @@ from millstream.collect.workers.orphaned_journals import left_over, send, take_o
 from millstream.collect.workers.peers import Siblings
 from millstream.collect.workers.worker_channel import Alone, Found, Manned, Orders, Post
 from millstream.collect.workers.workers import Policy, Workers
-from millstream.connectors.interface import Reader
-from millstream.connectors.readers import reader_of
+from millstream.connectors import create_reader
+from millstream.connectors.interface import SourceReader
 from millstream.errors import MachineError, MillstreamError
 from millstream.log.connection import await_broker
 from millstream.log.producing.batch_producer import BatchProducer
@@ -231,7 +231,7 @@ class _Parts:
     outlets: list[BatchProducer]  # of it, and of those for journals that were left over
     ids: Producer
     reports: Producer
-    readers: list[Reader]
+    readers: list[SourceReader]
     source_intakes: list[SourceIntake]
     reporter: Reporter
     server: Server
@@ -255,7 +255,7 @@ def _take_up(app: App, collect: CollectSettings, part: _Parts, orders: Orders, w
         source = app.streams[name].source
         if duty.worker == worker and source is not None:
             lane = part.intake.lanes[name]
-            part.readers.append(reader_of(name, source, collect))
+            part.readers.append(create_reader(name, source, collect))
             part.source_intakes.append(
                 SourceIntake(part.intake, lane, duty.name, source.address, duty.handed)
             )
@@ -285,11 +285,11 @@ async def _assemble(
         outlets.append(await BatchProducer.open(settings.log, event_topics(app)))
         return Intake(app, collect, journal, outlets[-1], failed, dedup)
 
-    def reporter_of(intake: Intake, readers: Sequence[Reader] = ()) -> Reporter:
+    def reporter_of(intake: Intake, readers: Sequence[SourceReader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))
 
     intake = await intake_of(journal)
-    readers: list[Reader] = []  # made when it is known which are ours
+    readers: list[SourceReader] = []  # made when it is known which are ours
     reporter = reporter_of(intake, readers)
     lookup = Lookup(
         app,

@@ -1,9 +1,14 @@
-"""What a pipeline can say about where a stream comes from."""
+"""Connectors: one folder per outside system that `collect` reads from.
+
+`description.py` is what a user writes in a pipeline, `reader.py` reads the system. To add one, add
+its folder, and its description to `SOURCES`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from millstream.connectors.directory.description import DirectorySource
@@ -11,12 +16,16 @@ from millstream.connectors.http_lines.description import HttpLinesSource
 from millstream.connectors.kafka.description import KafkaTopicSource
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.postgres.description import PostgresSource
-from millstream.connectors.source_description import Source, shown
+from millstream.connectors.source_description import SourceDescription, quoted_url
 from millstream.connectors.sse.description import SseSource
 from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
 from millstream.connectors.udp.description import UdpSource
 from millstream.connectors.websocket.description import WebSocketSource
 from millstream.syntax.names import suggest
+
+if TYPE_CHECKING:
+    from millstream.connectors.interface import SourceReader
+    from millstream.connectors.settings import SourceSettings
 
 __all__ = [
     "SOURCES",
@@ -25,16 +34,17 @@ __all__ = [
     "KafkaTopicSource",
     "MqttSource",
     "PostgresSource",
-    "Source",
+    "SourceDescription",
     "SseSource",
     "TcpLinesSource",
     "TcpListener",
     "UdpSource",
     "WebSocketSource",
+    "create_reader",
     "source_from_text",
 ]
 
-SOURCES: tuple[type[Source], ...] = (
+SOURCES: tuple[type[SourceDescription], ...] = (
     WebSocketSource,
     SseSource,
     HttpLinesSource,
@@ -48,8 +58,20 @@ SOURCES: tuple[type[Source], ...] = (
 )
 
 
-def source_from_text(written: str | dict[str, str]) -> Source:
-    """The source that SQL writes as a URL, or as names with texts, one of which is its kind.
+def create_reader(stream: str, source: SourceDescription, settings: SourceSettings) -> SourceReader:
+    """The reader that supplies a stream from its source.
+
+    Its module is imported here, so a pipeline imports only the client libraries that it uses.
+    """
+    folder = type(source).__module__.rpartition(".")[0]
+    reader: SourceReader = getattr(import_module(f"{folder}.reader"), source.reader)(
+        stream, source, settings
+    )
+    return reader
+
+
+def source_from_text(written: str | dict[str, str]) -> SourceDescription:
+    """The source that SQL writes as a URL, or as named options, one of which is its kind.
 
     ValueError says what is wrong and, after a semicolon, what to write instead.
     """
@@ -71,7 +93,7 @@ def source_from_text(written: str | dict[str, str]) -> Source:
         raise ValueError(f"has an incomplete source of kind {kind!r}; it takes {needed}") from None
 
 
-def _by_url(url: str) -> Source:
+def _by_url(url: str) -> SourceDescription:
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -81,6 +103,6 @@ def _by_url(url: str) -> Source:
             return source(url)  # type: ignore[call-arg]
     known = ", ".join(f"{scheme}://" for source in SOURCES for scheme in source.schemes)
     raise ValueError(
-        f"has the source {shown(url)}, whose beginning names no kind of source; begin it with "
+        f"has the source {quoted_url(url)}, whose beginning names no kind of source; begin it with "
         f"one of {known}, or write (kind = …)"
     )

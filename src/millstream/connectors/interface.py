@@ -10,11 +10,11 @@ from millstream.values.report import SourceState
 
 
 class ReaderOutput(Protocol):
-    """Where a reader hands over the messages that it reads; the collector implements it."""
+    """Receives the messages of one reader; the collector implements it."""
 
     @property
     def bookmark(self) -> bytes | None:
-        """The newest bookmark that is on disk: where to go on after a restart."""
+        """The newest bookmark on disk; a reader resumes there after a restart."""
 
     async def offer(
         self,
@@ -24,25 +24,33 @@ class ReaderOutput(Protocol):
         attributes: Mapping[str, str] | None = None,
         bookmark: bytes | None = None,
     ) -> asyncio.Future[None]:
-        """Take over a message: an event, an array or lines of them, as its content type says.
+        """Accept a message: one event, an array or lines of events, as its content type says.
 
-        Waits while there is no room, so a reader that awaits it before it reads on hands the
-        pressure back to its peer. The future is done when the message and its bookmark are on disk,
-        which is the moment to acknowledge it to a peer that wants that. It never fails: what cannot
-        be stored now is stored later, in order. Raises nothing for what is in a message; events
-        that don't fit the schema go to the stream's rejected topic.
+        Waits while the journal is full. A reader that awaits it before it reads on passes this
+        backpressure to its peer. The returned future is done when the message and its bookmark are
+        on disk: a reader then acknowledges the message to its peer. The future never fails: the
+        collector retries a failed write, in order. An invalid event raises nothing; it goes to the
+        stream's rejected topic.
 
-        `attributes` are CloudEvents attributes (id, source, type, time, subject) of a message that
-        is one event. `bookmark` is the reader's own note of where it is after this message.
+        `attributes` are the CloudEvents attributes (id, source, type, time, subject) of a message
+        that is one event. `bookmark` is the reader's own note of its position after this message.
         """
 
 
-class Reader(Protocol):
-    """Something that the collector reads events from; made by (stream, source, settings)."""
+class SourceReader(Protocol):
+    """Reads one source for one stream; `create_reader` makes it.
+
+    Delivery guarantee: a reader that uses bookmarks delivers each message once, because the
+    bookmark is stored together with the message. One that acknowledges messages to its peer
+    delivers them at least once. Any other loses what is sent while it is disconnected.
+    """
 
     @property
     def state(self) -> SourceState:
-        """How it is doing; cheap, asked every second."""
+        """The current state. Called every second: it must be cheap and must not block."""
 
     async def run(self, output: ReaderOutput) -> None:
-        """Read until cancelled, reconnecting for ever. May not block; raises only for a bug."""
+        """Read until cancelled, and reconnect after every failure of the peer.
+
+        It must not block the event loop. It raises only for a bug or a MillstreamError.
+        """

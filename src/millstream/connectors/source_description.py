@@ -1,4 +1,4 @@
-"""What every description of a source has; `reader` beside it does the reading."""
+"""The base class of all source descriptions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from urllib.parse import urlsplit
 from millstream.syntax.urls import without_secrets
 
 
-class Source:
-    """Where a stream's events are pulled from, as a pipeline says it. Subclasses are dataclasses.
+class SourceDescription:
+    """A source as a pipeline declares it. Subclasses are dataclasses.
 
-    Every field of a subclass can be given as text, so that SQL can say it too.
+    Every field of a subclass can be given as text, because SQL has no other values.
     """
 
     kind: ClassVar[str]
-    schemes: ClassVar[tuple[str, ...]] = ()  # of URLs that mean this source, when only one is given
-    example: ClassVar[str]  # how to write it in Python, for error messages
-    sql_example: ClassVar[str]  # and in SQL
+    reader: ClassVar[str]  # the class in `reader.py` beside the description
+    schemes: ClassVar[tuple[str, ...]] = ()  # a URL with one of these alone means this source
+    example: ClassVar[str]  # Python code, for error messages
+    sql_example: ClassVar[str]
 
     @property
     def address(self) -> str:
-        """Where it reads from, without secrets: for people, logs and metrics."""
+        """The address to read from, without secrets: for people, logs and metrics."""
         raise NotImplementedError
 
     def problem(self) -> str | None:
@@ -29,8 +30,8 @@ class Source:
         raise NotImplementedError
 
 
-def shown(url: object) -> str:
-    """What an error may quote of something that should be a URL."""
+def quoted_url(url: object) -> str:
+    """A URL as an error may quote it: without secrets."""
     try:
         return repr(without_secrets(url) if isinstance(url, str) else url)
     except ValueError:  # brackets that do not close
@@ -45,4 +46,4 @@ def url_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
             return None
     except ValueError:  # a port that is no number, brackets that do not close
         pass
-    return f"has the source {shown(url)}, which is not the address of {what}"
+    return f"has the source {quoted_url(url)}, which is not the address of {what}"

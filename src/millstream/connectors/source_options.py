@@ -1,4 +1,4 @@
-"""Options of sources as Python and SQL write them: SQL has only texts."""
+"""Parses and checks options of sources. In SQL every option is text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
-from millstream.connectors.source_description import Source, shown
+from millstream.connectors.source_description import SourceDescription, quoted_url
 from millstream.syntax.duration import parse_duration
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -17,9 +17,9 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\U0010ffff]*")
 
 
 def pairs(written: str | Mapping[str, str], separator: str) -> dict[str, str]:
-    """Names with values; a text has one pair a line, as in `Authorization: Bearer …`.
+    """Names with values; text has one pair per line, as in `Authorization: Bearer …`.
 
-    What is neither is left for `type_problem` to tell.
+    A value of any other type is returned as it is: `type_problem` reports it.
     """
     if isinstance(written, Mapping):
         return dict(written)
@@ -33,7 +33,7 @@ def pairs(written: str | Mapping[str, str], separator: str) -> dict[str, str]:
 
 
 def words(written: str | Iterable[str]) -> tuple[str, ...]:
-    """Several names; a text has commas between them. Anything else is left for `type_problem`."""
+    """Several names; text has commas between them. `type_problem` reports any other type."""
     if isinstance(written, list | tuple | set | frozenset):
         return tuple(written)
     if not isinstance(written, str):
@@ -41,8 +41,8 @@ def words(written: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(word.strip() for word in written.split(",") if word.strip())
 
 
-def type_problem(source: Source) -> str | None:
-    """What is wrong with the type of an option; values may be secret, and are not told."""
+def type_problem(source: SourceDescription) -> str | None:
+    """What is wrong with the type of an option. It quotes no value, as that may be secret."""
     for option in fields(source):  # type: ignore[arg-type]
         value, declared = getattr(source, option.name), str(option.type)
         if "dict" in declared:
@@ -83,24 +83,24 @@ def seconds(written: str) -> float | None:
 
 
 def number_problem(option: str, written: object, *, least: int = 1) -> str | None:
-    """What is wrong with a number that may have come as text."""
+    """What is wrong with a number."""
     if isinstance(written, int) and not isinstance(written, bool) and written >= least:
         return None
     return f"has a source with {option}={written!r}, which is not a number from {least} on"
 
 
 def number(written: int | str) -> int | str:
-    """The number that a text writes; as it came if it writes none, for `number_problem` to tell."""
+    """The number in a text; any other value as it is: `number_problem` reports it."""
     return int(written) if isinstance(written, str) and written.isdecimal() else written
 
 
 def named_pair(name: object, value: object) -> str:
-    """A pair's name, unless it has no value: a line without its separator may be a secret."""
+    """A pair's name for an error. Without a value, the name itself may be a secret."""
     return repr(name) if value else "a line that has no name"
 
 
 def headers_problem(headers: Mapping[str, str]) -> str | None:
-    """What is wrong with HTTP headers; their values may be secret, and are not told."""
+    """What is wrong with HTTP headers. It quotes no value, as that may be secret."""
     for name, value in headers.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             named = named_pair(name, value)
@@ -111,7 +111,7 @@ def headers_problem(headers: Mapping[str, str]) -> str | None:
 
 
 def endpoint_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
-    """What is wrong with a URL that must be a scheme, a host and a port, and no more."""
+    """What is wrong with a URL that must have a scheme, a host, a port and nothing else."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if (
@@ -125,7 +125,7 @@ def endpoint_problem(url: object, schemes: tuple[str, ...], what: str) -> str | 
             return None
     except ValueError:  # a port that is no number, brackets that do not close
         pass
-    return f"has the source {shown(url)}, which is not the address of {what}"
+    return f"has the source {quoted_url(url)}, which is not the address of {what}"
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Never, TypeVar, overload
 
-from millstream.connectors import Source
+from millstream.connectors import SourceDescription
 from millstream.errors import PipelineError
 from millstream.pipeline.declarations import check_name, declare_stream, declare_view
 from millstream.pipeline.graph import check_graph, in_order
@@ -50,7 +50,7 @@ class App:
         ahead: str | timedelta = "1 minute",
         delivery: Delivery = "exactly_once",
         retention: str | timedelta = "7 days",
-        source: Source | str | None = None,
+        source: SourceDescription | str | None = None,
         dedup: str | timedelta = "1 hour",
         on_invalid: OnInvalid = "reject",
         shed: str | None = None,

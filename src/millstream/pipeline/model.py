@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from millstream.connectors import Source
+from millstream.connectors import SourceDescription
 from millstream.pipeline.trigger import EVERY_CHANGE, Accumulation, Trigger
 from millstream.schema import Schema
 from millstream.schema.validate import Validator
@@ -34,7 +34,7 @@ class Stream:
     lateness: timedelta
     delivery: Delivery
     retention: timedelta
-    source: Source | None
+    source: SourceDescription | None
     location: SourceLocation
     description: str = ""
     dedup: timedelta = timedelta(hours=1)  # how long a sender's id is remembered

@@ -10,7 +10,7 @@ from tests.connectors.case import Case, event
 from tests.connectors.serving import Connection, TcpServer, free_port
 
 from millstream.connectors import TcpLinesSource, TcpListener
-from millstream.connectors.interface import Reader
+from millstream.connectors.interface import SourceReader
 
 _GARBAGE = b"\xff\xfe\n\n\r\n\x00{\n" + b"y" * 200_000 + b"\n"
 
@@ -95,7 +95,7 @@ class TcpListenerCase(Case):
     async def stall(self) -> None:
         self._silent, self._client = await self._connected(), None
 
-    async def noticed(self, reader: Reader) -> bool:
+    async def noticed(self, reader: SourceReader) -> bool:
         assert self._silent is not None
         return await self._silent.reader.read() == b""  # it was cut off
 

@@ -29,9 +29,9 @@ from millstream.collect.formats.unpacked import Limits
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.file_reader import pieces
-from millstream.connectors.directory.listing import File, Settling
-from millstream.connectors.directory.read_progress import MOST_DONE, Progress
+from millstream.connectors.directory.file_reader import read_pieces
+from millstream.connectors.directory.listing import File, SettledFiles
+from millstream.connectors.directory.read_progress import MOST_DONE, DirectoryProgress
 from millstream.connectors.directory.reader import DirectoryReader
 
 _QUICK = CollectSettings(reconnect_first=0.02, reconnect_most=0.05, max_body=100_000)
@@ -239,7 +239,7 @@ async def test_a_half_written_file_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_is_whole_when_it_did_not_change_for_long_enough() -> None:
-    settling, name = Settling(2.0), "a.ndjson"
+    settling, name = SettledFiles(2.0), "a.ndjson"
     half, whole = File(name, 5, 100, 100), File(name, 9, 101, 101)
     assert settling.whole([half], now=0.0) == []
     assert settling.whole([half], now=1.9) == []
@@ -443,13 +443,13 @@ async def test_a_bookmark_of_another_directory_or_source_means_nothing(tmp_path:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 1))
     async with reading(source(tmp_path)) as (_, output):
         await until(lambda: output.bookmark)
-    for bookmark in (b"", b"\xff", b"millstream-x", Progress("/elsewhere").bookmark()):
+    for bookmark in (b"", b"\xff", b"millstream-x", DirectoryProgress("/elsewhere").bookmark()):
         async with reading(source(tmp_path), bookmark) as (_, output):
             await until(lambda: numbers(output) == [0])
 
 
 def test_older_files_are_remembered_by_time_and_none_that_waits_is_passed() -> None:
-    progress = Progress("/x")
+    progress = DirectoryProgress("/x")
     files = [File(f"{number}", 1, 1, 1_000 + number) for number in range(2 * MOST_DONE)]
     slow = File("slow", 1, 1, 1_500)  # arrived early, read late
     for file in files:
@@ -460,7 +460,7 @@ def test_older_files_are_remembered_by_time_and_none_that_waits_is_passed() -> N
     progress.shorten([], until=1_700)  # what arrived lately may not be seen yet
     assert not progress.is_done(File("late", 1, 1, 1_700))
     progress.shorten([], until=10_000)
-    again = Progress.of(progress.bookmark(), "/x")
+    again = DirectoryProgress.of(progress.bookmark(), "/x")
     assert all(again.is_done(file) for file in [*files, slow])
     assert len(again.bookmark()) < 20 * MOST_DONE
     # An old date does not make a file old: it arrived now.
@@ -502,7 +502,7 @@ def test_csv_is_cut_at_its_rows_wherever_the_chunks_end(
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
     path.write_text("a,b\n" + "".join(f"{row}\n" for row in quoted), newline="")
     found, position = [], 0
-    for piece in pieces(str(path), "", 0, longest):
+    for piece in read_pieces(str(path), "", 0, longest):
         body = piece.header + piece.body
         assert len(body) <= longest
         values = unpack(body, piece.content_type, "", Limits()).values
@@ -518,7 +518,7 @@ def _check_pieces(
 ) -> None:
     found: list[Any] = []
     ends = []
-    for piece in pieces(str(path), "", 0, longest):
+    for piece in read_pieces(str(path), "", 0, longest):
         lines = piece.body.splitlines()
         assert len(lines) == piece.events
         found += map(parse, piece.body.rstrip(b"\n").split(b"\n"))
@@ -527,7 +527,7 @@ def _check_pieces(
     for end, count in ends:  # from each place where a crash may have left it
         rest = [
             parse(line)
-            for piece in pieces(str(path), "", end, longest)
+            for piece in read_pieces(str(path), "", end, longest)
             for line in piece.body.rstrip(b"\n").split(b"\n")
         ]
         assert rest == values[count:]

@@ -14,7 +14,7 @@ from tests.connectors.mosquitto import Mosquitto
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text
-from millstream.connectors.mqtt.broker_connection import Connection
+from millstream.connectors.mqtt.broker_connection import BrokerConnection
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.mqtt.reader import MqttReader
 
@@ -337,7 +337,7 @@ def test_what_cannot_work_is_told_at_load(source: MqttSource, problem: str) -> N
 async def test_what_was_acknowledged_does_not_come_again_though_the_broker_was_sending_more(
     broker: Mosquitto,
 ) -> None:
-    connection = Connection(_CLIENT, MqttSource(broker.url, "a"), _QUICK)
+    connection = BrokerConnection(_CLIENT, MqttSource(broker.url, "a"), _QUICK)
     await connection.open()
     await broker.publish("a", numbers(0, 10))
     messages = [await connection.message() for _ in range(10)]

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.collect.settings import CollectSettings
-from millstream.connectors.reading.batcher import Bundle
-from millstream.connectors.reading.frame_splitter import Frames
-from millstream.connectors.reading.line_splitter import Lines, chunk_size
+from millstream.connectors.reading.batcher import Batcher
+from millstream.connectors.reading.frame_splitter import FrameSplitter
+from millstream.connectors.reading.line_splitter import LineSplitter, chunk_size
 
 pieces = st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\x00", b"\n")))
 
@@ -17,7 +17,7 @@ pieces = st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\x00"
 def test_however_the_bytes_are_cut_the_frames_are_the_same(
     chunks: list[bytes], separator: bytes
 ) -> None:
-    frames = Frames(separator, longest=10_000)
+    frames = FrameSplitter(separator, longest=10_000)
     whole = b"".join(frames.feed(chunk) for chunk in chunks)
     text = b"".join(chunks)
     end = text.rfind(separator)
@@ -32,7 +32,7 @@ def test_a_frame_that_is_too_long_is_skipped_alone_and_memory_is_bounded(
 ) -> None:
     longest = 10
     text = b"".join(b"%d" % (length % 10) * length + b"\n" for length in lengths)
-    frames, got = Frames(b"\n", longest), b""
+    frames, got = FrameSplitter(b"\n", longest), b""
     for start in range(0, len(text), step):
         got += frames.feed(text[start : start + step])
         assert len(frames.rest()) <= longest
@@ -54,16 +54,16 @@ def test_lines_come_in_offers_that_are_never_too_large(
     texts: list[str], max_body: int, max_events: int
 ) -> None:
     settings = CollectSettings(max_body=max_body, max_events=max_events)
-    lines, size = Lines(settings), chunk_size(settings)
+    lines, size = LineSplitter(settings), chunk_size(settings)
     text = "\n".join(texts).encode()
-    parcels = []
+    batches = []
     for start in range(0, len(text), size):
-        parcels += lines.feed(text[start : start + size])
-    parcels += lines.end()
-    for parcel in parcels:
-        assert len(parcel.body) <= max_body
-        assert len([line for line in parcel.body.split(b"\n") if line]) <= max_events
-    got = sum(len([line for line in p.body.split(b"\n") if line.strip()]) for p in parcels)
+        batches += lines.feed(text[start : start + size])
+    batches += lines.end()
+    for batch in batches:
+        assert len(batch.body) <= max_body
+        assert len([line for line in batch.body.split(b"\n") if line]) <= max_events
+    got = sum(len([line for line in p.body.split(b"\n") if line.strip()]) for p in batches)
     sent = len([line for line in text.split(b"\n") if line.strip()])
     assert sent - lines.skipped() <= got <= sent
 
@@ -72,17 +72,17 @@ def test_lines_come_in_offers_that_are_never_too_large(
 def test_messages_are_bundled_in_their_order_and_stand_alone_where_they_must(
     messages: list[bytes],
 ) -> None:
-    bundle = Bundle(CollectSettings(max_body=15, max_events=3))
+    batcher = Batcher(CollectSettings(max_body=15, max_events=3))
     for number, message in enumerate(messages):
-        bundle.add(message, bookmark=b"%d" % number)
-    parcels = bundle.take()
-    events = [event for parcel in parcels for event in _events(parcel.body, parcel.messages)]
+        batcher.add(message, bookmark=b"%d" % number)
+    batches = batcher.drain()
+    events = [event for batch in batches for event in _events(batch.body, batch.messages)]
     assert events == [each for each in messages if each.strip() and len(each) <= 15]
-    assert bundle.oversized == messages.count(b"y" * 20)
-    assert all(len(parcel.body) <= 15 and parcel.messages <= 3 for parcel in parcels)
-    marks = [int(parcel.bookmark or b"-1") for parcel in parcels]
+    assert batcher.oversized == messages.count(b"y" * 20)
+    assert all(len(batch.body) <= 15 and batch.messages <= 3 for batch in batches)
+    marks = [int(batch.bookmark or b"-1") for batch in batches]
     assert marks == sorted(marks)
-    assert bundle.take() == []
+    assert batcher.drain() == []
 
 
 def _events(body: bytes, messages: int) -> list[bytes]:

@@ -91,7 +91,7 @@ class Server(TcpServer):
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n"
 
 
-async def test_messages_are_bundled_with_the_last_id_and_types_are_chosen() -> None:
+async def test_messages_are_batched_with_the_last_id_and_types_are_chosen() -> None:
     server = Server(
         HEAD
         + b"event: a\nid: 1\ndata: 1\n\nevent: b\nid: 2\ndata: 2\n\n"

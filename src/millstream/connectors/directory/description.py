@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from millstream.connectors.source_description import Source
+from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import duration_problem
 
 FORMATS = ("ndjson", "json", "csv", "parquet")
@@ -15,7 +15,7 @@ DONE = ("keep", "move", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class DirectorySource(Source):
+class DirectorySource(SourceDescription):
     """Each file that arrives is read once: NDJSON, JSON, CSV with a header, or Parquet.
 
     The suffix says the format (`format` says it for files whose suffix does not) and the
@@ -26,6 +26,7 @@ class DirectorySource(Source):
     """
 
     kind: ClassVar[str] = "directory"
+    reader: ClassVar[str] = "DirectoryReader"
     schemes: ClassVar[tuple[str, ...]] = ("file",)
     example: ClassVar[str] = "DirectorySource('/var/spool/orders', pattern='*.csv')"
     sql_example: ClassVar[str] = (

@@ -10,12 +10,12 @@ _BOM = b"\xef\xbb\xbf"
 _WHITE = b" \t\r\n"
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file is not what it seems; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SplitEvents:
     """Whole events, each with its line end, and how much of the text they took."""
 
     body: bytes
@@ -23,7 +23,7 @@ class Found:
     used: int
 
 
-class Cut(ABC):
+class EventSplitter(ABC):
     """Cuts the text of one file, from front to back. Texts begin where the last one was cut."""
 
     content_type = "application/x-ndjson"
@@ -40,22 +40,22 @@ class Cut(ABC):
         return len(_BOM) if head.startswith(_BOM) else 0
 
     @abstractmethod
-    def cut(self, text: bytes) -> Found | None:
+    def cut(self, text: bytes) -> SplitEvents | None:
         """The events that end in the text; None if none does. At most `most`."""
 
     @abstractmethod
-    def last(self, text: bytes) -> Found:
+    def last(self, text: bytes) -> SplitEvents:
         """What is left when the file is at its end."""
 
     def _none_ends(self, text: bytes) -> None:
         if len(text) > self._longest:
-            raise Unreadable(f"it has an event of more than {self._longest} bytes")
+            raise UnreadableFile(f"it has an event of more than {self._longest} bytes")
 
 
-class LinesCut(Cut):
+class NdjsonSplitter(EventSplitter):
     """One event a line."""
 
-    def cut(self, text: bytes) -> Found | None:
+    def cut(self, text: bytes) -> SplitEvents | None:
         end = text.rfind(b"\n", 0, self._longest) + 1
         if not end:
             self._none_ends(text)
@@ -63,14 +63,18 @@ class LinesCut(Cut):
         events = text.count(b"\n", 0, end)
         if events > self._most:
             events, end = self._most, _nth_line_end(text, self._most)
-        return Found(text[:end], events, end)
+        return SplitEvents(text[:end], events, end)
 
-    def last(self, text: bytes) -> Found:
+    def last(self, text: bytes) -> SplitEvents:
         self._none_ends(text)
-        return Found(text + b"\n", 1, len(text)) if text.strip(_WHITE) else Found(b"", 0, len(text))
+        return (
+            SplitEvents(text + b"\n", 1, len(text))
+            if text.strip(_WHITE)
+            else SplitEvents(b"", 0, len(text))
+        )
 
 
-class CsvCut(LinesCut):
+class CsvSplitter(NdjsonSplitter):
     """A row may go over several lines, in quotes. The first is the header, and no event."""
 
     content_type = "text/csv"
@@ -90,19 +94,19 @@ class CsvCut(LinesCut):
             begin = end  # an empty line
         return None
 
-    def cut(self, text: bytes) -> Found | None:
+    def cut(self, text: bytes) -> SplitEvents | None:
         found = self._cut_rows(text) if b'"' in text else super().cut(text)
         if found is not None:
             self._utf8(found.body)
         return found
 
-    def last(self, text: bytes) -> Found:
+    def last(self, text: bytes) -> SplitEvents:
         if text and not self._row_end(text + b"\n", 0):
-            raise Unreadable("it ends inside quotes")
+            raise UnreadableFile("it ends inside quotes")
         self._utf8(text)
         return super().last(text)
 
-    def _cut_rows(self, text: bytes) -> Found | None:
+    def _cut_rows(self, text: bytes) -> SplitEvents | None:
         end = events = 0
         while events < self._most and (row_end := self._row_end(text, end)):
             if row_end > self._longest and events:
@@ -111,7 +115,7 @@ class CsvCut(LinesCut):
         if not events or end > self._longest:
             self._none_ends(text)
             return None
-        return Found(text[:end], events, end)
+        return SplitEvents(text[:end], events, end)
 
     def _row_end(self, text: bytes, begin: int) -> int:
         """Where the row ends that begins there; 0 if it does not end in the text."""
@@ -131,10 +135,10 @@ class CsvCut(LinesCut):
             text.decode()
         except UnicodeDecodeError as error:
             found = error.object[error.start]
-            raise Unreadable(f"it is not UTF-8 text: it has the byte {found:#04x}") from None
+            raise UnreadableFile(f"it is not UTF-8 text: it has the byte {found:#04x}") from None
 
 
-class JsonCut(Cut):
+class JsonSplitter(EventSplitter):
     """Objects one after another, or the elements of one array; over as many lines as they like."""
 
     # A string (the group is empty if it does not end), or what structure is made of.
@@ -160,7 +164,7 @@ class JsonCut(Cut):
             return len(head) - len(content) + 1
         return begin
 
-    def cut(self, text: bytes) -> Found | None:
+    def cut(self, text: bytes) -> SplitEvents | None:
         found: list[bytes] = []
         used, at = 0, self._scanned
         while len(found) < self._most and (match := self._TOKEN.search(text, at)):
@@ -182,7 +186,7 @@ class JsonCut(Cut):
             else:
                 self._depth -= 1
                 if self._depth < 0:
-                    raise Unreadable(f"it is not JSON: a {token.decode()} too many")
+                    raise UnreadableFile(f"it is not JSON: a {token.decode()} too many")
                 if self._depth == 0:
                     _add(found, text[used : match.start() if self._array else at])
                     used, self._ended = at, self._array
@@ -192,15 +196,15 @@ class JsonCut(Cut):
         if not used:
             self._none_ends(text)
             return None
-        return Found(b"".join(found), len(found), used)
+        return SplitEvents(b"".join(found), len(found), used)
 
-    def last(self, text: bytes) -> Found:
+    def last(self, text: bytes) -> SplitEvents:
         rest = text.strip(_WHITE + b",")
         if self._depth or (self._array and (rest or not self._ended)):
-            raise Unreadable("it is not JSON: it ends in the middle of a value")
+            raise UnreadableFile("it is not JSON: it ends in the middle of a value")
         found: list[bytes] = []
         _add(found, rest)
-        return Found(b"".join(found), len(found), len(text))
+        return SplitEvents(b"".join(found), len(found), len(text))
 
 
 def _add(found: list[bytes], value: bytes) -> bool:

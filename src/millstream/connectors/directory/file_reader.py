@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from millstream.connectors.directory.event_splitter import (
-    CsvCut,
-    Cut,
-    JsonCut,
-    LinesCut,
-    Unreadable,
+    CsvSplitter,
+    EventSplitter,
+    JsonSplitter,
+    NdjsonSplitter,
+    UnreadableFile,
 )
 
 CHUNK = 64 * 1024
@@ -28,12 +28,16 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_CUTS: dict[str, type[Cut]] = {"ndjson": LinesCut, "json": JsonCut, "csv": CsvCut}
+_CUTS: dict[str, type[EventSplitter]] = {
+    "ndjson": NdjsonSplitter,
+    "json": JsonSplitter,
+    "csv": CsvSplitter,
+}
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Whole events of a file, each with its line end."""
 
     body: bytes
@@ -43,9 +47,9 @@ class Piece:
     header: bytes = b""  # what must be before each body, of CSV
 
 
-def pieces(
+def read_pieces(
     path: str, given: str, start: int, longest: int, most: int = MOST_EVENTS
-) -> Generator[Piece]:
+) -> Generator[FilePiece]:
     """A file's events from `start` on, in pieces of about CHUNK bytes, at most `longest`.
 
     Unreadable if the file is not what its name (or `given`, the format) says. OSError with a number
@@ -54,10 +58,10 @@ def pieces(
     form, compression = format_of(path, given)
     if form == "parquet":
         # Imported where it is needed: it takes longer than all else here.
-        from millstream.connectors.directory.parquet import rows
+        from millstream.connectors.directory.parquet import read_rows
 
-        for body, events, end in rows(path, start, CHUNK, most):
-            yield Piece(body, events, end, "application/x-ndjson")
+        for body, events, end in read_rows(path, start, CHUNK, most):
+            yield FilePiece(body, events, end, "application/x-ndjson")
         return
     # An event is known to be too long only when that much was read, and a chunk more.
     chunk = min(CHUNK, longest // 4)
@@ -74,13 +78,15 @@ def format_of(path: str, given: str) -> tuple[str, str]:
         suffix = os.path.splitext(stem)[1]
     form = _FORMATS.get(suffix.lower(), "") or given
     if not form:
-        raise Unreadable(f"its suffix names none of {', '.join(_FORMATS)}; set the source's format")
+        raise UnreadableFile(
+            f"its suffix names none of {', '.join(_FORMATS)}; set the source's format"
+        )
     if form == "parquet" and compression:
-        raise Unreadable("Parquet is compressed inside, and cannot be read through another one")
+        raise UnreadableFile("Parquet is compressed inside, and cannot be read through another one")
     return form, compression
 
 
-def _text(content: _Content, cut: Cut, start: int, chunk: int) -> Iterator[Piece]:
+def _text(content: _FileContent, cut: EventSplitter, start: int, chunk: int) -> Iterator[FilePiece]:
     head = content.read(chunk)
     while (begin := cut.begin(head)) is None and (more := content.read(chunk)):
         head += more
@@ -95,17 +101,17 @@ def _text(content: _Content, cut: Cut, start: int, chunk: int) -> Iterator[Piece
             position += found.used
             buffer = buffer[found.used :]
             if found.events:
-                yield Piece(found.body, found.events, position, cut.content_type, cut.header)
+                yield FilePiece(found.body, found.events, position, cut.content_type, cut.header)
         if not (more := content.read(chunk)):
             break
         buffer += more
     last = cut.last(buffer)
     if last.events:
         end = position + len(buffer)
-        yield Piece(last.body, last.events, end, cut.content_type, cut.header)
+        yield FilePiece(last.body, last.events, end, cut.content_type, cut.header)
 
 
-class _Content:
+class _FileContent:
     """A file's content, unpacked while it is read."""
 
     def __init__(self, file: IO[bytes], unpacked: Any) -> None:
@@ -117,7 +123,7 @@ class _Content:
             data: bytes = self._unpacked.read(size)
         except OSError as error:
             if error.errno is None:  # of the unpacking, not of the system
-                raise Unreadable(f"it is damaged: {error}") from None
+                raise UnreadableFile(f"it is damaged: {error}") from None
             raise
         return data
 
@@ -134,11 +140,11 @@ class _Content:
         self._file.close()
 
 
-def _open(path: str, compression: str) -> _Content:
+def _open(path: str, compression: str) -> _FileContent:
     file = open(path, "rb")  # noqa: SIM115 -- whoever has the content closes it
     if not compression:
-        return _Content(file, file)
+        return _FileContent(file, file)
     # Arrow's unpacking, because it tells a file that ends too early, in either format.
     from pyarrow import CompressedInputStream
 
-    return _Content(file, CompressedInputStream(file, compression))
+    return _FileContent(file, CompressedInputStream(file, compression))

@@ -33,7 +33,7 @@ class File:
         return xxhash.xxh3_64_intdigest(f"{self.name}\0{self.size}\0{self.modified}".encode())
 
 
-def scan(folder: str, pattern: str) -> list[File]:
+def list_files(folder: str, pattern: str) -> list[File]:
     """The files that match, without hidden and unfinished ones. OSError if it cannot be read."""
     found = []
     with os.scandir(folder) as entries:
@@ -59,7 +59,7 @@ def scan(folder: str, pattern: str) -> list[File]:
     return found
 
 
-class Settling:
+class SettledFiles:
     """Tells files that are whole from those that are being written."""
 
     def __init__(self, seconds: float) -> None:

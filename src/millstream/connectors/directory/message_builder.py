@@ -8,10 +8,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.event_splitter import Unreadable
-from millstream.connectors.directory.file_reader import MOST_EVENTS, Piece, pieces
+from millstream.connectors.directory.event_splitter import UnreadableFile
+from millstream.connectors.directory.file_reader import MOST_EVENTS, FilePiece, read_pieces
 from millstream.connectors.directory.listing import File
-from millstream.connectors.directory.read_progress import Progress
+from millstream.connectors.directory.read_progress import DirectoryProgress
 from millstream.connectors.settings import SourceSettings
 
 _MOST_BYTES = 256 * 1024
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class FileMessage:
     """A message, and the bookmark of where the reading is after it."""
 
     body: bytes
@@ -30,13 +30,13 @@ class Gathered:
     bookmark: bytes
 
 
-class Gathering:
+class MessageBuilder:
     """Reads files one after another. Its methods block: for a thread, one at a time."""
 
     def __init__(
         self,
         source: DirectorySource,
-        progress: Progress,
+        progress: DirectoryProgress,
         settings: SourceSettings,
         tries: dict[str, int],
     ) -> None:
@@ -47,8 +47,8 @@ class Gathering:
         self._tries = tries  # by name; outlives this object
         self._files: list[File] = []
         self._file: File | None = None
-        self._pieces: Generator[Piece] | None = None
-        self._next: Piece | None = None  # read, but not part of a message yet
+        self._pieces: Generator[FilePiece] | None = None
+        self._next: FilePiece | None = None  # read, but not part of a message yet
 
     @property
     def left(self) -> int:
@@ -59,9 +59,9 @@ class Gathering:
         """Read these, in their order."""
         self._files = files[::-1]
 
-    def gather(self) -> Gathered | None:
+    def gather(self) -> FileMessage | None:
         """The next message; None when all files are read."""
-        taken: list[Piece] = []
+        taken: list[FilePiece] = []
         size = events = 0
         while (piece := self._peek(taken)) is not None:
             if taken and (
@@ -78,14 +78,14 @@ class Gathering:
         if not taken:
             return None
         body = taken[0].header + b"".join(piece.body for piece in taken)
-        return Gathered(body, events, taken[0].content_type, self._progress.bookmark())
+        return FileMessage(body, events, taken[0].content_type, self._progress.bookmark())
 
     def close(self) -> None:
         """Close the file that is open."""
         if self._pieces is not None:
             self._pieces.close()
 
-    def _peek(self, taken: list[Piece]) -> Piece | None:
+    def _peek(self, taken: list[FilePiece]) -> FilePiece | None:
         while self._next is None:
             if self._file is None:
                 if not self._files:
@@ -103,7 +103,7 @@ class Gathering:
         path = os.path.join(self._source.folder, file.name)
         start = self._progress.position(file)
         self._file = file
-        self._pieces = pieces(path, self._source.format, start, self._longest, self._most)
+        self._pieces = read_pieces(path, self._source.format, start, self._longest, self._most)
 
     def _advance(self) -> None:
         file = self._file
@@ -116,7 +116,7 @@ class Gathering:
         except FileNotFoundError:
             _log.info("%s was gone from %s before it was read", file.name, self._source.folder)
             self._progress.forget(file)
-        except Unreadable as error:
+        except UnreadableFile as error:
             self._fail(file, str(error))
         except OSError as error:
             tried = self._tries[file.name] = self._tries.get(file.name, 0) + 1

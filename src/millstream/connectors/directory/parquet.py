@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
-from millstream.connectors.directory.event_splitter import Unreadable
+from millstream.connectors.directory.event_splitter import UnreadableFile
 
 _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
-def rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[bytes, int, int]]:
+def read_rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[bytes, int, int]]:
     """Lines of about so many bytes, at most so many; how many, and the number of the next row.
 
     A time without a zone means UTC, and is cut to microseconds; bytes are base64, maps objects.
@@ -35,10 +35,10 @@ def rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[bytes, 
                         rest = batch.slice(max(0, start - first)).cast(wanted, safe=False)
                         yield from _lines(rest, done - len(rest), about)
     except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Unreadable(f"it is not Parquet that can be read: {error}") from None
+        raise UnreadableFile(f"it is not Parquet that can be read: {error}") from None
     except OSError as error:
         if error.errno is None or error.errno == errno.EINVAL:  # of the content, not of the system
-            raise Unreadable(f"it is damaged: {error}") from None
+            raise UnreadableFile(f"it is damaged: {error}") from None
         raise
 
 

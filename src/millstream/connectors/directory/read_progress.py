@@ -20,7 +20,7 @@ _MOST_FAILED = 100
 _PAIR = struct.Struct("<QQ")
 
 
-class Current(msgspec.Struct, array_like=True):
+class CurrentFile(msgspec.Struct, array_like=True):
     """The file that is being read, and where to go on in it."""
 
     identity: int
@@ -28,7 +28,7 @@ class Current(msgspec.Struct, array_like=True):
     position: int
 
 
-class Failed(msgspec.Struct, array_like=True):
+class FailedFile(msgspec.Struct, array_like=True):
     """A file that could not be read. It is tried again when it, or the right to it, changes."""
 
     identity: int
@@ -37,32 +37,32 @@ class Failed(msgspec.Struct, array_like=True):
     moved_to: str = ""
 
 
-class _Written(msgspec.Struct, array_like=True):
+class _StoredProgress(msgspec.Struct, array_like=True):
     folder: str
     before: int
     done: bytes
-    current: Current | None
-    failed: dict[str, Failed]
+    current: CurrentFile | None
+    failed: dict[str, FailedFile]
 
 
-class Progress:
+class DirectoryProgress:
     """How far the reading is, in one folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.current: Current | None = None
-        self.failed: dict[str, Failed] = {}
+        self.current: CurrentFile | None = None
+        self.failed: dict[str, FailedFile] = {}
         self._done: dict[int, int] = {}  # identity: changed
         self._before = 0  # what arrived until then is read
 
     @classmethod
-    def of(cls, bookmark: bytes | None, folder: str) -> Progress:
+    def of(cls, bookmark: bytes | None, folder: str) -> DirectoryProgress:
         """As it was when the bookmark was written; from the start if it is of another folder."""
         progress = cls(folder)
         if bookmark is None:
             return progress
         try:
-            written = msgspec.msgpack.decode(bookmark, type=_Written)
+            written = msgspec.msgpack.decode(bookmark, type=_StoredProgress)
         except msgspec.DecodeError:  # of another kind of source, which the stream had before
             return progress
         if written.folder == folder:
@@ -76,7 +76,7 @@ class Progress:
         """All of it, to be written down."""
         done = b"".join(_PAIR.pack(*each) for each in self._done.items())
         return msgspec.msgpack.encode(
-            _Written(self.folder, self._before, done, self.current, self.failed)
+            _StoredProgress(self.folder, self._before, done, self.current, self.failed)
         )
 
     def is_done(self, file: File) -> bool:
@@ -101,7 +101,7 @@ class Progress:
 
     def advance(self, file: File, position: int) -> None:
         """It is read up to there."""
-        self.current = Current(file.identity, file.name, position)
+        self.current = CurrentFile(file.identity, file.name, position)
 
     def finish(self, file: File) -> None:
         """It is read."""
@@ -111,7 +111,7 @@ class Progress:
 
     def fail(self, file: File, reason: str) -> None:
         """It cannot be read, or not further."""
-        self.failed[file.name] = Failed(file.identity, file.changed, reason[:500])
+        self.failed[file.name] = FailedFile(file.identity, file.changed, reason[:500])
         while len(self.failed) > _MOST_FAILED:
             oldest = next(iter(self.failed))
             failed = self.failed.pop(oldest)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from millstream.connectors.directory.description import DirectorySource
-from millstream.connectors.directory.listing import File, Settling, scan
-from millstream.connectors.directory.message_builder import Gathering
-from millstream.connectors.directory.read_progress import Progress
+from millstream.connectors.directory.listing import File, SettledFiles, list_files
+from millstream.connectors.directory.message_builder import MessageBuilder
+from millstream.connectors.directory.read_progress import DirectoryProgress
 from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
@@ -43,8 +43,8 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
     def __init__(self, stream: str, source: DirectorySource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "files"
-        self._progress: Progress | None = None
-        self._settling = Settling(seconds(source.settle) or 0.0)
+        self._progress: DirectoryProgress | None = None
+        self._settling = SettledFiles(seconds(source.settle) or 0.0)
         self._stored: asyncio.Future[None] | None = None  # the last message
         self._tries: dict[str, int] = {}
         self._stuck: dict[str, str] = {}  # files that could not be put away, and why
@@ -61,7 +61,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
     async def read(self, output: ReaderOutput) -> None:
         """Read until cancelled. OSError when the directory, or a file by its system, fails."""
         if self._progress is None:
-            self._progress = Progress.of(output.bookmark, self.source.folder)
+            self._progress = DirectoryProgress.of(output.bookmark, self.source.folder)
         first = True
         while True:
             if self._stored is not None:  # only then may a file go
@@ -81,7 +81,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
         progress = self._progress
         assert progress is not None
         began, until = time.monotonic(), time.time_ns() - round(_VISIBLE_SECONDS * 1e9)
-        found = scan(self.source.folder, self.source.pattern)
+        found = list_files(self.source.folder, self.source.pattern)
         self._forget_failed({file.name for file in found})
         waiting = []
         for file in found:
@@ -104,7 +104,7 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
 
     async def _take(self, files: list[File], output: ReaderOutput) -> None:
         assert self._progress is not None
-        gathering = Gathering(self.source, self._progress, self.settings, self._tries)
+        gathering = MessageBuilder(self.source, self._progress, self.settings, self._tries)
         gathering.add(files)
         later = (self.behind or 0) - len(files)
         try:

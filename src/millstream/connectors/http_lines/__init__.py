@@ -1,0 +1,1 @@
+"""An endless HTTP response with one event per line."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import duration_problem, headers_problem, pairs
 from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class HttpLinesSource(Source):
+class HttpLinesSource(SourceDescription):
     """Each line of an HTTP answer is one event; the answer is asked for again when it ends.
 
     A server that sends nothing, not even an empty line, for `silence` counts as dead; without it,
@@ -19,6 +19,7 @@ class HttpLinesSource(Source):
     """
 
     kind: ClassVar[str] = "http_lines"
+    reader: ClassVar[str] = "HttpLinesReader"
     example: ClassVar[str] = "HttpLinesSource('https://host/path')"
     sql_example: ClassVar[str] = "(kind = 'http_lines', url = 'https://host/path')"
 

@@ -1,0 +1,1 @@
+"""A Kafka topic that another system writes."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source
+from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import named_pair, pairs
 
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -16,7 +16,7 @@ _STARTS = ("beginning", "end")
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaTopicSource(Source):
+class KafkaTopicSource(SourceDescription):
     """Each record of a topic is one event; it goes on where it was, in every partition.
 
     `security` is in librdkafka's names (`security.protocol`, `sasl.*`, `ssl.*`). `start` says where
@@ -24,6 +24,7 @@ class KafkaTopicSource(Source):
     """
 
     kind: ClassVar[str] = "kafka"
+    reader: ClassVar[str] = "KafkaTopicReader"
     example: ClassVar[str] = "KafkaTopicSource('host:9092', 'topic')"
     sql_example: ClassVar[str] = "(kind = 'kafka', bootstrap = 'host:9092', topic = 'topic')"
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.kafka.description import KafkaTopicSource
-from millstream.connectors.kafka.topic_consumer import Topic, offsets_in
+from millstream.connectors.kafka.topic_consumer import TopicConsumer, decode_bookmark
 from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
@@ -30,7 +30,7 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
     async def read(self, output: ReaderOutput) -> None:
         """Read until Kafka is lost."""
         if self._offsets is None:
-            self._offsets = offsets_in(output.bookmark)
+            self._offsets = decode_bookmark(output.bookmark)
         loop, ending = asyncio.get_running_loop(), threading.Event()
         ended: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -55,7 +55,7 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
         self, output: ReaderOutput, loop: asyncio.AbstractEventLoop, ending: threading.Event
     ) -> None:
         assert self._offsets is not None
-        with Topic(self.source, self.settings, self._offsets, ending) as topic:
+        with TopicConsumer(self.source, self.settings, self._offsets, ending) as topic:
             missed = topic.open()
             if ending.is_set():
                 return
@@ -64,19 +64,19 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
                 why = "they were deleted from the topic before they could be read"
                 loop.call_soon_threadsafe(self.missed, missed, why)
             while not ending.is_set():
-                parcels = topic.read(_WAIT)
+                batches = topic.read(_WAIT)
                 self.behind = topic.behind
                 if topic.oversized:
                     why = "larger than collect.max_body"
                     loop.call_soon_threadsafe(self.missed, topic.oversized, why)
                     topic.oversized = 0
-                if parcels:
+                if batches:
                     handed_over = asyncio.run_coroutine_threadsafe(
-                        self.hand_over(output, parcels), loop
+                        self.hand_over(output, batches), loop
                     )
                     self._await(handed_over, topic, ending)
 
-    def _await(self, done: Future[None], topic: Topic, ending: threading.Event) -> None:
+    def _await(self, done: Future[None], topic: TopicConsumer, ending: threading.Event) -> None:
         """Wait until the loop has done the work, or the reader is to end."""
         while not ending.is_set():
             try:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from millstream.connectors.kafka.description import KafkaTopicSource
-from millstream.connectors.reading.batcher import JSON, Bundle, Parcel
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.batcher import JSON, Batcher, MessageBatch
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 from millstream.connectors.settings import SourceSettings
 from millstream.log.connection import consumer_config
 from millstream.log.settings import LogSettings
@@ -32,7 +32,7 @@ _STRUCTURED = "application/cloudevents+json"
 _SECRET = ("password", "secret", "pem", "token", "config", "key")
 
 
-class Topic:
+class TopicConsumer:
     """Reads from given offsets on, which it moves; nothing is committed to Kafka."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Topic:
         except KafkaException as error:
             raise self._lost(error) from None
 
-    def __enter__(self) -> Topic:
+    def __enter__(self) -> TopicConsumer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,19 +81,19 @@ class Topic:
         self._look_at = time.monotonic() + _LOOK_SECONDS
         return missed
 
-    def read(self, seconds: float) -> list[Parcel]:
+    def read(self, seconds: float) -> list[MessageBatch]:
         """What there is now, waiting for it for so long; Lost when Kafka is."""
         if self._trouble:  # not sooner: what came before it was still to be handed over
-            raise Lost(self._trouble)
+            raise ConnectionLost(self._trouble)
         # consume() alone would wait for a full batch: poll for the first, then take what is there.
         first = self._kafka.poll(seconds)
-        bundle = Bundle(self._settings)
+        batcher = Batcher(self._settings)
         if first is not None:
             for message in (first, *self._kafka.consume(_BATCH - 1, 0)):
-                self._add(bundle, message)
-        self.oversized += bundle.oversized
+                self._add(batcher, message)
+        self.oversized += batcher.oversized
         self._look_around()
-        return bundle.take()
+        return batcher.drain()
 
     def count(self) -> None:
         """Ask, now and then, how much there is to be read; for times when nothing is."""
@@ -105,13 +105,13 @@ class Topic:
                 self._ends[partition] = self._bounds(partition, _STEP_SECONDS)[1]
         self.behind = sum(self._ends[each] - self._offsets[each] for each in self._ends)
 
-    def _add(self, bundle: Bundle, message: Message) -> None:
+    def _add(self, batcher: Batcher, message: Message) -> None:
         if (error := message.error()) is not None:
             self._trouble = self._plain(error.str())
             return
         self._offsets[message.partition() or 0] = (message.offset() or 0) + 1
         headers = {name: _text(value) for name, value in dict(message.headers() or ()).items()}
-        bundle.add(
+        batcher.add(
             message.value() or b"",
             bookmark=json.dumps(self._offsets).encode(),
             attributes=_attributes(headers) if headers else None,
@@ -191,8 +191,8 @@ class Topic:
         ):
             self._trouble = self._plain(error.str())
 
-    def _lost(self, error: KafkaException) -> Lost:
-        return Lost(self._trouble or self._plain(error.args[0].str()))
+    def _lost(self, error: KafkaException) -> ConnectionLost:
+        return ConnectionLost(self._trouble or self._plain(error.args[0].str()))
 
     def _plain(self, text: str) -> str:
         """The client's words, without what is secret in our settings."""
@@ -202,7 +202,7 @@ class Topic:
         return text
 
 
-def offsets_in(bookmark: bytes | None) -> dict[int, int]:
+def decode_bookmark(bookmark: bytes | None) -> dict[int, int]:
     """The next offset of each partition that a bookmark notes."""
     try:
         return {int(key): int(value) for key, value in json.loads(bookmark or b"{}").items()}

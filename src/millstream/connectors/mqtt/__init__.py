@@ -1,0 +1,1 @@
+"""Topics of an MQTT 5 broker."""

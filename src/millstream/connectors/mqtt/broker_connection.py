@@ -25,7 +25,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from millstream.connectors.mqtt.description import MqttSource
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
@@ -35,7 +35,7 @@ _PINGREQ = b"\xc0\x00"
 _GARBAGE = (MQTTException, ValueError, LookupError, TypeError, struct.error)
 
 
-class Connection:
+class BrokerConnection:
     """A session's connection. All but `open` belongs to the event loop's thread."""
 
     def __init__(self, client_id: str, source: MqttSource, settings: SourceSettings) -> None:
@@ -96,12 +96,12 @@ class Connection:
             async with asyncio.timeout(_OPEN_SECONDS):
                 await self._subscribe()
         except TimeoutError:
-            raise Lost(f"the broker did not answer in {_OPEN_SECONDS:g} s") from None
+            raise ConnectionLost(f"the broker did not answer in {_OPEN_SECONDS:g} s") from None
         for topic, reason in zip(self._source.topic, self._granted or (), strict=False):
             if reason.is_failure:
-                raise Lost(f"the broker refuses the subscription to {topic!r}: {reason}")
+                raise ConnectionLost(f"the broker refuses the subscription to {topic!r}: {reason}")
             if reason.value < 1:
-                raise Lost(
+                raise ConnectionLost(
                     f"the broker grants {topic!r} without acknowledgements (QoS 0) only; allow "
                     "QoS 1 in its configuration"
                 )
@@ -147,7 +147,7 @@ class Connection:
         Paho closes its socket as soon as it has written. What the broker sends meanwhile would be
         answered with a reset, and make it throw away acknowledgements that it has not read.
         """
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(ConnectionLost):
             await self._until(lambda: False)
         line.setblocking(False)
         line.shutdown(socket.SHUT_WR)
@@ -175,7 +175,7 @@ class Connection:
     def _attach(self) -> None:
         connection = self._client.socket()
         if connection is None:
-            raise Lost(self._lost or "the broker closed the connection")
+            raise ConnectionLost(self._lost or "the broker closed the connection")
         self._descriptor = connection.fileno()
         self._client.on_socket_close = lambda *_: self._detach()
         self._client.on_socket_register_write = lambda *_: self._want_write(True)
@@ -265,11 +265,11 @@ class Connection:
     async def _until(self, holds: Callable[[], object]) -> None:
         while not holds():
             if self._lost:
-                raise Lost(self._lost)
+                raise ConnectionLost(self._lost)
             self._changed.clear()
             await self._changed.wait()
         if self._lost:
-            raise Lost(self._lost)
+            raise ConnectionLost(self._lost)
 
     def _on_connect(self, _: Any, __: Any, flags: Any, reason: Any, ___: Any) -> None:
         self.session_present = flags.session_present
@@ -304,5 +304,7 @@ def _tls(source: MqttSource) -> ssl.SSLContext:
             files = f"{source.cert_file} with {source.key_file}"
             context.load_cert_chain(source.cert_file, source.key_file)
     except OSError as error:
-        raise Lost(f"cannot use the certificate {files}: {error.strerror or error}") from None
+        raise ConnectionLost(
+            f"cannot use the certificate {files}: {error.strerror or error}"
+        ) from None
     return context

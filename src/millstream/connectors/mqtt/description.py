@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import (
     duration_problem,
     number,
@@ -22,7 +22,7 @@ _LONGEST_FILTER = 65_535  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class MqttSource(Source):
+class MqttSource(SourceDescription):
     """Each message is one event (or an array, or lines); it is acknowledged when it is on disk.
 
     `topic` is one topic filter or several (`sensors/+/temperature`, `$share/group/sensors/#`); what
@@ -32,6 +32,7 @@ class MqttSource(Source):
     """
 
     kind: ClassVar[str] = "mqtt"
+    reader: ClassVar[str] = "MqttReader"
     schemes: ClassVar[tuple[str, ...]] = ("mqtt", "mqtts")
     example: ClassVar[str] = "MqttSource('mqtt://host', 'sensors/#')"
     sql_example: ClassVar[str] = "'mqtt://host/sensors/#'"

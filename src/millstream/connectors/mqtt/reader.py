@@ -13,9 +13,9 @@ from functools import lru_cache
 from paho.mqtt.client import MQTTMessage, topic_matches_sub
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.mqtt.broker_connection import Connection
+from millstream.connectors.mqtt.broker_connection import BrokerConnection
 from millstream.connectors.mqtt.description import MqttSource, without_group
-from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
 _STORE_SECONDS, _CLOSE_SECONDS = 0.5, 0.3
@@ -42,7 +42,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
 
     async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
-        connection = Connection(self.client_id, self.source, self.settings)
+        connection = BrokerConnection(self.client_id, self.source, self.settings)
         unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]] = deque()
         try:
             await connection.open()
@@ -59,16 +59,16 @@ class MqttReader(ReconnectingReader[MqttSource]):
                 await asyncio.wait([stored for _, stored in unstored], timeout=_STORE_SECONDS)
             await connection.close(_CLOSE_SECONDS)
 
-    async def _next(self, connection: Connection, began: float) -> MQTTMessage:
+    async def _next(self, connection: BrokerConnection, began: float) -> MQTTMessage:
         try:
             return await connection.message()
-        except Lost as error:
+        except ConnectionLost as error:
             short = time.monotonic() - began < _SHORT_SECONDS
             self._short_lived = self._short_lived + 1 if short else 0
             if self._short_lived < _MANY_SHORT:
                 raise
             # Not every broker says so when it ends a connection for another with the same id.
-            raise Lost(
+            raise ConnectionLost(
                 f"{error}, again and again; does another client use the client id "
                 f"{self.client_id!r}, too?"
             ) from None
@@ -107,7 +107,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
         )
         return False
 
-    def _note_session(self, connection: Connection, output: ReaderOutput) -> None:
+    def _note_session(self, connection: BrokerConnection, output: ReaderOutput) -> None:
         if not connection.session_present and (
             self._had_session or output.bookmark == self.client_id.encode()
         ):
@@ -120,7 +120,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
 
 
 def _acknowledge(
-    connection: Connection, unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]]
+    connection: BrokerConnection, unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]]
 ) -> None:
     # In the order in which they came, as MQTT demands.
     while unstored and unstored[0][1].done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 class Bookmark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,7 +32,7 @@ class Bookmark(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             return _decode(stored)
         except msgspec.DecodeError:
-            raise Lost(
+            raise ConnectionLost(
                 "the bookmark of this source cannot be read; was the stream read from something "
                 "else before? Give the stream another name, or the collector a new home"
             ) from None

@@ -11,17 +11,17 @@ from millstream.connectors.postgres.protocol.message_codec import (
     lsn_number,
     quoted,
 )
-from millstream.connectors.postgres.protocol.session import Connection
-from millstream.connectors.postgres.protocol.value_codec import Types
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.value_codec import TypeCodec
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 _OLDEST = 130000
 _KIND_PARTITIONED = b"p"
-IN_USE = "55006"
+OBJECT_IN_USE = "55006"
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerInfo:
     system: str
     version: int
     sender_timeout: float  # seconds after which it gives up on a reader that is silent; 0: never
@@ -29,7 +29,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SourceTable:
     """A table to read. `sql` is its name for a query that sees what the publication sends."""
 
     name: str
@@ -40,19 +40,19 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ReplicationSlot:
     confirmed: int
     active: bool
     lost: bool  # the server has thrown away what we have not read
 
 
 @dataclass(frozen=True, slots=True)
-class NewSlot:
+class CreatedSlot:
     lsn: int
     snapshot: str  # readable until the connection that made it does something else
 
 
-async def inspect(connection: Connection) -> Server:
+async def inspect_server(connection: Session) -> ServerInfo:
     """What the server is. Lost, with a remedy, if it cannot serve changes."""
     [identified] = await connection.query("IDENTIFY_SYSTEM")
     system, _, end, _ = _texts(identified)
@@ -62,21 +62,23 @@ async def inspect(connection: Connection) -> Server:
     )
     version, level, timeout = _texts(settings)
     if int(version) < _OLDEST:
-        raise Lost(f"the server is of version {version}; changes are read from PostgreSQL 13 on")
+        raise ConnectionLost(
+            f"the server is of version {version}; changes are read from PostgreSQL 13 on"
+        )
     if level != "logical":
-        raise Lost(
+        raise ConnectionLost(
             f"the server's wal_level is {level!r}, so it logs no changes that can be read; "
             "set wal_level = logical there (ALTER SYSTEM SET wal_level = logical) and restart it"
         )
-    return Server(system, int(version), float(timeout), lsn_number(end))
+    return ServerInfo(system, int(version), float(timeout), lsn_number(end))
 
 
-async def find_tables(connection: Connection, names: Iterable[str]) -> list[Table]:
+async def find_tables(connection: Session, names: Iterable[str]) -> list[SourceTable]:
     """The tables of these names. Lost if one is not there."""
     return [await _find(connection, name) for name in names]
 
 
-async def _find(connection: Connection, name: str) -> Table:
+async def _find(connection: Session, name: str) -> SourceTable:
     schema, _, table = name.partition(".")
     path = f"{quoted(schema)}.{quoted(table)}"
     rows = await connection.query(
@@ -90,12 +92,12 @@ async def _find(connection: Connection, name: str) -> Table:
         " AND c.relkind IN ('r', 'p') ORDER BY array_position(i.indkey::int2[], a.attnum)"
     )
     if not rows:
-        raise Lost(
+        raise ConnectionLost(
             f"the table {name} does not exist in this database, or is not a table; create it, or "
             "correct the source's tables (schema.table, as PostgreSQL writes them without quotes)"
         )
     oid, kind, identity, indexed, _ = rows[0]
-    return Table(
+    return SourceTable(
         name,
         int(oid or 0),
         path if kind == _KIND_PARTITIONED else f"ONLY {path}",
@@ -104,7 +106,7 @@ async def _find(connection: Connection, name: str) -> Table:
     )
 
 
-async def published(connection: Connection, publication: str) -> set[str] | None:
+async def published_tables(connection: Session, publication: str) -> set[str] | None:
     """The tables in a publication; None if there is no such publication."""
     name = literal(publication)
     if not await connection.query(f"SELECT FROM pg_publication WHERE pubname = {name}"):
@@ -115,8 +117,8 @@ async def published(connection: Connection, publication: str) -> set[str] | None
     return {text for row in rows for text in _texts(row)}
 
 
-async def publish(
-    connection: Connection, publication: str, tables: Sequence[Table], present: set[str] | None
+async def ensure_published(
+    connection: Session, publication: str, tables: Sequence[SourceTable], present: set[str] | None
 ) -> None:
     """See to it that the publication is there and has the tables."""
     missing = [table for table in tables if table.name not in (present or ())]
@@ -125,7 +127,7 @@ async def publish(
     for table in missing:
         if not table.identified:
             # Published like this, the application's own updates and deletes would fail.
-            raise Lost(
+            raise ConnectionLost(
                 f"the table {table.name} has no primary key, so its changes could not say which "
                 f"row they are about; add one, or ALTER TABLE {table.name} REPLICA IDENTITY FULL"
             )
@@ -140,13 +142,13 @@ async def publish(
     try:
         await connection.query(command)
     except ServerError as error:
-        raise Lost(
+        raise ConnectionLost(
             f"cannot publish the tables: {error}; let their owner, who needs CREATE on the "
             f"database too, run: {command}"
         ) from None
 
 
-async def find_slot(connection: Connection, name: str) -> Slot | None:
+async def find_slot(connection: Session, name: str) -> ReplicationSlot | None:
     """The state of our slot; None if there is none."""
     rows = await connection.query(
         "SELECT confirmed_flush_lsn, active, wal_status, slot_type, plugin,"
@@ -157,17 +159,17 @@ async def find_slot(connection: Connection, name: str) -> Slot | None:
         return None
     confirmed, active, status, kind, plugin, here = rows[0]
     if kind != b"logical" or plugin != b"pgoutput" or here != b"t":
-        raise Lost(
+        raise ConnectionLost(
             f"the slot {name} is not a pgoutput slot of this database; give the source another slot"
         )
-    return Slot(
+    return ReplicationSlot(
         lsn_number(confirmed.decode()) if confirmed else 0,
         active == b"t",
         status == b"lost" or confirmed is None,
     )
 
 
-async def claim(connection: Connection, slot: str, before: int) -> None:
+async def claim_slot(connection: Session, slot: str, before: int) -> None:
     """Keep other readers of the slot away for as long as the connection lasts.
 
     `before` is the session that we had last; the server may not know yet that it is dead.
@@ -184,10 +186,10 @@ async def claim(connection: Connection, slot: str, before: int) -> None:
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {before}"
             " AND usename = current_user AND application_name = 'millstream'"
         )
-    raise Lost(in_use(slot))
+    raise ConnectionLost(slot_in_use(slot))
 
 
-def in_use(slot: str) -> str:
+def slot_in_use(slot: str) -> str:
     """What to say when someone else reads from the slot."""
     return (
         f"the slot {slot} is in use by another reader; this one takes over when that stops. If "
@@ -195,7 +197,7 @@ def in_use(slot: str) -> str:
     )
 
 
-async def make_slot(connection: Connection, name: str, *, temporary: bool) -> NewSlot:
+async def create_slot(connection: Session, name: str, *, temporary: bool) -> CreatedSlot:
     """A slot, which waits for the transactions that are running; with a snapshot at its start."""
     lasting = "TEMPORARY " if temporary else ""
     try:
@@ -203,23 +205,23 @@ async def make_slot(connection: Connection, name: str, *, temporary: bool) -> Ne
             f"CREATE_REPLICATION_SLOT {quoted(name)} {lasting}LOGICAL pgoutput EXPORT_SNAPSHOT"
         )
     except ServerError as error:
-        raise Lost(f"cannot make the slot {name}: {explain(error)}") from None
+        raise ConnectionLost(f"cannot make the slot {name}: {with_remedy(error)}") from None
     _, lsn, snapshot, _ = _texts(rows[0])
-    return NewSlot(lsn_number(lsn), snapshot)
+    return CreatedSlot(lsn_number(lsn), snapshot)
 
 
-async def drop_slot(connection: Connection, name: str) -> None:
+async def drop_slot(connection: Session, name: str) -> None:
     """Remove a slot and let the server forget what it kept for it."""
     await connection.query(f"DROP_REPLICATION_SLOT {quoted(name)} WAIT")
 
 
-async def learn_types(connection: Connection) -> Types:
+async def load_types(connection: Session) -> TypeCodec:
     """How the values of this database are converted."""
-    rows = [[int(text) for text in _texts(row)] for row in await connection.query(Types.QUERY)]
-    return Types([(oid, base, element) for oid, base, element in rows])
+    rows = [[int(text) for text in _texts(row)] for row in await connection.query(TypeCodec.QUERY)]
+    return TypeCodec([(oid, base, element) for oid, base, element in rows])
 
 
-def explain(error: ServerError) -> str:
+def with_remedy(error: ServerError) -> str:
     """A server's error with what to do about it, where that is known."""
     remedies = {
         "28P01": "check the user and the password in the source's url",

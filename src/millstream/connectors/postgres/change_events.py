@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 import msgspec
 
 from millstream.connectors.postgres.protocol.message_codec import lsn_text
-from millstream.connectors.postgres.protocol.pgoutput import Change, Relation, Unchanged, Value
-from millstream.connectors.postgres.protocol.value_codec import Types
+from millstream.connectors.postgres.protocol.pgoutput import Relation, RowChange, Unchanged, Value
+from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CommitPoint:
     """When something was committed; a snapshot has no transaction of its own."""
 
     lsn: int
@@ -29,10 +29,10 @@ class Moment:
         return lsn_text(self.lsn), at, "null" if self.xid is None else str(self.xid)
 
 
-class Shape:
+class RowEncoder:
     """A table's columns, ready to write its rows."""
 
-    def __init__(self, relation: Relation, types: Types, key: Sequence[str] = ()) -> None:
+    def __init__(self, relation: Relation, types: TypeCodec, key: Sequence[str] = ()) -> None:
         self.table = relation.table
         self.columns = relation.columns
         self._names = [_encode(name) + b":" for name in relation.columns]
@@ -60,14 +60,16 @@ class Shape:
         return _encode(f"[{b','.join(parts).decode()}]") if parts else b"null"
 
 
-class Events:
+class ChangeEvents:
     """Writes the events of one source. `index` counts within a transaction, or a snapshot."""
 
     def __init__(self, slot: str, address: str) -> None:
         self._slot = slot
         self._source = _encode(address).decode()
 
-    def change(self, shape: Shape, change: Change, moment: Moment, index: int) -> bytes:
+    def change(
+        self, shape: RowEncoder, change: RowChange, moment: CommitPoint, index: int
+    ) -> bytes:
         """The event for a row's insert, update or delete."""
         before, after, more = b"null", b"null", b""
         known: Sequence[Value] = change.new or change.old or ()
@@ -80,17 +82,19 @@ class Events:
         key = shape.key_text(known)
         return self._event(change.op, shape.table, key, before, after, moment, str(index), more)
 
-    def row(self, shape: Shape, values: Sequence[Value], moment: Moment, index: int) -> bytes:
+    def row(
+        self, shape: RowEncoder, values: Sequence[Value], moment: CommitPoint, index: int
+    ) -> bytes:
         """The event for a row of a snapshot."""
         key, after = shape.key_text(values), shape.row(values)
         place = f"{shape.table}/{index}"
         return self._event("snapshot", shape.table, key, b"null", after, moment, place)
 
-    def truncate(self, table: str, moment: Moment, place: str) -> bytes:
+    def truncate(self, table: str, moment: CommitPoint, place: str) -> bytes:
         """The event that says: whatever was in the table, it is empty now."""
         return self._event("truncate", table, b"null", b"null", b"null", moment, place)
 
-    def _after(self, shape: Shape, change: Change) -> tuple[bytes, bytes]:
+    def _after(self, shape: RowEncoder, change: RowChange) -> tuple[bytes, bytes]:
         new = list(change.new or ())
         whole = change.old if change.old is not None and not change.old_is_key else None
         missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
@@ -109,7 +113,7 @@ class Events:
         key: bytes,
         before: bytes,
         after: bytes,
-        moment: Moment,
+        moment: CommitPoint,
         place: str,
         more: bytes = b"",
     ) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from millstream.connectors.source_description import Source
+from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import words
 from millstream.syntax.urls import without_secrets
 
@@ -19,7 +19,7 @@ _SLOT = re.compile(rf"[a-z0-9_]{{1,{_LONGEST_SLOT}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresSource(Source):
+class PostgresSource(SourceDescription):
     """First the tables' rows, then each insert, update, delete and truncate as one event.
 
     `publication` and `slot` are made if they are missing; both are named `millstream_<stream>`
@@ -28,6 +28,7 @@ class PostgresSource(Source):
     """
 
     kind: ClassVar[str] = "postgres"
+    reader: ClassVar[str] = "PostgresReader"
     schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
     example: ClassVar[str] = "PostgresSource('postgresql://user:password@host/db', 'public.orders')"
     sql_example: ClassVar[str] = (

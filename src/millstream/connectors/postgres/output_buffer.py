@@ -15,7 +15,7 @@ _MOST_BYTES = 256 * 1024
 _FRAME = 2  # brackets
 
 
-class Outlet:
+class OutputBuffer:
     """Collects events, and offers them as one body with the bookmark that holds after them."""
 
     def __init__(self, output: ReaderOutput, settings: SourceSettings) -> None:
@@ -47,13 +47,13 @@ class Outlet:
         self.passed(lsn)
 
     def fits(self, event: bytes) -> bool:
-        """Whether `event` may go into the same bundle as those before it."""
+        """Whether `event` may go into the same batcher as those before it."""
         if not self.events:
             return True  # however large: it cannot be made smaller
         return len(self.events) < self._most_events and self._bytes + len(event) < self._most_bytes
 
     def add(self, event: bytes) -> None:
-        """One more, a CloudEvent as JSON, for the next bundle."""
+        """One more, a CloudEvent as JSON, for the next batcher."""
         self.events.append(event)
         self._bytes += len(event) + 1
 

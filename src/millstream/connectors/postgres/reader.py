@@ -17,10 +17,10 @@ import msgspec
 from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
-from millstream.connectors.postgres.catalog import NewSlot
-from millstream.connectors.postgres.change_events import Events, Moment
+from millstream.connectors.postgres.catalog import CreatedSlot
+from millstream.connectors.postgres.change_events import ChangeEvents, CommitPoint
 from millstream.connectors.postgres.description import PostgresSource
-from millstream.connectors.postgres.output_buffer import Outlet
+from millstream.connectors.postgres.output_buffer import OutputBuffer
 from millstream.connectors.postgres.protocol.address import Address
 from millstream.connectors.postgres.protocol.message_codec import (
     ServerError,
@@ -29,12 +29,12 @@ from millstream.connectors.postgres.protocol.message_codec import (
     lsn_text,
     quoted,
 )
-from millstream.connectors.postgres.protocol.session import Connection
-from millstream.connectors.postgres.protocol.value_codec import Types
-from millstream.connectors.postgres.replication_stream import ChangeStream
+from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.value_codec import TypeCodec
+from millstream.connectors.postgres.replication_stream import ReplicationStream
 from millstream.connectors.postgres.snapshot import read_tables
-from millstream.connectors.postgres.start_point import Start, find_start
-from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
+from millstream.connectors.postgres.start_point import StartPoint, find_start_point
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
@@ -58,8 +58,8 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._address = Address.of(source.url)
         self._slot = source.slot_of(stream)
         self._publication = source.publication_of(stream)
-        self._events = Events(self._slot, source.address)
-        self._outlet: Outlet | None = None  # outlives connections: what is on its way arrives
+        self._events = ChangeEvents(self._slot, source.address)
+        self._outlet: OutputBuffer | None = None  # outlives connections: what is on its way arrives
         self._session = 0  # the server's number for the last connection that had the slot
 
     async def read(self, output: ReaderOutput) -> None:
@@ -69,29 +69,29 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                 self.connected()
                 await self._read(main, output)
         except ServerError as error:
-            if error.code == catalog.IN_USE:
-                raise Lost(catalog.in_use(self._slot)) from None
-            raise Lost(catalog.explain(error)) from None
+            if error.code == catalog.OBJECT_IN_USE:
+                raise ConnectionLost(catalog.slot_in_use(self._slot)) from None
+            raise ConnectionLost(catalog.with_remedy(error)) from None
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             # Decoding does not check what a real server would never send.
-            raise Lost(f"the server sent what cannot be read: {error!r}") from error
+            raise ConnectionLost(f"the server sent what cannot be read: {error!r}") from error
         finally:
             self.behind = None
 
     def _open(
         self, *, replication: bool = False
-    ) -> contextlib.AbstractAsyncContextManager[Connection]:
-        return Connection.open(self._address, seconds=_OPEN_SECONDS, replication=replication)
+    ) -> contextlib.AbstractAsyncContextManager[Session]:
+        return Session.open(self._address, seconds=_OPEN_SECONDS, replication=replication)
 
-    async def _read(self, main: Connection, output: ReaderOutput) -> None:
+    async def _read(self, main: Session, output: ReaderOutput) -> None:
         if self._outlet is None:
-            self._outlet = Outlet(output, self.settings)
+            self._outlet = OutputBuffer(output, self.settings)
         outlet = self._outlet
         async with asyncio.timeout(_PREPARE_SECONDS):
-            await catalog.claim(main, self._slot, self._session)
+            await catalog.claim_slot(main, self._slot, self._session)
             self._session = main.session
-            start = await find_start(main, self.stream, self.source, outlet.bookmark)
-            types = await catalog.learn_types(main)
+            start = await find_start_point(main, self.stream, self.source, outlet.bookmark)
+            types = await catalog.load_types(main)
         if start.lost:
             start = await self._begin_anew(main, start, outlet)
         async with _beside(self._measure(outlet)):
@@ -101,7 +101,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                     f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {lsn_text(bookmark.lsn)}"
                     f" (proto_version '1', publication_names {literal(quoted(self._publication))})"
                 )
-            changes = ChangeStream(
+            changes = ReplicationStream(
                 main, outlet, self._events, bookmark, start.tables, types, self.received
             )
             timeout = start.server.sender_timeout or 3 * _REPORT_SECONDS
@@ -110,11 +110,13 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
             async with _beside(changes.report(every, settings.ping_after, settings.ping_timeout)):
                 await changes.run()
 
-    async def _begin_anew(self, main: Connection, start: Start, outlet: Outlet) -> Start:
+    async def _begin_anew(
+        self, main: Session, start: StartPoint, outlet: OutputBuffer
+    ) -> StartPoint:
         """Put on disk that what was read counts no more, before the new slot looks like the old."""
         _log.warning("stream %s: %s; reading its tables anew", self.stream, start.lost)
         outlet.begin(0, anew=True)
-        at = Moment(start.server.end, datetime.now(UTC))
+        at = CommitPoint(start.server.end, datetime.now(UTC))
         for table in start.tables:
             outlet.add(self._events.truncate(table.name, at, f"{table.name}/lost"))
         self.received(await outlet.flush(start.bookmark))
@@ -122,10 +124,10 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         async with asyncio.timeout(_PREPARE_SECONDS):
             if await catalog.find_slot(main, self._slot) is not None:
                 await catalog.drop_slot(main, self._slot)
-            return await find_start(main, self.stream, self.source, start.bookmark)
+            return await find_start_point(main, self.stream, self.source, start.bookmark)
 
     async def _read_tables(
-        self, main: Connection, start: Start, types: Types, outlet: Outlet
+        self, main: Session, start: StartPoint, types: TypeCodec, outlet: OutputBuffer
     ) -> Bookmark:
         """Make the slot, if it is missing, and read the tables that need it."""
         exists = start.bookmark.lsn > 0
@@ -155,8 +157,8 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
             await catalog.drop_slot(main, name)
         return bookmark
 
-    async def _make_slot(self, main: Connection, name: str, *, temporary: bool) -> NewSlot:
-        making = asyncio.ensure_future(catalog.make_slot(main, name, temporary=temporary))
+    async def _make_slot(self, main: Session, name: str, *, temporary: bool) -> CreatedSlot:
+        making = asyncio.ensure_future(catalog.create_slot(main, name, temporary=temporary))
         try:
             while not (await asyncio.wait([making], timeout=self.settings.ping_after))[0]:
                 self._state.error = (
@@ -168,7 +170,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._state.error = ""
         return await making
 
-    async def _measure(self, outlet: Outlet) -> None:
+    async def _measure(self, outlet: OutputBuffer) -> None:
         """Ask, in a session beside, how far the server's log goes beyond what is on disk here."""
         pause = min(_LAG_SECONDS, self.settings.ping_after)
         while True:
@@ -180,7 +182,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                         if outlet.confirmed:  # else there is no slot yet
                             self.behind = max(0, place - outlet.confirmed)
                         await asyncio.sleep(pause)
-            except (OSError, Lost, ValueError):
+            except (OSError, ConnectionLost, ValueError):
                 self.behind = None  # the reading itself goes on
             await asyncio.sleep(pause)
 

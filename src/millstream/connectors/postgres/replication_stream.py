@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from millstream.connectors.postgres.bookmark import Bookmark
-from millstream.connectors.postgres.catalog import Table
-from millstream.connectors.postgres.change_events import Events, Moment, Shape
-from millstream.connectors.postgres.output_buffer import Outlet
+from millstream.connectors.postgres.catalog import SourceTable
+from millstream.connectors.postgres.change_events import ChangeEvents, CommitPoint, RowEncoder
+from millstream.connectors.postgres.output_buffer import OutputBuffer
 from millstream.connectors.postgres.protocol.message_codec import error, packet
 from millstream.connectors.postgres.protocol.pgoutput import (
-    Begin,
-    Change,
-    Commit,
     Relation,
+    RowChange,
+    TransactionBegin,
+    TransactionCommit,
     Truncate,
     decode,
 )
-from millstream.connectors.postgres.protocol.session import Connection
-from millstream.connectors.postgres.protocol.value_codec import Types
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.value_codec import TypeCodec
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 _DATA = 25  # where a message begins, behind its places and the server's clock
 _KEEPALIVE = struct.Struct("!QqB")
@@ -34,17 +34,17 @@ _EPOCH = 946_684_800  # 2000-01-01, where PostgreSQL's time begins
 _LEAST_PAUSE = 0.05  # seconds between two reports, however fast the disk is
 
 
-class ChangeStream:
+class ReplicationStream:
     """Reads one connection that streams, from where `bookmark` says."""
 
     def __init__(
         self,
-        connection: Connection,
-        outlet: Outlet,
-        events: Events,
+        connection: Session,
+        outlet: OutputBuffer,
+        events: ChangeEvents,
         bookmark: Bookmark,
-        tables: Iterable[Table],
-        types: Types,
+        tables: Iterable[SourceTable],
+        types: TypeCodec,
         received: Callable[[int], None],
     ) -> None:
         self._connection = connection
@@ -55,9 +55,9 @@ class ChangeStream:
         self._wanted = {table.name for table in tables}
         self._types = types
         self._received = received
-        self._shapes: dict[int, Shape | None] = {}  # None: a table that is not asked for
-        self._transaction: Begin | None = None
-        self._moment: Moment | None = None
+        self._shapes: dict[int, RowEncoder | None] = {}  # None: a table that is not asked for
+        self._transaction: TransactionBegin | None = None
+        self._moment: CommitPoint | None = None
         self._changes = 0  # of this transaction, so far
         self._skip = 0  # how many of them are in already
         self._seen = bookmark.lsn  # the furthest place that the server has spoken of
@@ -75,9 +75,11 @@ class ChangeStream:
                 case 0x45:  # E
                     raise error(payload)
                 case 0x63:  # c
-                    raise Lost("the server has ended the replication")
+                    raise ConnectionLost("the server has ended the replication")
                 case _:
-                    raise Lost(f"the server sent the message {chr(kind)!r} instead of changes")
+                    raise ConnectionLost(
+                        f"the server sent the message {chr(kind)!r} instead of changes"
+                    )
 
     async def report(self, every: float, ping_after: float, ping_timeout: float) -> None:
         """Tell the server at least so often what is on disk; that also keeps the connection.
@@ -114,16 +116,16 @@ class ChangeStream:
                 self._tell()
             return
         if payload[:1] != b"w":
-            raise Lost("the server sent something else than changes")
+            raise ConnectionLost("the server sent something else than changes")
         match decode(payload[_DATA:]):
-            case Change() as change:
+            case RowChange() as change:
                 shape = self._shape(change.relation)
                 if shape is not None and (at := self._due(shape.table)):
                     await self._add(self._events.change(shape, change, at, self._changes))
                 self._changes += 1
-            case Begin() as begin:
+            case TransactionBegin() as begin:
                 self._begin(begin)
-            case Commit(end_lsn):
+            case TransactionCommit(end_lsn):
                 self._commit(end_lsn)
             case Relation() as relation:
                 self._learn(relation)
@@ -134,9 +136,9 @@ class ChangeStream:
                         await self._add(self._events.truncate(shape.table, at, str(self._changes)))
                     self._changes += 1
 
-    def _begin(self, begin: Begin) -> None:
+    def _begin(self, begin: TransactionBegin) -> None:
         self._transaction = begin
-        self._moment = Moment(begin.commit_lsn, begin.committed_at, begin.xid)
+        self._moment = CommitPoint(begin.commit_lsn, begin.committed_at, begin.xid)
         self._changes = 0
         partly = self._bookmark.transaction == begin.commit_lsn
         self._skip = self._bookmark.changes if partly else 0
@@ -149,19 +151,23 @@ class ChangeStream:
 
     def _learn(self, relation: Relation) -> None:
         wanted = relation.oid in self._keys or relation.table in self._wanted
-        shape = Shape(relation, self._types, self._keys.get(relation.oid, ())) if wanted else None
+        shape = (
+            RowEncoder(relation, self._types, self._keys.get(relation.oid, ())) if wanted else None
+        )
         self._shapes[relation.oid] = shape
 
-    def _shape(self, oid: int) -> Shape | None:
+    def _shape(self, oid: int) -> RowEncoder | None:
         try:
             return self._shapes[oid]
         except KeyError:
-            raise Lost("pgoutput sent a change of a table that it has not described") from None
+            raise ConnectionLost(
+                "pgoutput sent a change of a table that it has not described"
+            ) from None
 
-    def _due(self, table: str) -> Moment | None:
+    def _due(self, table: str) -> CommitPoint | None:
         """When the next change was committed; None if it is in already."""
         if self._moment is None:
-            raise Lost("pgoutput sent a change outside of a transaction")
+            raise ConnectionLost("pgoutput sent a change outside of a transaction")
         done_before = self._changes < self._skip
         in_snapshot = self._moment.lsn < self._bookmark.tables.get(table, 0)
         return None if done_before or in_snapshot else self._moment

@@ -9,25 +9,25 @@ import msgspec
 from msgspec.structs import replace
 
 from millstream.connectors.postgres.bookmark import Bookmark
-from millstream.connectors.postgres.catalog import NewSlot, Table
-from millstream.connectors.postgres.change_events import Events, Moment, Shape
-from millstream.connectors.postgres.output_buffer import Outlet
+from millstream.connectors.postgres.catalog import CreatedSlot, SourceTable
+from millstream.connectors.postgres.change_events import ChangeEvents, CommitPoint, RowEncoder
+from millstream.connectors.postgres.output_buffer import OutputBuffer
 from millstream.connectors.postgres.protocol.message_codec import ServerError, literal, quoted
 from millstream.connectors.postgres.protocol.pgoutput import Relation
-from millstream.connectors.postgres.protocol.session import Connection
-from millstream.connectors.postgres.protocol.value_codec import Types
-from millstream.connectors.postgres.start_point import Start
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.value_codec import TypeCodec
+from millstream.connectors.postgres.start_point import StartPoint
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 async def read_tables(
-    connection: Connection,
+    connection: Session,
     publication: str,
-    start: Start,
-    made: NewSlot,
-    types: Types,
-    events: Events,
-    outlet: Outlet,
+    start: StartPoint,
+    made: CreatedSlot,
+    types: TypeCodec,
+    events: ChangeEvents,
+    outlet: OutputBuffer,
     received: Callable[[int], None],
 ) -> Bookmark:
     """Hand over the rows of `start.to_read` as `made` sees them; the bookmark that holds then."""
@@ -47,32 +47,37 @@ async def read_tables(
     return bookmark
 
 
-async def _see(connection: Connection, made: NewSlot) -> Moment:
+async def _see(connection: Session, made: CreatedSlot) -> CommitPoint:
     await connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     await connection.query(f"SET TRANSACTION SNAPSHOT {literal(made.snapshot)}")
-    return Moment(made.lsn, datetime.now(UTC))
+    return CommitPoint(made.lsn, datetime.now(UTC))
 
 
 async def rows(
-    connection: Connection, publication: str, table: Table, types: Types, events: Events, at: Moment
+    connection: Session,
+    publication: str,
+    table: SourceTable,
+    types: TypeCodec,
+    events: ChangeEvents,
+    at: CommitPoint,
 ) -> AsyncIterator[bytes]:
     """An event for each row of a table; as many as the publication would send."""
-    shape: Shape | None = None
+    shape: RowEncoder | None = None
     index = 0
     try:
         async for columns, values in connection.rows(await _select(connection, publication, table)):
             if shape is None:
                 names, oids = [c.name for c in columns], [c.type for c in columns]
                 relation = Relation(table.oid, table.name, tuple(names), tuple(oids), (), False)
-                shape = Shape(relation, types, table.key)
+                shape = RowEncoder(relation, types, table.key)
             yield events.row(shape, values, at, index)
             index += 1
     except ServerError as error:
         remedy = f"; GRANT SELECT ON {table.name} to its user" if error.code == "42501" else ""
-        raise Lost(f"cannot read the table {table.name}: {error}{remedy}") from None
+        raise ConnectionLost(f"cannot read the table {table.name}: {error}{remedy}") from None
 
 
-async def _select(connection: Connection, publication: str, table: Table) -> str:
+async def _select(connection: Session, publication: str, table: SourceTable) -> str:
     """What the publication sends of a table: not the generated columns, and since PostgreSQL 15
     perhaps only some columns and some rows."""
     columns = await connection.query(

@@ -6,55 +6,63 @@ from dataclasses import dataclass
 
 from millstream.connectors.postgres import catalog
 from millstream.connectors.postgres.bookmark import Bookmark
-from millstream.connectors.postgres.catalog import Server, Slot, Table
+from millstream.connectors.postgres.catalog import ReplicationSlot, ServerInfo, SourceTable
 from millstream.connectors.postgres.description import PostgresSource
 from millstream.connectors.postgres.protocol.message_codec import lsn_text
-from millstream.connectors.postgres.protocol.session import Connection
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPoint:
     """`bookmark.lsn` is where the slot goes on, or 0 if it is yet to be made."""
 
-    server: Server
+    server: ServerInfo
     bookmark: Bookmark
-    tables: list[Table]
-    to_read: list[Table]  # those that need a snapshot
+    tables: list[SourceTable]
+    to_read: list[SourceTable]  # those that need a snapshot
     again: bool  # some of their rows may have been handed over before
     lost: str  # why everything must be read anew; the old slot is yet to be dropped
 
 
-async def find_start(
-    connection: Connection, stream: str, source: PostgresSource, note: Bookmark | None
-) -> Start:
+async def find_start_point(
+    connection: Session, stream: str, source: PostgresSource, note: Bookmark | None
+) -> StartPoint:
     """Look at everything, and see to it that the publication is there. Lost if it cannot be."""
     slot_name, publication = source.slot_of(stream), source.publication_of(stream)
-    server = await catalog.inspect(connection)
+    server = await catalog.inspect_server(connection)
     tables = await catalog.find_tables(connection, source.tables)
-    present = await catalog.published(connection, publication)
+    present = await catalog.published_tables(connection, publication)
     slot = await catalog.find_slot(connection, slot_name)
     again = note is not None or slot is not None
     lost = _what_is_lost(note, slot, server, slot_name, publication if present is None else "")
     if lost:
         if source.on_lost == "stop":
-            raise Lost(f"{lost}; to read the tables anew, set on_lost='snapshot' on the source")
-        return Start(server, Bookmark(server.system, slot_name, 0, {}), tables, tables, True, lost)
+            raise ConnectionLost(
+                f"{lost}; to read the tables anew, set on_lost='snapshot' on the source"
+            )
+        return StartPoint(
+            server, Bookmark(server.system, slot_name, 0, {}), tables, tables, True, lost
+        )
     if slot is not None and present is None:
         # A slot sees the publications as they were at its place in the log: not a later one.
         await catalog.drop_slot(connection, slot_name)
         slot = None
-    await catalog.publish(connection, publication, tables, present)
+    await catalog.ensure_published(connection, publication, tables, present)
     read = note.tables if note is not None else {}
     if not source.snapshot:
         read = dict.fromkeys((table.name for table in tables), 0) | read
     to_read = [table for table in tables if table.name not in read]
     bookmark = _bookmark(note, slot, server, slot_name, read)
-    return Start(server, bookmark, tables, to_read, again, "")
+    return StartPoint(server, bookmark, tables, to_read, again, "")
 
 
 def _bookmark(
-    note: Bookmark | None, slot: Slot | None, server: Server, name: str, read: dict[str, int]
+    note: Bookmark | None,
+    slot: ReplicationSlot | None,
+    server: ServerInfo,
+    name: str,
+    read: dict[str, int],
 ) -> Bookmark:
     if slot is None:
         return Bookmark(server.system, name, 0, read)
@@ -67,7 +75,11 @@ def _bookmark(
 
 
 def _what_is_lost(
-    note: Bookmark | None, slot: Slot | None, server: Server, name: str, no_publication: str
+    note: Bookmark | None,
+    slot: ReplicationSlot | None,
+    server: ServerInfo,
+    name: str,
+    no_publication: str,
 ) -> str:
     """Why the changes since the bookmark cannot be had; empty if they can."""
     if slot is not None and slot.lost:

@@ -1,4 +1,4 @@
-"""Puts messages together that arrived together, so that many cost little more than one."""
+"""Groups messages that arrived together: a batch costs little more than one message."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from millstream.connectors.settings import SourceSettings
 JSON = "application/json"
 LINES = "application/x-ndjson"
 _MOST_LINES = 1000
-_MOST_TOGETHER = 1 << 20  # bytes: a journal with room for each of them must have it for all
+_MOST_TOGETHER = (
+    1 << 20
+)  # bytes; a journal that has room for each message must have room for the batch
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """What is offered to an output at once, and how many messages of the peer it is."""
+class MessageBatch:
+    """The body of one `offer`, and how many messages of the peer it holds."""
 
     body: bytes
     messages: int = 1
@@ -24,15 +26,15 @@ class Parcel:
     attributes: Mapping[str, str] | None = None
 
 
-class Bundle:
-    """Messages in their order: those that are one line each together, any other by itself."""
+class Batcher:
+    """Groups one-line messages, in their order; any other message is a batch by itself."""
 
     def __init__(self, settings: SourceSettings) -> None:
-        self.oversized = 0  # messages that were too large to take
+        self.oversized = 0  # messages that were too large, and are dropped
         self._most_bytes = settings.max_body
         self._most_together = min(_MOST_TOGETHER, settings.max_body)
         self._most_lines = min(_MOST_LINES, settings.max_events)
-        self._parcels: list[Parcel] = []
+        self._batches: list[MessageBatch] = []
         self._lines: list[bytes] = []
         self._bytes = 0
         self._bookmark: bytes | None = None  # after the last of the lines
@@ -45,7 +47,7 @@ class Bundle:
         attributes: Mapping[str, str] | None = None,
         content_type: str = JSON,
     ) -> None:
-        """One message more. Only a bookmark counts of one that is empty or too large."""
+        """Add a message. An empty or too large one is dropped, but its bookmark counts."""
         if len(message) > self._most_bytes:
             self.oversized += 1
         elif not message or message.isspace():
@@ -53,7 +55,7 @@ class Bundle:
         elif (
             attributes is None
             and content_type == JSON
-            # Lines hold one event each: an array, and what is printed over several, stands alone.
+            # A line of a batch is one event: neither an array nor JSON over several lines.
             and message[:1] != b"["
             and b"\n" not in message
         ):
@@ -64,19 +66,19 @@ class Bundle:
             self._bytes += len(message) + 1
         else:
             self._close()
-            self._parcels.append(Parcel(message, 1, content_type, bookmark, attributes))
+            self._batches.append(MessageBatch(message, 1, content_type, bookmark, attributes))
             return
         if bookmark is not None:
             self._bookmark = bookmark
 
-    def take(self) -> list[Parcel]:
-        """What was added since the last time, in its order."""
+    def drain(self) -> list[MessageBatch]:
+        """Remove and return what was added since the last call, in order."""
         self._close()
-        parcels, self._parcels = self._parcels, []
-        return parcels
+        batches, self._batches = self._batches, []
+        return batches
 
     def _close(self) -> None:
         if self._lines:
             body, content_type = b"\n".join(self._lines), LINES if len(self._lines) > 1 else JSON
-            self._parcels.append(Parcel(body, len(self._lines), content_type, self._bookmark))
+            self._batches.append(MessageBatch(body, len(self._lines), content_type, self._bookmark))
             self._lines, self._bytes, self._bookmark = [], 0, None

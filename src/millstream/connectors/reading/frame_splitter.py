@@ -1,20 +1,20 @@
-"""Cuts a stream of bytes where its separators are, in memory bounded by the longest frame."""
+"""Splits a stream of bytes at its separators; memory is bounded by the longest frame."""
 
 from __future__ import annotations
 
 
-class Frames:
-    """Gives whole frames, many at a time: what came, up to its last separator.
+class FrameSplitter:
+    """Returns whole frames, many at a time: the bytes up to the last separator.
 
-    A frame that grows longer than `longest` without an end is skipped, and counted. (One that comes
-    whole within a chunk may be longer, by as much as the chunk.)
+    A frame that grows longer than `longest` before it ends is skipped, and counted. (A frame that
+    ends within one chunk may be longer, by the length of that chunk.)
     """
 
     def __init__(self, separator: bytes, longest: int) -> None:
         self.skipped = 0
         self._separator = separator
         self._longest = longest
-        self._buffer = bytearray()  # begins with a frame, and holds no separator
+        self._buffer = bytearray()  # starts with a frame, and holds no separator
         self._skipping = False  # the buffer is the middle of a frame that is too long
 
     def feed(self, chunk: bytes) -> bytes:
@@ -37,5 +37,5 @@ class Frames:
         return whole
 
     def rest(self) -> bytes:
-        """What came after the last separator; empty if it was too long."""
+        """The bytes after the last separator; empty if they were too long."""
         return b"" if self._skipping else bytes(self._buffer)

@@ -1,4 +1,4 @@
-"""What sources share that read one endless answer over HTTP."""
+"""Opens and reads one endless HTTP response."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 from millstream.connectors.settings import SourceSettings
 from millstream.syntax.urls import without_secrets
 
 _OPEN_SECONDS = 10.0
 _MOST_RETRY_AFTER = 3600.0
 
-# At lower levels they write URLs and headers, which hold secrets.
+# Their lower levels log URLs and headers, which hold secrets.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-class Refused(Lost):
-    """An answer that is not the stream; `retry_after` is how long the server asks us to wait."""
+class UnexpectedStatus(ConnectionLost):
+    """The status was not 200; `retry_after` is the pause that the server requests, in seconds."""
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
         super().__init__(text)
@@ -31,12 +31,12 @@ class Refused(Lost):
 
 
 @contextlib.asynccontextmanager
-async def answer(
+async def open_response(
     url: str, headers: Mapping[str, str | bytes], settings: SourceSettings
 ) -> AsyncIterator[httpx.Response]:
-    """The answer's head, if it is a 200; what is lost on the way is Lost, without secrets."""
-    transport = httpx.AsyncHTTPTransport(socket_options=keepalive(settings))
-    # Waiting for the next chunk is timed by `chunks`, which knows the source's patience.
+    """The response, if its status is 200; else ConnectionLost, without secrets."""
+    transport = httpx.AsyncHTTPTransport(socket_options=keepalive_options(settings))
+    # `read_chunks` has the timeout for the next chunk: it knows the source's `silence`.
     timeout = httpx.Timeout(_OPEN_SECONDS, read=None)
     wanted: dict[str, str | bytes] = {"accept-encoding": "identity", **headers}
     try:
@@ -46,22 +46,24 @@ async def answer(
                 async with asyncio.timeout(_OPEN_SECONDS):
                     response = await client.send(request, stream=True, follow_redirects=True)
             except TimeoutError:
-                raise Lost(f"no answer in {_OPEN_SECONDS:g} s") from None
+                raise ConnectionLost(f"no answer in {_OPEN_SECONDS:g} s") from None
             try:
                 _check(response)
                 yield response
             finally:
                 await response.aclose()
     except httpx.LocalProtocolError:  # its text quotes the header
-        raise Lost("a header of the source cannot be sent") from None
+        raise ConnectionLost("a header of the source cannot be sent") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-        raise Lost(str(error).replace(url, without_secrets(url)) or type(error).__name__) from None
+        raise ConnectionLost(
+            str(error).replace(url, without_secrets(url)) or type(error).__name__
+        ) from None
 
 
-async def chunks(response: httpx.Response, silence: float | None) -> AsyncIterator[bytes]:
-    """The body as it comes; Lost after `silence` seconds without any of it.
+async def read_chunks(response: httpx.Response, silence: float | None) -> AsyncIterator[bytes]:
+    """The body as it arrives; ConnectionLost after `silence` seconds without any bytes.
 
-    The time that the receiver of a chunk takes does not count: silence is then our own doing.
+    The time that the caller spends on a chunk does not count as silence.
     """
     body = response.aiter_raw()
     while True:
@@ -71,12 +73,12 @@ async def chunks(response: httpx.Response, silence: float | None) -> AsyncIterat
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise Lost(f"nothing came for {silence:g} s") from None
+            raise ConnectionLost(f"nothing came for {silence:g} s") from None
         yield chunk
 
 
-def keepalive(settings: SourceSettings) -> list[tuple[int, int, int]]:
-    """Socket options by which the kernel finds out that a silent peer's machine is gone."""
+def keepalive_options(settings: SourceSettings) -> list[tuple[int, int, int]]:
+    """Socket options by which the kernel detects that a silent peer's machine is gone."""
     probe = max(1, round(settings.ping_timeout / 3))
     return [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -98,6 +100,6 @@ def _check(response: httpx.Response) -> None:
         text = f"it answers {response.status_code} {response.reason_phrase}".rstrip()
         written = response.headers.get("retry-after", "")
         wait = min(float(written), _MOST_RETRY_AFTER) if written.isdecimal() else 0.0
-        raise Refused(text, wait)
+        raise UnexpectedStatus(text, wait)
     if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-        raise Lost(f"it answers in {encoding[:20]}, though asked not to")
+        raise ConnectionLost(f"it answers in {encoding[:20]}, though asked not to")

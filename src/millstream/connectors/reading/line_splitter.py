@@ -1,46 +1,46 @@
-"""Lines of events out of bytes as they come, many to an offer."""
+"""Splits bytes into lines, one event each, with many lines in a batch."""
 
 from __future__ import annotations
 
-from millstream.connectors.reading.batcher import LINES, Parcel
-from millstream.connectors.reading.frame_splitter import Frames
+from millstream.connectors.reading.batcher import LINES, MessageBatch
+from millstream.connectors.reading.frame_splitter import FrameSplitter
 from millstream.connectors.settings import SourceSettings
 
 _CHUNK = 64 << 10
 
 
 def chunk_size(settings: SourceSettings) -> int:
-    """How much to read at once, so that all the lines in it fit into one offer."""
-    # A line that is not empty has two bytes at least.
+    """How many bytes to read at once, so that all their lines fit into one batch."""
+    # A non-empty line has at least two bytes.
     return max(1, min(_CHUNK, settings.max_body // 2, 2 * settings.max_events - 1))
 
 
 def longest_line(settings: SourceSettings) -> int:
-    """The longest line that is taken: it must fit into one offer with the next chunk."""
+    """The longest line that is accepted: it must fit into one batch with the next chunk."""
     return min(settings.max_line, settings.max_body // 2)
 
 
-class Lines:
-    """Cuts chunks of at most `chunk_size` into offers of whole lines."""
+class LineSplitter:
+    """Splits chunks of at most `chunk_size` into batches of whole lines."""
 
     def __init__(self, settings: SourceSettings) -> None:
-        self._frames = Frames(b"\n", longest_line(settings))
+        self._frames = FrameSplitter(b"\n", longest_line(settings))
 
-    def feed(self, chunk: bytes) -> list[Parcel]:
-        """The lines that are whole now, as one parcel if there are any."""
-        return _parcels(self._frames.feed(chunk))
+    def feed(self, chunk: bytes) -> list[MessageBatch]:
+        """The lines that are complete now, as one batch if there are any."""
+        return _batches(self._frames.feed(chunk))
 
-    def end(self) -> list[Parcel]:
-        """The last line, when the peer has ended properly without a line's end."""
-        return _parcels(self._frames.rest())
+    def end(self) -> list[MessageBatch]:
+        """The last line, if the peer ended properly without a newline."""
+        return _batches(self._frames.rest())
 
     def skipped(self) -> int:
-        """How many lines were too long since the last time."""
+        """How many lines were too long since the last call."""
         skipped, self._frames.skipped = self._frames.skipped, 0
         return skipped
 
 
-def _parcels(lines: bytes) -> list[Parcel]:
+def _batches(lines: bytes) -> list[MessageBatch]:
     if not lines or lines.isspace():
         return []
-    return [Parcel(lines, lines.count(b"\n") + (not lines.endswith(b"\n")), LINES)]
+    return [MessageBatch(lines, lines.count(b"\n") + (not lines.endswith(b"\n")), LINES)]

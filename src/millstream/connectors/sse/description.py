@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import duration_problem, headers_problem, pairs, words
 from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class SseSource(Source):
+class SseSource(SourceDescription):
     """The data of each server-sent event is one event; it goes on after the last one it stored.
 
     `types` leaves out events of other types (`message` if the server names none); empty: all are
@@ -19,6 +19,7 @@ class SseSource(Source):
     """
 
     kind: ClassVar[str] = "sse"
+    reader: ClassVar[str] = "SseReader"
     example: ClassVar[str] = "SseSource('https://host/path')"
     sql_example: ClassVar[str] = "(kind = 'sse', url = 'https://host/path')"
 

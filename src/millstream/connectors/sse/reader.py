@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.batcher import Bundle
-from millstream.connectors.reading.frame_splitter import Frames
-from millstream.connectors.reading.http_response import Refused, answer, chunks
-from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
+from millstream.connectors.reading.batcher import Batcher
+from millstream.connectors.reading.frame_splitter import FrameSplitter
+from millstream.connectors.reading.http_response import UnexpectedStatus, open_response, read_chunks
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.source_options import seconds
 from millstream.connectors.sse.description import SseSource
@@ -37,30 +37,32 @@ class SseReader(ReconnectingReader[SseSource]):
         if self._last_id:
             headers["last-event-id"] = self._last_id
         try:
-            async with answer(self.source.url, headers, self.settings) as response:
+            async with open_response(self.source.url, headers, self.settings) as response:
                 form = response.headers.get("content-type", "").partition(";")[0].strip()
                 if form.lower() != "text/event-stream":
-                    raise Lost(f"it answers with {form[:50] or 'no content type'}, not with events")
+                    raise ConnectionLost(
+                        f"it answers with {form[:50] or 'no content type'}, not with events"
+                    )
                 self.connected()
                 self.least_pause = self._retry
                 events = Events(self.settings.max_body, self._last_id)
-                async for chunk in chunks(response, seconds(self.source.silence)):
+                async for chunk in read_chunks(response, seconds(self.source.silence)):
                     await self._take(events, chunk, output)
-        except Refused as error:
+        except UnexpectedStatus as error:
             self.least_pause = max(error.retry_after, self._retry)
             raise
 
     async def _take(self, events: Events, chunk: bytes, output: ReaderOutput) -> None:
-        bundle = Bundle(self.settings)
+        batcher = Batcher(self.settings)
         for type_, data, last_id in events.feed(chunk):
             if not self._types or type_ in self._types:
-                bundle.add(data, bookmark=last_id)
+                batcher.add(data, bookmark=last_id)
         if events.retry is not None:
             self.least_pause = self._retry = events.retry / 1000
-        if skipped := events.skipped + bundle.oversized:
+        if skipped := events.skipped + batcher.oversized:
             events.skipped = 0
             self.missed(skipped, "larger than collect.max_body")
-        await self.hand_over(output, bundle.take())
+        await self.hand_over(output, batcher.drain())
         # Kept in memory too: what was handed over need not come again when the peer is lost, even
         # if it is not on disk yet.
         self._last_id = events.last_id
@@ -73,7 +75,7 @@ class Events:
         self.last_id = last_id
         self.retry: int | None = None  # milliseconds
         self.skipped = 0
-        self._frames = Frames(b"\n\n", longest)
+        self._frames = FrameSplitter(b"\n\n", longest)
         self._first = True
         self._after_return = False  # the last byte was \r: a \n that follows belongs to it
 

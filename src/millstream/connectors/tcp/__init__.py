@@ -1,0 +1,1 @@
+"""Lines over TCP, as a client or as a listener."""

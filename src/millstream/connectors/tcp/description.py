@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source
+from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import (
     duration_problem,
     endpoint_problem,
@@ -18,7 +18,7 @@ from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class TcpLinesSource(Source):
+class TcpLinesSource(SourceDescription):
     """Each line that a TCP server sends is one event.
 
     A server that sends nothing for `silence` counts as dead; without it, only one whose machine is
@@ -26,6 +26,7 @@ class TcpLinesSource(Source):
     """
 
     kind: ClassVar[str] = "tcp_lines"
+    reader: ClassVar[str] = "TcpLinesReader"
     schemes: ClassVar[tuple[str, ...]] = ("tcp", "tls")
     example: ClassVar[str] = "TcpLinesSource('tcp://host:9000')"
     sql_example: ClassVar[str] = "'tcp://host:9000'"
@@ -44,7 +45,7 @@ class TcpLinesSource(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class TcpListener(Source):
+class TcpListener(SourceDescription):
     """Each line that a TCP client sends here is one event. Who may connect, may send: see `allow`.
 
     A client that sends nothing for `idle` is cut off. `allow` names the networks that clients may
@@ -52,6 +53,7 @@ class TcpListener(Source):
     """
 
     kind: ClassVar[str] = "tcp_listener"
+    reader: ClassVar[str] = "TcpListenerReader"
     example: ClassVar[str] = "TcpListener('tcp://127.0.0.1:9000')"
     sql_example: ClassVar[str] = "(kind = 'tcp_listener', url = 'tcp://127.0.0.1:9000')"
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.allowed_senders import Admission
-from millstream.connectors.reading.batcher import Parcel
-from millstream.connectors.reading.http_response import keepalive
-from millstream.connectors.reading.line_splitter import Lines, chunk_size
-from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader, S
+from millstream.connectors.reading.allowed_senders import AllowedSenders
+from millstream.connectors.reading.batcher import MessageBatch
+from millstream.connectors.reading.http_response import keepalive_options
+from millstream.connectors.reading.line_splitter import LineSplitter, chunk_size
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost, ReconnectingReader, S
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.source_options import endpoint, seconds
 from millstream.connectors.tcp.description import TcpLinesSource, TcpListener
@@ -33,15 +33,15 @@ class _LineReader(ReconnectingReader[S]):
         silence: float | None,
     ) -> None:
         """Read until the peer ends; Lost if it is silent for too long while we read."""
-        for option in keepalive(self.settings):
+        for option in keepalive_options(self.settings):
             writer.get_extra_info("socket").setsockopt(*option)
-        lines, size = Lines(self.settings), chunk_size(self.settings)
+        lines, size = LineSplitter(self.settings), chunk_size(self.settings)
         while True:
             try:
                 async with asyncio.timeout(silence):
                     chunk = await reader.read(size)
             except TimeoutError:
-                raise Lost(f"nothing came for {silence:g} s") from None
+                raise ConnectionLost(f"nothing came for {silence:g} s") from None
             await self.hand_over(output, lines.feed(chunk) if chunk else lines.end())
             if skipped := lines.skipped():
                 self.missed(skipped, "the line is too long")
@@ -62,7 +62,7 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
                     host, port, ssl=encrypted or None, limit=chunk_size(self.settings)
                 )
         except TimeoutError:
-            raise Lost(f"no connection in {_OPEN_SECONDS:g} s") from None
+            raise ConnectionLost(f"no connection in {_OPEN_SECONDS:g} s") from None
         try:
             self.connected()
             await self._lines(output, reader, writer, seconds(self.source.silence))
@@ -78,7 +78,7 @@ class TcpListenerReader(_LineReader[TcpListener]):
 
     def __init__(self, stream: str, source: TcpListener, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
-        self._admission = Admission(source.allow)
+        self._allowed = AllowedSenders(source.allow)
         self._peers = 0
         self._turn = asyncio.Lock()  # one waits for the output, the others for their turn
 
@@ -101,27 +101,27 @@ class TcpListenerReader(_LineReader[TcpListener]):
         finally:
             server.close()
 
-    async def hand_over(self, output: ReaderOutput, parcels: Iterable[Parcel]) -> None:
+    async def hand_over(self, output: ReaderOutput, batches: Iterable[MessageBatch]) -> None:
         """As a reader does, after those who came before."""
         async with self._turn:
-            await super().hand_over(output, parcels)
+            await super().hand_over(output, batches)
 
     async def _serve(
         self, output: ReaderOutput, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         address = writer.get_extra_info("peername")[0]
         try:
-            if not self._admission.admits(address):
-                self.complain(f"{address} wanted to connect, and is not in a network of `allow`")
+            if not self._allowed.allows(address):
+                self.log_rarely(f"{address} wanted to connect, and is not in a network of `allow`")
             elif self._peers >= self.source.max_connections:
-                self.complain(f"{address} was turned away: {self._peers} connections are open")
+                self.log_rarely(f"{address} was turned away: {self._peers} connections are open")
             else:
                 self._peers += 1
                 try:
                     await self._lines(output, reader, writer, seconds(self.source.idle))
                 finally:
                     self._peers -= 1
-        except (OSError, Lost) as error:
+        except (OSError, ConnectionLost) as error:
             _log.debug("%s is gone: %s", address, error)
         finally:
             writer.transport.abort()

@@ -1,0 +1,1 @@
+"""Datagrams sent to a local port."""

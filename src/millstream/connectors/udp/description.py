@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source
+from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import endpoint_problem, networks_problem, words
 from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class UdpSource(Source):
+class UdpSource(SourceDescription):
     """Each datagram is one event, or an array or lines of them. Some get lost: nobody resends.
 
     `allow` names the networks that datagrams may come from, as in `10.0.0.0/8`; empty: any. (A
@@ -19,6 +19,7 @@ class UdpSource(Source):
     """
 
     kind: ClassVar[str] = "udp"
+    reader: ClassVar[str] = "UdpReader"
     schemes: ClassVar[tuple[str, ...]] = ("udp",)
     example: ClassVar[str] = "UdpSource('udp://127.0.0.1:9000')"
     sql_example: ClassVar[str] = "'udp://127.0.0.1:9000'"

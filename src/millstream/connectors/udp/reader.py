@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.allowed_senders import Admission
-from millstream.connectors.reading.batcher import Bundle
+from millstream.connectors.reading.allowed_senders import AllowedSenders
+from millstream.connectors.reading.batcher import Batcher
 from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.source_options import endpoint
@@ -31,7 +31,7 @@ class UdpReader(ReconnectingReader[UdpSource]):
 
     def __init__(self, stream: str, source: UdpSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
-        self._admission = Admission(source.allow)
+        self._allowed = AllowedSenders(source.allow)
         self._socket: socket.socket | None = None
         self._dropped = 0  # by this socket, as far as it was told
 
@@ -55,12 +55,12 @@ class UdpReader(ReconnectingReader[UdpSource]):
                 self.listening()
                 while True:
                     await _readable(bound)
-                    bundle = Bundle(self.settings)
+                    batcher = Batcher(self.settings)
                     for datagram in self._waiting(bound):
-                        bundle.add(datagram)
-                    if bundle.oversized:
-                        self.missed(bundle.oversized, "larger than collect.max_body")
-                    await self.hand_over(output, bundle.take())
+                        batcher.add(datagram)
+                    if batcher.oversized:
+                        self.missed(batcher.oversized, "larger than collect.max_body")
+                    await self.hand_over(output, batcher.drain())
             finally:
                 self._count_drops()
                 self._socket = None
@@ -68,14 +68,14 @@ class UdpReader(ReconnectingReader[UdpSource]):
     def _waiting(self, bound: socket.socket) -> Iterator[bytes]:
         try:
             for _ in range(_BATCH):
-                if self._admission.is_open:
+                if self._allowed.all:
                     yield bound.recv(_LARGEST)
                 else:
                     datagram, sender = bound.recvfrom(_LARGEST)
-                    if self._admission.admits(sender[0]):
+                    if self._allowed.allows(sender[0]):
                         yield datagram
                     else:
-                        self.complain(f"{sender[0]} sends, and is not in a network of `allow`")
+                        self.log_rarely(f"{sender[0]} sends, and is not in a network of `allow`")
         except BlockingIOError:
             return
 

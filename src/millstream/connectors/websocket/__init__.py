@@ -1,0 +1,1 @@
+"""Messages of another server's WebSocket."""

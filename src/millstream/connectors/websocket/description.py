@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from millstream.connectors.source_description import Source, url_problem
+from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import headers_problem, pairs
 from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class WebSocketSource(Source):
+class WebSocketSource(SourceDescription):
     """Each text message of a WebSocket is one event (or an array, or lines of events)."""
 
     kind: ClassVar[str] = "websocket"
+    reader: ClassVar[str] = "WebSocketReader"
     schemes: ClassVar[tuple[str, ...]] = ("ws", "wss")
     example: ClassVar[str] = "WebSocketSource('ws://host/path')"
     sql_example: ClassVar[str] = "'ws://host/path'"

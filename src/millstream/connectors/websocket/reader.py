@@ -9,7 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from millstream.connectors.interface import ReaderOutput
-from millstream.connectors.reading.reconnecting_reader import Lost, ReconnectingReader
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost, ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 from millstream.connectors.websocket.description import WebSocketSource
 
@@ -30,7 +30,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
         try:
             await self._connect_and_read(output)
         except WebSocketException as error:
-            raise Lost(str(error) or type(error).__name__) from None
+            raise ConnectionLost(str(error) or type(error).__name__) from None
 
     async def _connect_and_read(self, output: ReaderOutput) -> None:
         async with await self._connect() as connection:
@@ -61,7 +61,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                 ping_interval=None,
             )
         except ValueError as error:  # the peer redirects us to what is no address
-            raise Lost(f"the address cannot be used: {error}") from None
+            raise ConnectionLost(f"the address cannot be used: {error}") from None
 
     async def _watch(self, connection: ClientConnection) -> None:
         after, timeout = self.settings.ping_after, self.settings.ping_timeout

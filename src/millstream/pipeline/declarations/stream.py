@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from millstream.connectors import Source, WebSocketSource, source_from_text
+from millstream.connectors import SourceDescription, WebSocketSource, source_from_text
 from millstream.connectors.source_options import type_problem
 from millstream.errors import PipelineError, QueryError
 from millstream.expression.condition import compile_condition, event_columns
@@ -227,7 +227,7 @@ def _check_event_time(statement: Statement, what: str, schema: Schema, event_tim
         )
 
 
-def _source(statement: Statement, what: str, source: object) -> Source | None:
+def _source(statement: Statement, what: str, source: object) -> SourceDescription | None:
     if source is None:
         return None
     in_sql = isinstance(source, str | dict)
@@ -237,7 +237,7 @@ def _source(statement: Statement, what: str, source: object) -> Source | None:
         except ValueError as error:
             wrong, _, remedy = str(error).partition("; ")
             raise mistake(statement, f"{what} {wrong}", remedy=remedy, option="source") from None
-    if not isinstance(source, Source):
+    if not isinstance(source, SourceDescription):
         raise mistake(
             statement,
             f"{what} has source={source!r}, which is not a source",

@@ -1,0 +1,1 @@
+"""PostgreSQL's wire protocol: session, authentication, pgoutput, value conversion."""

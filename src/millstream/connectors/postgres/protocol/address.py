@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from millstream.connectors.postgres.protocol.message_codec import SSL_REQUEST
-from millstream.connectors.postgres.protocol.message_transport import Wire
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.message_transport import MessageTransport
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Address:
         return self.host.startswith("/") or self.host in ("localhost", "127.0.0.1", "::1")
 
 
-async def connect(address: Address) -> tuple[Wire, bool]:
+async def connect(address: Address) -> tuple[MessageTransport, bool]:
     """The server, before any login, and whether TLS is between us. OSError or Lost."""
     loop = asyncio.get_running_loop()
     if address.host.startswith("/"):
         path = f"{address.host}/.s.PGSQL.{address.port}"
-        _, wire = await loop.create_unix_connection(Wire, path)
+        _, wire = await loop.create_unix_connection(MessageTransport, path)
         return wire, False
-    transport, wire = await loop.create_connection(Wire, address.host, address.port)
+    transport, wire = await loop.create_connection(MessageTransport, address.host, address.port)
     try:
         _keep_alive(transport.get_extra_info("socket"))
         if address.ssl_mode == "disable":
@@ -62,15 +62,17 @@ async def connect(address: Address) -> tuple[Wire, bool]:
         answer = await wire.byte()
         if answer != b"S":
             if address.ssl_mode != "prefer" or answer != b"N":
-                raise Lost("the server does not speak TLS; allow it there, or use sslmode=disable")
+                raise ConnectionLost(
+                    "the server does not speak TLS; allow it there, or use sslmode=disable"
+                )
             return wire, False
         if wire.waiting_bytes:  # put in by someone in between, to be taken for encrypted
-            raise Lost("the server sent something before TLS was agreed on")
+            raise ConnectionLost("the server sent something before TLS was agreed on")
         encrypted = await loop.start_tls(
             transport, wire, _tls(address), server_hostname=address.host
         )
         if encrypted is None:
-            raise Lost("the server closed the connection while TLS was agreed on")
+            raise ConnectionLost("the server closed the connection while TLS was agreed on")
         wire.connection_made(encrypted)
     except BaseException:
         transport.abort()
@@ -91,7 +93,9 @@ def _tls(address: Address) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=address.root_certificate or None)
     except OSError as error:
         why = error.strerror or error
-        raise Lost(f"cannot use the certificate {address.root_certificate}: {why}") from None
+        raise ConnectionLost(
+            f"cannot use the certificate {address.root_certificate}: {why}"
+        ) from None
     context.check_hostname = address.ssl_mode == "verify-full"
     if not address.ssl_mode.startswith("verify"):
         context.verify_mode = ssl.CERT_NONE

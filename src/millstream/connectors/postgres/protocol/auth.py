@@ -9,7 +9,7 @@ import hmac
 import secrets
 import unicodedata
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 MECHANISM = "SCRAM-SHA-256"
 # A false server could otherwise keep us computing for ever. PostgreSQL's default is 4,096.
@@ -43,9 +43,11 @@ class Scram:
             nonce, salt = fields["r"], base64.b64decode(fields["s"], validate=True)
             iterations = int(fields["i"])
         except (KeyError, ValueError):
-            raise Lost("the server's SCRAM challenge cannot be read") from None
+            raise ConnectionLost("the server's SCRAM challenge cannot be read") from None
         if not nonce.startswith(self._nonce) or not 0 < iterations <= _MOST_ITERATIONS:
-            raise Lost("the server's SCRAM challenge is not for us, or asks for too much work")
+            raise ConnectionLost(
+                "the server's SCRAM challenge is not for us, or asks for too much work"
+            )
         salted = await asyncio.to_thread(
             hashlib.pbkdf2_hmac, "sha256", self._password, salt, iterations
         )
@@ -60,7 +62,9 @@ class Scram:
         """Lost if the server does not know the password either: it is someone else then."""
         expected = b"v=" + base64.b64encode(self._signature)
         if not self._signature or not hmac.compare_digest(final.split(b",")[0], expected):
-            raise Lost("the server could not prove that it knows the password: not the real one?")
+            raise ConnectionLost(
+                "the server could not prove that it knows the password: not the real one?"
+            )
 
 
 def _fields(message: bytes) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 PROTOCOL = 196608  # 3.0
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("!i")
 _COUNT = struct.Struct("!h")
 
 
-class ServerError(Lost):
+class ServerError(ConnectionLost):
     """The server answered with an error; `code` is its SQLSTATE."""
 
     def __init__(self, message: str, code: str = "") -> None:
@@ -24,7 +24,7 @@ class ServerError(Lost):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """A column of a result."""
 
     name: str
@@ -55,13 +55,13 @@ def error(payload: bytes) -> ServerError:
     return ServerError(message or "the server gave no reason", fields.get(b"C", ""))
 
 
-def columns(payload: bytes) -> list[Column]:
+def columns(payload: bytes) -> list[ResultColumn]:
     """What a RowDescription says."""
     found, place = [], 2
     for _ in range(_COUNT.unpack_from(payload)[0]):
         end = payload.index(b"\0", place)
         name = payload[place:end].decode()
-        found.append(Column(name, struct.unpack_from("!I", payload, end + 7)[0]))
+        found.append(ResultColumn(name, struct.unpack_from("!I", payload, end + 7)[0]))
         place = end + 19
     return found
 

@@ -7,7 +7,7 @@ import struct
 import time
 from typing import cast
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 _ENOUGH = 512 * 1024  # bytes that wait here before the peer is held back
 LARGEST = 0x3FFFFFFF  # PostgreSQL's own limit for a value
@@ -17,7 +17,7 @@ _LARGEST_BEFORE_LOGIN = 64 * 1024  # what is not yet known to be our server gets
 _LENGTH = struct.Struct("!i")
 
 
-class Wire(asyncio.Protocol):
+class MessageTransport(asyncio.Protocol):
     """The messages of one connection, in order."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Wire(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """End it without a word; who reads is told `reason`."""
-        self._end(Lost(reason))
+        self._end(ConnectionLost(reason))
         if self._transport is not None:
             self._transport.abort()
 
@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
             return 0
         length: int = _LENGTH.unpack_from(self._buffer, self._start + 1)[0]
         if not 4 <= length <= self.largest:
-            raise Lost("what it sends is not PostgreSQL's protocol")
+            raise ConnectionLost("what it sends is not PostgreSQL's protocol")
         return length
 
     async def _more(self) -> None:
@@ -141,4 +141,4 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._gone.set()
-        self._end(Lost(str(error) if error else "the server closed the connection"))
+        self._end(ConnectionLost(str(error) if error else "the server closed the connection"))

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _BEGIN = struct.Struct("!QqI")
@@ -26,14 +26,14 @@ Value = bytes | None | Unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class TransactionBegin:
     commit_lsn: int
     committed_at: datetime
     xid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TransactionCommit:
     end_lsn: int  # where to go on after this transaction
 
 
@@ -50,7 +50,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """One row's change. `old` is the whole row before, or its key's columns, or None."""
 
     op: str
@@ -65,7 +65,7 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Message = Begin | Commit | Relation | Change | Truncate | None
+Message = TransactionBegin | TransactionCommit | Relation | RowChange | Truncate | None
 
 
 def instant(microseconds: int) -> datetime:
@@ -79,17 +79,17 @@ def decode(data: bytes) -> Message:
     match chr(data[0]):
         case "I":
             new, _ = _row(data, _expect(data, 5, b"N"))
-            return Change("insert", _OID.unpack_from(data, 1)[0], None, new)
+            return RowChange("insert", _OID.unpack_from(data, 1)[0], None, new)
         case "U":
             return _update(data)
         case "D":
             old, _ = _row(data, _expect(data, 5, b"KO"))
-            return Change("delete", _OID.unpack_from(data, 1)[0], old, None, data[5:6] == b"K")
+            return RowChange("delete", _OID.unpack_from(data, 1)[0], old, None, data[5:6] == b"K")
         case "B":
             lsn, at, xid = _BEGIN.unpack_from(data, 1)
-            return Begin(lsn, instant(at), xid)
+            return TransactionBegin(lsn, instant(at), xid)
         case "C":
-            return Commit(_COMMIT.unpack_from(data, 1)[2])
+            return TransactionCommit(_COMMIT.unpack_from(data, 1)[2])
         case "R":
             return _relation(data)
         case "T":
@@ -98,21 +98,21 @@ def decode(data: bytes) -> Message:
         case "Y" | "O" | "M":
             return None  # a type's name, an origin, a message of an application
         case other:
-            raise Lost(f"pgoutput sent a message {other!r} that is not known here")
+            raise ConnectionLost(f"pgoutput sent a message {other!r} that is not known here")
 
 
 def _expect(data: bytes, place: int, kinds: bytes) -> int:
     if data[place] not in kinds:
-        raise Lost("pgoutput sent a change that cannot be read")
+        raise ConnectionLost("pgoutput sent a change that cannot be read")
     return place + 1
 
 
-def _update(data: bytes) -> Change:
+def _update(data: bytes) -> RowChange:
     oid, kind, old, place = _OID.unpack_from(data, 1)[0], data[5:6], None, 5
     if kind in (b"K", b"O"):
         old, place = _row(data, 6)
     new, _ = _row(data, _expect(data, place, b"N"))
-    return Change("update", oid, old, new, kind == b"K")
+    return RowChange("update", oid, old, new, kind == b"K")
 
 
 def _row(data: bytes, place: int) -> tuple[list[Value], int]:
@@ -125,7 +125,7 @@ def _row(data: bytes, place: int) -> tuple[list[Value], int]:
         if kind == 0x74:  # t: text
             end = place + 4 + _OID.unpack_from(data, place)[0]
             if end > len(data):
-                raise Lost("pgoutput sent a value that is cut short")
+                raise ConnectionLost("pgoutput sent a value that is cut short")
             values.append(data[place + 4 : end])
             place = end
         elif kind == 0x6E:  # n: null
@@ -133,7 +133,9 @@ def _row(data: bytes, place: int) -> tuple[list[Value], int]:
         elif kind == 0x75:  # u: unchanged
             values.append(UNCHANGED)
         else:
-            raise Lost(f"pgoutput sent a value of kind {chr(kind)!r} that is not known here")
+            raise ConnectionLost(
+                f"pgoutput sent a value of kind {chr(kind)!r} that is not known here"
+            )
     return values, place
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from millstream.connectors.postgres.protocol.address import Address, connect
 from millstream.connectors.postgres.protocol.auth import MECHANISM, Scram, md5
 from millstream.connectors.postgres.protocol.message_codec import (
-    Column,
+    ResultColumn,
     ServerError,
     columns,
     cstring,
@@ -19,10 +19,10 @@ from millstream.connectors.postgres.protocol.message_codec import (
     startup,
     values,
 )
-from millstream.connectors.postgres.protocol.message_transport import LARGEST, Wire
-from millstream.connectors.reading.reconnecting_reader import Lost
+from millstream.connectors.postgres.protocol.message_transport import LARGEST, MessageTransport
+from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
-Row = list[bytes | None]
+ResultRow = list[bytes | None]
 
 # How values are written is the session's choice; ours is the one that `values.py` reads.
 _SESSION = {
@@ -39,10 +39,10 @@ _SESSION = {
 }
 
 
-class Connection:
+class Session:
     """One session. Not for several tasks at once, but for `send`."""
 
-    def __init__(self, wire: Wire, address: Address, *, encrypted: bool) -> None:
+    def __init__(self, wire: MessageTransport, address: Address, *, encrypted: bool) -> None:
         self.wire = wire
         self.session = 0  # the number of the server's process for it
         self._address = address
@@ -52,9 +52,9 @@ class Connection:
     @contextlib.asynccontextmanager
     async def open(
         cls, address: Address, *, seconds: float, replication: bool = False
-    ) -> AsyncIterator[Connection]:
+    ) -> AsyncIterator[Session]:
         """A session, logged in; closed at the end. Lost, OSError or TimeoutError if it fails."""
-        wire: Wire | None = None
+        wire: MessageTransport | None = None
         try:
             async with asyncio.timeout(seconds):
                 wire, encrypted = await connect(address)
@@ -63,19 +63,19 @@ class Connection:
             wire.largest = LARGEST
             yield connection
         except TimeoutError:
-            raise Lost("the server does not answer") from None
+            raise ConnectionLost("the server does not answer") from None
         finally:
             if wire is not None:
                 await wire.close()
 
-    async def query(self, sql: str) -> list[Row]:
+    async def query(self, sql: str) -> list[ResultRow]:
         """All rows of a short answer."""
         return [row async for _, row in self.rows(sql)]
 
-    async def rows(self, sql: str) -> AsyncIterator[tuple[list[Column], Row]]:
+    async def rows(self, sql: str) -> AsyncIterator[tuple[list[ResultColumn], ResultRow]]:
         """Each row of an answer of any length; the server is held back while none is taken."""
         self.wire.send(packet(b"Q", cstring(sql)))
-        described: list[Column] = []
+        described: list[ResultColumn] = []
         failed: ServerError | None = None
         while True:
             kind, payload = await self.receive()
@@ -91,7 +91,7 @@ class Connection:
                 case "C" | "I":
                     pass
                 case other:
-                    raise Lost(f"the server answered a query with the message {other!r}")
+                    raise ConnectionLost(f"the server answered a query with the message {other!r}")
         if failed is not None:
             raise failed
 
@@ -102,7 +102,9 @@ class Connection:
         if kind == ord("E"):
             raise error(payload)
         if kind != ord("W"):
-            raise Lost(f"the server answered START_REPLICATION with the message {chr(kind)!r}")
+            raise ConnectionLost(
+                f"the server answered START_REPLICATION with the message {chr(kind)!r}"
+            )
 
     async def receive(self) -> tuple[int, bytes]:
         """The next message that is not merely a notice."""
@@ -128,7 +130,9 @@ class Connection:
                 case "K":
                     self.session = struct.unpack_from("!i", payload)[0]
                 case other:
-                    raise Lost(f"the server answered the login with the message {other!r}")
+                    raise ConnectionLost(
+                        f"the server answered the login with the message {other!r}"
+                    )
 
     async def _authenticate(self, payload: bytes, scram: Scram) -> None:
         method, rest = struct.unpack_from("!i", payload)[0], payload[4:]
@@ -137,7 +141,7 @@ class Connection:
                 pass
             case 3:
                 if not self._encrypted and not self._address.local:
-                    raise Lost(
+                    raise ConnectionLost(
                         "the server asks for the password in clear on an unencrypted connection; "
                         "add ?sslmode=require to the url, or use SCRAM on the server"
                     )
@@ -146,7 +150,9 @@ class Connection:
                 self._answer(cstring(md5(self._address.user, self._address.password, rest[:4])))
             case 10:
                 if MECHANISM.encode() not in rest.split(b"\0"):
-                    raise Lost("the server offers no way of logging in that is known here")
+                    raise ConnectionLost(
+                        "the server offers no way of logging in that is known here"
+                    )
                 first = scram.first()
                 self._answer(cstring(MECHANISM) + struct.pack("!i", len(first)) + first)
             case 11:
@@ -154,7 +160,7 @@ class Connection:
             case 12:
                 scram.check(rest)
             case _:
-                raise Lost(
+                raise ConnectionLost(
                     f"the server asks for authentication of kind {method}, which is not known "
                     "here; allow scram-sha-256, md5 or password for us in pg_hba.conf"
                 )

@@ -75,7 +75,7 @@ _ELEMENTS = {
 }
 
 
-class Types:
+class TypeCodec:
     """How each type is converted; the user's own domains and arrays are learnt from the catalog."""
 
     # Domains (typbasetype) and arrays of types that are not PostgreSQL's own.
