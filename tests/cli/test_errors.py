@@ -265,7 +265,7 @@ def test_a_wrong_address_of_kafka_is_named_with_its_setting(
         outcome,
         "Kafka at nowhere.invalid:9092 did not answer in 0.5 s",
         "Failed to resolve 'nowhere.invalid:9092'",
-        "see that it runs and that log.bootstrap",
+        "check that it runs and that log.bootstrap",
     )
 
 

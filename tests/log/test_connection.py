@@ -9,7 +9,13 @@ from tests.log.guarded import guarded_broker
 
 from millstream import App
 from millstream.errors import LogError, SettingsError
-from millstream.log.connection import Calm, admin, await_broker, client_config, spark_options
+from millstream.log.connection import (
+    RepeatFilter,
+    admin,
+    await_broker,
+    client_config,
+    spark_options,
+)
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
 from millstream.pipeline.pipeline_topics import ensure_topics
@@ -133,7 +139,7 @@ def test_a_cluster_that_asks_for_a_password_lets_in_who_has_it_and_nobody_else(
 
 def test_what_a_client_says_again_and_again_is_logged_once_in_a_while() -> None:
     now = [0.0]
-    calm = Calm(lambda: now[0])
+    calm = RepeatFilter(lambda: now[0])
 
     def passes(text: str) -> bool:
         return calm.filter(logging.LogRecord("millstream.kafka", 40, "", 0, text, None, None))

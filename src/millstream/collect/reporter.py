@@ -14,7 +14,7 @@ from millstream.collect.intake.intake import Intake
 from millstream.collect.journal import Journal
 from millstream.connectors.interface import SourceReader
 from millstream.errors import LogError
-from millstream.log.producing.producer import Delivery, Producer
+from millstream.log.producing.producer import Producer, RecordMetadata
 from millstream.runtime.measure import Clock
 from millstream.values.clock import now_ms
 from millstream.values.report import JournalState, Report
@@ -122,7 +122,7 @@ class Reporter:
         confirmed = max(self._confirmed, self._intake.forwarder.answered_at)
         return self._clock() - confirmed > _AWAY_SECONDS
 
-    def _settled(self, future: asyncio.Future[Delivery]) -> None:
+    def _settled(self, future: asyncio.Future[RecordMetadata]) -> None:
         if not future.cancelled() and future.exception() is None:
             self._confirmed = self._clock()
 

@@ -1,0 +1,1 @@
+"""Kafka: connection, topics, records, consumers and producers."""

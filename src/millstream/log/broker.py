@@ -1,4 +1,4 @@
-"""The embedded Kafka: one KRaft broker, a child process that lives and dies with this one."""
+"""The embedded Kafka: one KRaft broker in a child process that ends with this process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from millstream.runtime.java import find_java
 from millstream.runtime.parent_death import die_with_parent
 
 HOST = "127.0.0.1"
-_START_SECONDS = 90.0  # recovery after a crash reads the newest segment of every topic
+_START_SECONDS = 90.0  # after a crash, Kafka reads the newest segment of every topic
 _STOP_SECONDS = 15.0
 
-# Small, and quick to be ready: one of everything, no waiting for members that never come.
+# Small and quick to start: one replica of everything, no waiting for other brokers.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -42,7 +42,7 @@ _PROPERTIES = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # After a crash the new broker is let in when the old one's session has run out.
+    # After a crash the new broker can register when the old one's session has expired.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "false",  # a misspelt topic must be an error
@@ -50,23 +50,21 @@ _PROPERTIES = {
     "num.io.threads": "4",
     "log.segment.bytes": str(128 << 20),
     "log.segment.delete.delay.ms": "1000",
-    "log.cleaner.dedupe.buffer.size": str(
-        16 << 20
-    ),  # the default of 128 MB is a quarter of our heap
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),  # default: 128 MB, a quarter of the heap
     "log.retention.check.interval.ms": "60000",
-    # Kafka forgets a producer by the time of its last record. A collector that sends what waited
-    # in its journal for days would be forgotten at a crash, and its retry would be logged twice.
+    # Kafka forgets a producer by the timestamp of its last record. A collector may send events that
+    # waited in its journal for days: Kafka would forget it at a crash, and log its retry twice.
     "producer.id.expiration.ms": str(14 * 86_400_000),
 }
 
 
 class Broker:
-    """A Kafka broker under a home; a context manager that starts it, and stops it in good order.
+    """A Kafka broker with its data in a home; a context manager that starts and stops it.
 
-    Starting blocks until the broker answers: some 3 s, after a crash 5 s. Its data survives any end
-    of it. Start it from a thread that lives as long as the broker shall: Linux ends the child with
-    the *thread* that made it. `properties` are Kafka's, and win over ours; its `listeners` are more
-    ones. `sharing` are Java's options to be used in the place of those of the class archive.
+    Starting blocks until the broker answers: about 3 s, after a crash 5 s. Its data survives a
+    crash. Start it in a thread that lives as long as the broker: Linux ends the child with the
+    *thread* that started it. `properties` are Kafka's and replace ours, but `listeners` are added.
+    `sharing` are options of Java that replace those of the class archive.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it answers; MachineError, HomeInUse or JarError if it can't."""
+        """Start it and wait until it answers; MachineError, HomeInUse or JarError if it cannot."""
         self._held.enter_context(self._home.hold("kafka"))
         try:
             self.port = self._choose_port()
@@ -135,7 +133,7 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """End it in good order, by force after a while; nothing if it does not run."""
+        """Stop it, by force after a while; does nothing if it does not run."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -146,14 +144,14 @@ class Broker:
         self._held.close()
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, like a crash."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         self._held.close()
 
     def wait(self) -> None:
-        """Block as long as the broker runs; it ending by itself is a MachineError."""
+        """Block while the broker runs; MachineError when it ends by itself."""
         assert self._process is not None
         raise self._ended(self._process.wait())
 
@@ -170,11 +168,11 @@ class Broker:
             if not _is_free(self._wanted_port):
                 raise MachineError(
                     f"cannot start Kafka on {HOST}:{self._wanted_port}: the port is taken",
-                    remedy=f"end what holds it (ss -ltnp 'sport = :{self._wanted_port}'), "
+                    remedy=f"stop its process (ss -ltnp 'sport = :{self._wanted_port}' names it), "
                     "or set log.port to another, or to 0 for any free one",
                 )
             return self._wanted_port
-        # "Any" port stays the same over restarts: clients of a crashed broker come back to it.
+        # "Any" port stays the same after a restart: clients of a crashed broker reconnect to it.
         remembered = self._home.kafka / "port"
         with contextlib.suppress(OSError, ValueError):
             if _is_free(port := int(remembered.read_text())):
@@ -210,7 +208,7 @@ class Broker:
             preexec_fn=die_with_parent(),
         )
         if done.returncode != 0:
-            said = done.stdout.strip().splitlines() or ["it said nothing"]
+            said = done.stdout.strip().splitlines() or ["no output"]
             why = next((line for line in said if "Exception" in line), said[-1])
             raise MachineError(
                 f"cannot format {self._data} for Kafka: {why[:300]}",
@@ -220,11 +218,20 @@ class Broker:
     def _java(self, archive: ClassArchive, sharing: Sequence[str]) -> list[str]:
         logging = resources.files(__package__).joinpath("log4j2.properties")
         return [
-            *[str(archive.java), f"-Xmx{self._memory}", "-Xss512k", "-XX:+UseSerialGC"],
-            *["-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData"],
-            *["-XX:MaxDirectMemorySize=128m", "-XX:MaxMetaspaceSize=128m"],
-            *[f"-Dlog4j2.configurationFile={logging}", f"-Dmillstream.logs={self._home.logs}"],
-            *[*sharing, "-cp", ":".join(map(str, archive.jars))],
+            str(archive.java),
+            f"-Xmx{self._memory}",
+            "-Xss512k",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",
+            "-XX:MaxDirectMemorySize=128m",
+            "-XX:MaxMetaspaceSize=128m",
+            f"-Dlog4j2.configurationFile={logging}",
+            f"-Dmillstream.logs={self._home.logs}",
+            *sharing,
+            "-cp",
+            ":".join(map(str, archive.jars)),
         ]
 
     def _launch(self, java: list[str], configuration: Path) -> None:
@@ -234,7 +241,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches us alone: we decide the order of the end
+                start_new_session=True,  # Ctrl-C reaches only us: we decide the order of stopping
                 preexec_fn=die_with_parent(),
             )
 
@@ -270,26 +277,26 @@ class Broker:
 
 
 def class_archive(report: Callable[[str], None] | None = None) -> ClassArchive:
-    """The archive for the broker's JVM; the jars are fetched where they are missing."""
+    """The class archive of the broker's JVM; fetches missing jars."""
     return ClassArchive("kafka", find_java(), jars("broker", report))
 
 
 def _new_cluster_id() -> str:
-    # One of 64 ids begins with "-", which the tool would take for an option.
+    # One of 64 ids begins with "-", which the tool would read as an option.
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()).startswith("-"):
         pass
     return text.rstrip("=")
 
 
 def run(settings: LogSettings, home: Home) -> None:
-    """`millstream kafka`: the broker in the foreground, until it dies or we are told to stop."""
+    """`millstream kafka`: the broker in the foreground, until it dies or a signal stops it."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     broker = Broker(
         home.path,
         port=settings.port,
         memory=settings.memory,
-        report=lambda line: print(line),
+        report=print,
     )
     try:
         with broker:
@@ -307,7 +314,7 @@ class _Stopped(BaseException):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    for again in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the ending
+    for again in (signal.SIGTERM, signal.SIGINT):  # a second signal must not interrupt stopping
         signal.signal(again, signal.SIG_IGN)
     raise _Stopped
 

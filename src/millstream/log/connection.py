@@ -1,4 +1,4 @@
-"""How every client of ours reaches Kafka, the Python ones and Spark alike."""
+"""Configuration of every Kafka client: the Python ones and Spark's."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from millstream.log.java_security import java_security
 from millstream.log.settings import LogSettings
 
 _log = logging.getLogger("millstream.kafka")
-_QUIET_SECONDS = 10.0
-FIRST_SECONDS = 10.0  # at a start: a Kafka that is silent for longer is a wrong address
+_REPEAT_SECONDS = 10.0
+FIRST_SECONDS = 10.0  # at start: no answer for longer means a wrong address
 
 
-class Calm(logging.Filter):
-    """Lets each kind of message through once in ten seconds; clients repeat them endlessly."""
+class RepeatFilter(logging.Filter):
+    """Logs each kind of message at most once in ten seconds: Kafka clients repeat them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.getMessage().split(" ", 1)[0]  # librdkafka's name of what happened
+        kind = record.getMessage().split(" ", 1)[0]  # librdkafka's name of the event
         now = self._clock()
-        if now - self._said.get(kind, -_QUIET_SECONDS) < _QUIET_SECONDS:
+        if now - self._logged.get(kind, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
             return False
-        self._said[kind] = now
+        self._logged[kind] = now
         return True
 
 
-_log.addFilter(Calm())
+_log.addFilter(RepeatFilter())
 
 
 def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
-    """What a confluent_kafka client is made with; `extra` in its names, with `_` for `.`."""
+    """Configuration of a confluent_kafka client; `extra` in its names, with `_` for `.`."""
     if not log.bootstrap:
         raise LogError(
             "no Kafka to connect to: log.bootstrap is empty",
@@ -49,7 +49,7 @@ def client_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": log.bootstrap,
         "client.id": "millstream",
-        # A broker that restarts is away for seconds: look often, not up to 10 s late.
+        # A broker restarts in seconds: reconnect often, not up to 10 s later.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "logger": _log,
@@ -75,35 +75,35 @@ def consumer_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
 
 
 def spark_options(log: LogSettings) -> dict[str, str]:
-    """The options of Spark's Kafka source and sink for the same cluster with the same rights."""
+    """Options of Spark's Kafka source and sink for the same cluster with the same credentials."""
     options = {"bootstrap.servers": log.bootstrap, **java_security(log.security)}
     return {f"kafka.{name}": value for name, value in options.items()}
 
 
 def admin(log: LogSettings, failed: Callable[[KafkaError], None] | None = None) -> AdminClient:
-    """A client for questions about the cluster and its topics; `failed` gets its errors.
+    """An admin client; `failed` is called with its errors.
 
-    SettingsError if no client can be made with what log.security says.
+    SettingsError if log.security is not valid.
     """
     config = client_config(log)
-    if failed is not None:  # then nothing has to be logged as well
+    if failed is not None:  # the callback replaces logging
         config |= {"error_cb": failed, "log_level": 0}
     try:
         return AdminClient(config)
     except KafkaException as error:
         raise SettingsError(
-            f"cannot make a client of Kafka: {error.args[0].str()}",
+            f"cannot create a Kafka client: {error.args[0].str()}",
             remedy="correct log.security; its names are librdkafka's",
         ) from None
 
 
 def await_broker(log: LogSettings, timeout: float | None = None) -> None:
-    """Return once Kafka tells about itself; LogError if it does not within `timeout` seconds."""
+    """Wait until Kafka answers; LogError if it does not within `timeout` seconds."""
     timeout = FIRST_SECONDS if timeout is None else timeout
     why, causes = "no answer", list[str]()
 
     def failed(error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that names no cause
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # names no cause
             causes[:] = [error.str().rpartition("/bootstrap: ")[2].partition(" (after")[0]]
 
     client, deadline = admin(log, failed), time.monotonic() + timeout
@@ -117,5 +117,5 @@ def await_broker(log: LogSettings, timeout: float | None = None) -> None:
     why = causes[0] if causes else why
     raise LogError(
         f"Kafka at {log.bootstrap} did not answer in {timeout:g} s: {why}",
-        remedy="see that it runs and that log.bootstrap and log.security are right",
+        remedy="check that it runs and that log.bootstrap and log.security are right",
     )

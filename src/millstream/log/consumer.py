@@ -1,4 +1,4 @@
-"""Reading the log from given offsets on, without a consumer group: positions are ours to keep."""
+"""Reads the log from given offsets on, without a consumer group: callers keep the positions."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ END: int = OFFSET_END
 Partition = tuple[str, int]  # topic, partition
 
 _log = logging.getLogger(__name__)
-_WAIT = 0.1  # seconds; how late at most a reader notices that it was closed
-_LOST = {
+_POLL_SECONDS = 0.1  # a reader notices within this time that it was closed
+_OFFSET_GONE = {
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -38,8 +38,8 @@ _LOST = {
     KafkaError.UNKNOWN_TOPIC_ID,
     KafkaError.INCONSISTENT_TOPIC_ID,
 }
-# A topic that was just made, or a broker that just came back, has no leader for a moment.
-PASSING = {
+# A new topic, or a broker that was restarted, has no leader for a moment.
+TRANSIENT_ERRORS = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError._TRANSPORT,
@@ -47,16 +47,16 @@ PASSING = {
 
 
 class Reader:
-    """A thread that reads topic-partitions from given offsets on and hands over what it finds.
+    """A thread that reads partitions from given offsets on, and calls `deliver` with the records.
 
-    `deliver` gets lists of records, in order per partition: in the event loop if one is given, else
-    in the reader's thread. The next list comes when it has returned, so a slow receiver slows the
-    reading and nothing piles up. `caught_up` is called once, there too, when the end of every
-    partition has been reached.
+    `deliver` gets lists of records, in order per partition. It runs in the event loop if one is
+    given, else in the reader's thread. The next list is read when it has returned: a slow receiver
+    slows the reading, and no records pile up. `caught_up` is called once, in the same place, when
+    the end of every partition was reached.
 
-    Kafka being away only delays. `lost` is called when a partition's next offset is not in the log:
-    the topic was made anew or deleted, or its retention was faster; that partition is then read no
-    further. Without `lost`, reading goes on from what there is.
+    If Kafka is down, the reader waits. `lost` is called when a partition's next offset is not in
+    the log, because the topic was deleted or recreated, or retention deleted the records. That
+    partition is not read any further. Without `lost`, reading continues with the oldest record.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Reader:
     ) -> None:
         self._deliver = deliver
         self._loop = loop
-        self._tell_caught_up = caught_up
-        self._lost = lost
+        self._on_caught_up = caught_up
+        self._on_lost = lost
         self._batch = batch
-        self._behind = set(start)  # partitions whose end has not been seen yet
-        self._ends: dict[Partition, int] = {}  # of those, where the end was when reading began
+        self._behind = set(start)  # partitions whose end was not reached yet
+        self._ends: dict[Partition, int] = {}  # where the end was when reading began
         self._assigned = [TopicPartition(*partition, start[partition]) for partition in start]
         self._wants_pause = self._is_paused = False
         self._closing = threading.Event()
-        self.failure: BaseException | None = None  # what `deliver` raised; it ended the reading
+        self.failure: BaseException | None = None  # raised by `deliver`; it ended the reading
         reset = "error" if lost else "earliest"
         self._kafka = Consumer(
             consumer_config(log, auto_offset_reset=reset, enable_partition_eof=True)
@@ -91,15 +91,15 @@ class Reader:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the end of every partition has been reached since the start."""
+        """Whether the end of every partition was reached since the start."""
         return not self._behind
 
     def pause(self) -> None:
-        """Fetch nothing until `resume`; what is on its way is still delivered."""
+        """Fetch nothing until `resume`; records that were fetched are still delivered."""
         self._wants_pause = True
 
     def resume(self) -> None:
-        """Fetch again, from where it was."""
+        """Fetch again, from the same offsets."""
         self._wants_pause = False
 
     @property
@@ -107,48 +107,48 @@ class Reader:
         return self._is_paused
 
     def close(self) -> None:
-        """End the reading; returns at once. Called in the loop, nothing is delivered after it."""
+        """Stop reading; returns at once. After a call in the event loop, nothing is delivered."""
         self._closing.set()
 
     def join(self, timeout: float = 10.0) -> None:
-        """Wait until the thread has ended; not in the loop."""
+        """Wait until the thread has ended; must not be called in the event loop."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                self._mind_pause()
+                self._apply_pause()
                 self._read()
         except BaseException as error:
             self.failure = error
-            _log.exception("a reader of the log stopped: what it delivered was not accepted")
+            _log.exception("a reader of the log stopped: its receiver failed")
         finally:
             self._kafka.close()
 
-    def _mind_pause(self) -> None:
-        # In the reader's own thread: from another, the call would wait for a poll that never ends.
+    def _apply_pause(self) -> None:
+        # Called in the reader's thread: in another one, it would block while a poll runs.
         if self._wants_pause != self._is_paused:
             self._is_paused = self._wants_pause
             change = self._kafka.pause if self._is_paused else self._kafka.resume
             change(self._assigned)
 
     def _read(self) -> None:
-        # consume() alone would wait for a full batch: poll for the first, then take what is there.
-        first = self._kafka.poll(_WAIT)
+        # consume() alone would wait for a full batch: poll for the first, then drain the queue.
+        first = self._kafka.poll(_POLL_SECONDS)
         if first is None:
             return
         messages = [first, *self._kafka.consume(self._batch - 1, 0)]
         if records := [Record.of(message) for message in messages if message.error() is None]:
             self._call(lambda: self._deliver(records))
             if self._behind:
-                self._mind_ends(records)
+                self._check_ends(records)
         for message in messages:
             if (error := message.error()) is not None:
-                self._heed(error, message)
+                self._handle_error(error, message)
 
-    def _mind_ends(self, records: list[Record]) -> None:
-        # A busy partition never reports its end, for there is always one more: so it is enough to
-        # reach the end as it was when the first record came.
+    def _check_ends(self, records: list[Record]) -> None:
+        # A busy partition never reports its end, because new records keep coming. So it is enough
+        # to reach the end as it was when the first record was read.
         for partition, offset in {(r.topic, r.partition): r.offset for r in records}.items():
             if partition in self._behind:
                 if partition not in self._ends:
@@ -162,16 +162,16 @@ class Reader:
     def _reached_end(self, partition: Partition) -> None:
         if partition in self._behind:
             self._behind.discard(partition)
-            if not self._behind and self._tell_caught_up:
-                self._call(self._tell_caught_up)
+            if not self._behind and self._on_caught_up:
+                self._call(self._on_caught_up)
 
-    def _heed(self, error: KafkaError, message: Message) -> None:
+    def _handle_error(self, error: KafkaError, message: Message) -> None:
         topic, partition = message.topic() or "", message.partition() or 0
         if error.code() == KafkaError._PARTITION_EOF:
             self._reached_end((topic, partition))
-        elif error.code() in _LOST and self._lost:
+        elif error.code() in _OFFSET_GONE and self._on_lost:
             self._kafka.incremental_unassign([TopicPartition(topic, partition)])
-            lost = self._lost
+            lost = self._on_lost
             self._call(lambda: lost(topic, partition))
         else:
             _log.warning("reading topic %s, partition %d: %s", topic, partition, error.str())
@@ -185,14 +185,14 @@ class Reader:
         done: Future[None] = Future()
         try:
             self._loop.call_soon_threadsafe(self._complete, function, done)
-        except RuntimeError:  # the loop is closed: nobody is left to deliver to
+        except RuntimeError:  # the loop is closed
             self._closing.set()
             return
         while not self._closing.is_set():
             try:
-                return done.result(_WAIT)
+                return done.result(_POLL_SECONDS)
             except TimeoutError:
-                if done.done():  # it was `function` that timed out
+                if done.done():  # `function` raised it
                     raise
 
     def _complete(self, function: Callable[[], None], done: Future[None]) -> None:
@@ -207,16 +207,16 @@ class Reader:
 def read_range(
     log: LogSettings, topic: str, partition: int, start: int, stop: int, *, patience: float = 30.0
 ) -> Generator[Record, None, None]:
-    """The records with start <= offset < stop that are still there; blocks between them.
+    """The records with start <= offset < stop that still exist; blocks between them.
 
-    LogError when `start` is not in the log any more, or nothing comes for `patience` seconds.
+    LogError if `start` is not in the log any more, or nothing is read for `patience` seconds.
     """
     consumer = Consumer(consumer_config(log, auto_offset_reset="error", enable_partition_eof=True))
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline = time.monotonic() + patience
         while start < stop:
-            first = consumer.poll(_WAIT)
+            first = consumer.poll(_POLL_SECONDS)
             if first is None:
                 if time.monotonic() > deadline:
                     raise LogError(f"cannot read {topic}: nothing came in {patience:g} s")
@@ -236,7 +236,7 @@ def read_range(
 
 
 def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tuple[int, int]]:
-    """Per partition, the oldest offset that is held and the one after the newest; blocks."""
+    """The first offset and the end offset of each partition of a topic. Blocks."""
     consumer = Consumer(consumer_config(log))
     deadline = time.monotonic() + timeout
     try:
@@ -245,17 +245,17 @@ def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tup
                 return _bounds(consumer, topic, timeout)
             except KafkaException as error:
                 cause = error.args[0]
-                # Of a topic that is there, a partition is unknown only until its leader answers.
-                passes = cause.code() in PASSING or cause.code() == KafkaError._UNKNOWN_PARTITION
-                if not passes or time.monotonic() > deadline:
+                # A partition of an existing topic is unknown only until its leader answers.
+                is_transient = cause.code() in {*TRANSIENT_ERRORS, KafkaError._UNKNOWN_PARTITION}
+                if not is_transient or time.monotonic() > deadline:
                     raise LogError(f"cannot look at topic {topic}: {cause.str()}") from error
-                time.sleep(_WAIT)
+                time.sleep(_POLL_SECONDS)
     finally:
         consumer.close()
 
 
 def offsets_at(log: LogSettings, topic: str, moment: int, timeout: float = 10.0) -> dict[int, int]:
-    """Per partition, the offset of the first record of that time or later; the end's if none is.
+    """Per partition, the offset of the first record from a time on; the end offset if none is.
 
     `moment` is in milliseconds since the epoch. Blocks.
     """

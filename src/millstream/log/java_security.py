@@ -1,6 +1,6 @@
-"""Security settings in librdkafka's names, said again in those of Kafka's Java client.
+"""Translates security settings from librdkafka's names to those of Kafka's Java client.
 
-Users write them once, for our Python clients; Spark's Kafka source and sink are Java.
+Users write them once, in librdkafka's names; Spark's Kafka source and sink are Java.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SAME = ("security.protocol", "ssl.key.password", "ssl.cipher.suites")
 
 
 def java_security(security: Mapping[str, str]) -> dict[str, str]:
-    """The Java client's settings that mean the same; SettingsError for one that has no such."""
+    """The same settings for the Java client; SettingsError for one without a counterpart."""
     left = dict(security)
     java = {name: left.pop(name) for name in _SAME if name in left}
     java |= _login(left) | _trusted(left) | _own_certificate(left) | _checks(left)
     if left:
         name = next(iter(left))
         raise SettingsError(
-            f"log.security {name!r} cannot be handed to Spark",
+            f"log.security {name!r} cannot be passed to Spark",
             remedy="use security.protocol, sasl.mechanism (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512), "
             "sasl.username, sasl.password, ssl.ca.*, ssl.certificate.*, ssl.key.*, ssl.keystore.*",
         )
@@ -41,7 +41,7 @@ def _login(left: dict[str, str]) -> dict[str, str]:
     module = _LOGIN_MODULES.get(mechanism.upper())
     if module is None:
         raise SettingsError(
-            f"log.security 'sasl.mechanism' is {mechanism!r}, which cannot be handed to Spark",
+            f"log.security 'sasl.mechanism' is {mechanism!r}, which cannot be passed to Spark",
             remedy=f"use one of {', '.join(_LOGIN_MODULES)}",
         )
     try:

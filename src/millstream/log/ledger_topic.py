@@ -1,4 +1,4 @@
-"""The entries of a view's ledger: finding, reading and following them."""
+"""Reads the entries of a view's ledger, up to now or continuously."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from millstream.log.consumer import BEGINNING, Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topic_contents import SECONDS, find_app, read_held
+from millstream.log.topic_contents import TIMEOUT, find_app, read_topic
 from millstream.log.topic_names import ledger_topic
 from millstream.values.ledger_entry import LedgerEntry, decode
 
 
-def app_with(log: LogSettings, view: str) -> str:
-    """The name of the pipeline whose view has a ledger; MillstreamError if not exactly one has."""
+def find_ledger_app(log: LogSettings, view: str) -> str:
+    """The app whose view has a ledger; MillstreamError unless exactly one has."""
     remedy = "declare the view with ledger=['amount column']"
     return find_app(log, "ledger", view, "ledger of a view", remedy)
 
 
 def read_entries(log: LogSettings, app: str, view: str) -> Iterator[LedgerEntry]:
-    """All entries up to now, by the time that they were entered; blocks."""
-    partitions = map(_entries, read_held(log, ledger_topic(app, view)))
+    """All entries up to now, in the order of time. Blocks."""
+    partitions = map(_entries, read_topic(log, ledger_topic(app, view)))
     return heapq.merge(*partitions, key=lambda entry: entry.at)
 
 
@@ -30,15 +30,15 @@ def read_entries(log: LogSettings, app: str, view: str) -> Iterator[LedgerEntry]
 def following(
     log: LogSettings, app: str, view: str, deliver: Callable[[LedgerEntry], None]
 ) -> Iterator[Reader]:
-    """Hands over all entries, and those to come, in a thread; in the order of each key."""
+    """Calls `deliver` in a thread with all entries, old and new; in order per key."""
     topic = ledger_topic(app, view)
-    start = {(topic, partition): BEGINNING for partition in bounds(log, topic, SECONDS)}
+    start = {(topic, partition): BEGINNING for partition in bounds(log, topic, TIMEOUT)}
 
-    def take(records: list[Record]) -> None:
+    def decode_and_deliver(records: list[Record]) -> None:
         for entry in _entries(iter(records)):
             deliver(entry)
 
-    reader = Reader(log, start, take)
+    reader = Reader(log, start, decode_and_deliver)
     try:
         yield reader
     finally:

@@ -1,4 +1,4 @@
-"""A record as it comes out of the log."""
+"""A record that was read from the log."""
 
 from __future__ import annotations
 

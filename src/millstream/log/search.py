@@ -1,4 +1,4 @@
-"""Looking through the log for one record, from a moment on, in all partitions at once."""
+"""Searches the log for one record from a given time on, in all partitions at once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from millstream.errors import LogError
 from millstream.log.connection import consumer_config
-from millstream.log.consumer import PASSING, Partition
+from millstream.log.consumer import TRANSIENT_ERRORS, Partition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 
-_WAIT = 0.1
-_SECONDS = 30.0
-_ASK_SECONDS = 5.0  # at least so long is Kafka given to say where a moment is in its topics
+_POLL_SECONDS = 0.1
+_TIMEOUT = 30.0
+_LEAST_TIMEOUT = 5.0  # for Kafka to find the offsets of a time
 
 
-class Look(Enum):
-    """What a look at a record tells."""
+class Decision(Enum):
+    """What a search does after a record."""
 
-    ON = "it is further on, if it is here"
-    NOT_HERE = "it is not in this partition"
-    FOUND = "this is it"
+    CONTINUE = "continue with the next record"
+    SKIP_PARTITION = "the record is not in this partition"
+    FOUND = "this is the record"
 
 
 class Search:
-    """One search. `run` blocks; when its time is over, the next `run` goes on where it was."""
+    """One search. `run` blocks; when its time is over, the next `run` continues."""
 
     def __init__(self, log: LogSettings, topics: Iterable[str], since: int) -> None:
         self._log = log
@@ -38,11 +38,11 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was looked at that was there when the search began."""
+        """Whether every record was read that existed when the search began."""
         return self._left is not None and not self._left
 
-    def run(self, look: Callable[[Record], Look], seconds: float) -> Record | None:
-        """The record that `look` finds; None if there is none, or (not `is_over`) not so far.
+    def run(self, look: Callable[[Record], Decision], seconds: float) -> Record | None:
+        """The record for which `look` says FOUND; None if there is none, or not yet (`is_over`).
 
         LogError if Kafka does not answer.
         """
@@ -63,12 +63,12 @@ class Search:
         self,
         consumer: Consumer,
         left: dict[Partition, tuple[int, int]],
-        look: Callable[[Record], Look],
+        look: Callable[[Record], Decision],
         deadline: float,
     ) -> Record | None:
         consumer.assign([TopicPartition(*at, offset) for at, (offset, _) in left.items()])
         while left and time.monotonic() < deadline:
-            first = consumer.poll(_WAIT)
+            first = consumer.poll(_POLL_SECONDS)
             for message in () if first is None else (first, *consumer.consume(500, 0)):
                 at = (message.topic() or "", message.partition() or 0)
                 if at not in left:
@@ -80,24 +80,24 @@ class Search:
                     continue
                 record = Record.of(message)
                 seen = look(record)
-                if seen is Look.FOUND:
+                if seen is Decision.FOUND:
                     return record
                 offset, end = record.offset + 1, left[at][1]
                 left[at] = (offset, end)
-                if seen is Look.NOT_HERE or offset >= end:
+                if seen is Decision.SKIP_PARTITION or offset >= end:
                     del left[at]
                     consumer.incremental_unassign([TopicPartition(*at)])
         return None
 
 
 def offsets_since(log: LogSettings, since: Mapping[str, int]) -> dict[Partition, int]:
-    """Per partition of these topics, where its records from that moment on begin; blocks.
+    """Per partition of each topic, the offset of the first record from a time on. Blocks.
 
-    The moments in milliseconds since the epoch. LogError if Kafka does not answer.
+    Times are milliseconds since the epoch. LogError if Kafka does not answer.
     """
     consumer = _consumer(log)
     try:
-        spans = _spans(consumer, since, time.monotonic() + _SECONDS)
+        spans = _spans(consumer, since, time.monotonic() + _TIMEOUT)
         return {at: start for at, (start, _) in spans.items()}
     except KafkaException as error:
         names = ", ".join(since)
@@ -109,14 +109,14 @@ def offsets_since(log: LogSettings, since: Mapping[str, int]) -> dict[Partition,
 def _spans(
     consumer: Consumer, since: Mapping[str, int], deadline: float
 ) -> dict[Partition, tuple[int, int]]:
-    """Per partition, the offset of the first record from the moment on, and the end."""
+    """Per partition, the offset of the first record from the time on, and the end offset."""
     while True:
         try:
-            return _ask_spans(consumer, since, max(_ASK_SECONDS, deadline - time.monotonic()))
+            return _ask_spans(consumer, since, max(_LEAST_TIMEOUT, deadline - time.monotonic()))
         except KafkaException as error:
-            if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+            if error.args[0].code() not in TRANSIENT_ERRORS or time.monotonic() > deadline:
                 raise
-            time.sleep(_WAIT)
+            time.sleep(_POLL_SECONDS)
 
 
 def _ask_spans(
@@ -127,7 +127,7 @@ def _ask_spans(
         for topic, moment in since.items()
         for partition in _partitions(consumer, topic, seconds)
     ]
-    # The ends first: what is written meanwhile is after them.
+    # The ends first: records that are written meanwhile come after them.
     ends = {
         (each.topic, each.partition): consumer.get_watermark_offsets(each, timeout=seconds)[1]
         for each in asked
@@ -137,7 +137,7 @@ def _ask_spans(
         if each.error is not None:
             raise KafkaException(each.error)
         end = ends[each.topic, each.partition]
-        # None is at or after that moment: whatever comes is after the end.
+        # No record is that new: the search starts at the end.
         spans[each.topic, each.partition] = (each.offset if each.offset >= 0 else end, end)
     return spans
 

@@ -10,7 +10,7 @@ _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 
 
 class LogSettings(BaseModel):
-    """Which Kafka, and how topics are made there."""
+    """Which Kafka cluster, and how topics are created there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

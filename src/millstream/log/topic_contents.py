@@ -1,4 +1,4 @@
-"""Whose a topic is, and all that it holds: for those who know no pipeline, only the log."""
+"""Finds the app of a topic, and reads whole topics: for commands without a pipeline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millstream.log.settings import LogSettings
 from millstream.log.topics import known_topics
 from millstream.syntax.names import suggest
 
-SECONDS = 30.0
+TIMEOUT = 30.0
 
 
 def find_app(
     log: LogSettings, kind: str, name: str, what: str, remedy: str = "", app: str = ""
 ) -> str:
-    """The pipeline with a topic `<app>.<kind>.<name>`; MillstreamError if not exactly one has it.
+    """The app with a topic `<app>.<kind>.<name>`; MillstreamError unless exactly one has it.
 
-    `what` says of which kind it is in words; `remedy`, what to do if the log has none at all; `app`
-    is the pipeline that was asked for, if one was.
+    `what` is the kind in words, and `remedy` what to do if the log has no such topic at all. If
+    `app` is given, only that app counts.
     """
     infix = f".{kind}."
     pairs = [topic.split(infix) for topic in known_topics(log) if topic.count(infix) == 1]
@@ -47,7 +47,7 @@ def _of_app(app: str, pairs: list[list[str]]) -> list[list[str]]:
 
 
 def check_app(app: str, known: Collection[str]) -> None:
-    """MillstreamError if the log does not know the pipeline that was asked for."""
+    """MillstreamError if the log has no topics of the app."""
     if app not in known:
         raise MillstreamError(
             f"the log has no pipeline {app!r}",
@@ -55,16 +55,16 @@ def check_app(app: str, known: Collection[str]) -> None:
         )
 
 
-def read_held(log: LogSettings, topic: str, since: int = 0) -> list[Iterator[Record]]:
-    """The records of each partition up to now, from a moment (milliseconds) on; blocks."""
-    held = bounds(log, topic, SECONDS)
+def read_topic(log: LogSettings, topic: str, since: int = 0) -> list[Iterator[Record]]:
+    """The records of each partition up to now, from a time (milliseconds) on. Blocks."""
+    held = bounds(log, topic, TIMEOUT)
     starts = offsets_since(log, {topic: since}) if since else {}
     spans = [
         (partition, max(first, starts.get((topic, partition), first)), end)
         for partition, (first, end) in sorted(held.items())
     ]
     return [
-        read_range(log, topic, partition, start, end, patience=SECONDS)
+        read_range(log, topic, partition, start, end, patience=TIMEOUT)
         for partition, start, end in spans
         if start < end
     ]

@@ -1,4 +1,4 @@
-"""What the topics of a pipeline are called."""
+"""Names of the topics of an app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def view_topic(app: str, name: str) -> str:
 
 
 def changes_topic(app: str, name: str, edition: int = 0) -> str:
-    """Compacted: what the query of a view gives whose rows are shown otherwise."""
+    """Compacted: all rows of the query, if the view shows only some of them, or later."""
     return _numbered(f"{app}.changes.{name}", edition)
 
 
@@ -28,12 +28,12 @@ def output_state_topic(app: str, name: str, edition: int = 0) -> str:
 
 
 def ledger_topic(app: str, name: str) -> str:
-    """The view's ledger: kept for ever, because it is right only as a whole."""
+    """The view's ledger: kept for ever, because only all of it adds up."""
     return f"{app}.ledger.{name}"
 
 
 def app_of_stream(topic: str, name: str) -> str:
-    """The pipeline whose stream of that name has this topic."""
+    """The app that a stream's topic belongs to."""
     return topic.removesuffix(stream_topic("", name))
 
 
@@ -55,12 +55,12 @@ def views_topic(app: str) -> str:
 
 
 def rebuilds_topic(app: str) -> str:
-    """Compacted: what is wished of a view that is computed anew, by view name, until it is done."""
+    """Compacted: requests to rebuild a view, by view name, until they are done."""
     return f"{app}.rebuilds"
 
 
 def edition_topic(app: str, name: str, edition: int) -> str:
-    """The topic of a view's rows; each time that it is computed anew beside the one, another."""
+    """The topic of a view's rows; every rebuild writes to a new one."""
     return _numbered(view_topic(app, name), edition)
 
 
@@ -69,13 +69,13 @@ def _numbered(first: str, edition: int) -> str:
 
 
 def edition_of(topic: str) -> int:
-    """Which edition of a view its topic holds."""
+    """The edition of a view that a topic holds."""
     last = topic.rpartition(".")[2]
     return int(last) if last.isdigit() else 0
 
 
 def editions(app: str, name: str, known: Iterable[str], but: Iterable[int] = ()) -> set[str]:
-    """The `known` topics that belong to editions of a view, except what its ledger rests on."""
+    """The `known` topics of a view's editions, except those that its ledger needs."""
     found, kept = set[str](), set(but)
     for first in (view_topic(app, name), changes_topic(app, name), output_state_topic(app, name)):
         found |= {each for each in known if each == first or each.startswith(f"{first}.")}
@@ -85,15 +85,15 @@ def editions(app: str, name: str, known: Iterable[str], but: Iterable[int] = ())
 
 
 def seen_topic(app: str, name: str) -> str:
-    """The senders' ids of the stream's events, for as long as a retry is recognised."""
+    """The senders' ids of a stream's events, for as long as duplicates are recognised."""
     return f"{app}.seen.{name}"
 
 
 def schemas_topic(app: str) -> str:
-    """Compacted: the schema that each stream had at the last start, by stream name."""
+    """Compacted: the schema of each stream at the last start, by stream name."""
     return f"{app}.schemas"
 
 
 def keys_topic(app: str) -> str:
-    """Compacted: the keys that the collectors of one cluster share; the first one counts."""
+    """Compacted: the signing keys that all collectors of a cluster share; the first one counts."""
     return f"{app}.keys"

@@ -1,4 +1,4 @@
-"""Topics on the broker: creation, configuration, ids and deletion."""
+"""Creates, configures, identifies and deletes topics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from millstream.errors import LogError
 from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
 
-_SECONDS = 30.0
-_PUT_RIGHT = ("cleanup.policy", "max.message.bytes", "min.compaction.lag.ms", "retention.ms")
+_TIMEOUT = 30.0
+_CORRECTED_CONFIGS = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "min.compaction.lag.ms",
+    "retention.ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it must be."""
+    """The name, partitions and configuration that a topic must have."""
 
     name: str
     partitions: int
@@ -36,12 +41,15 @@ class Topic:
 
 
 def create_topics(log: LogSettings, wanted: list[Topic]) -> None:
-    """Create missing topics and correct the retention of existing ones; processes may race."""
+    """Create missing topics and correct the retention of existing ones.
+
+    Several processes may do this at once.
+    """
     client = admin(log)
     made = _create(client, wanted, log)
     _await_known(client, made)
     if older := [topic for topic in wanted if topic.name not in made]:
-        _put_right(client, older)
+        _correct_configs(client, older)
 
 
 def topic_ids(log: LogSettings, names: Iterable[str]) -> dict[str, str]:
@@ -50,32 +58,33 @@ def topic_ids(log: LogSettings, names: Iterable[str]) -> dict[str, str]:
 
 
 def known_topics(log: LogSettings) -> set[str]:
-    """The names of all topics that can be used; LogError if Kafka does not answer."""
+    """The names of all topics whose partitions have leaders; LogError if Kafka does not answer."""
     return _known(admin(log))
 
 
 def recreate(topic: Topic, log: LogSettings) -> str:
+    """Delete a topic if it exists, and create it again; returns its new id."""
     client = admin(log)
     old = _ids(client, [topic.name]).get(topic.name)
     if old is not None:
-        _settle(client.delete_topics([topic.name]), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
-    deadline = time.monotonic() + _SECONDS
+        _results(client.delete_topics([topic.name]), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
-        # "Already exists" may be the old one, still on its way out: so ask which one is there.
+        # "Already exists" may mean the old topic, which is being deleted: compare the ids.
         _create(client, [topic], log)
         if (now := _ids(client, [topic.name]).get(topic.name, old)) not in (old, None):
             return str(now)
         time.sleep(0.05)
     raise LogError(
-        f"topic {topic.name} was deleted, but Kafka did not make it anew in {_SECONDS:g} s"
+        f"topic {topic.name} was deleted, but Kafka did not create it again in {_TIMEOUT:g} s"
     )
 
 
 def delete_topics(log: LogSettings, names: Iterable[str]) -> None:
-    """Delete those of the topics that exist."""
-    client = admin(log)  # answers come as long as it lives
+    """Delete topics; those that do not exist are ignored."""
+    client = admin(log)  # must live until the answers are there
     if names := list(names):
-        _settle(client.delete_topics(names), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+        _results(client.delete_topics(names), "delete", {KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
 def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> set[str]:
@@ -91,26 +100,26 @@ def _create(client: AdminClient, wanted: list[Topic], log: LogSettings) -> set[s
         if topic.name not in existing
     ]
     if missing:
-        _settle(client.create_topics(missing), "create", {KafkaError.TOPIC_ALREADY_EXISTS})
+        _results(client.create_topics(missing), "create", {KafkaError.TOPIC_ALREADY_EXISTS})
     return {topic.topic for topic in missing}
 
 
 def _await_known(client: AdminClient, names: set[str]) -> None:
-    # A topic is made by the controller; brokers hear of it a moment later.
-    deadline = time.monotonic() + _SECONDS
+    # The controller creates a topic; brokers know it a moment later.
+    deadline = time.monotonic() + _TIMEOUT
     while unknown := names - _known(client):
         if time.monotonic() > deadline:
-            raise LogError(f"Kafka made topic {min(unknown)}, but does not serve it")
+            raise LogError(f"Kafka created topic {min(unknown)}, but does not serve it")
         time.sleep(0.01)
 
 
 def _known(client: AdminClient) -> set[str]:
     try:
-        found = client.list_topics(timeout=_SECONDS).topics
+        found = client.list_topics(timeout=_TIMEOUT).topics
     except KafkaException as failure:
         raise LogError(
-            f"cannot ask Kafka for its topics: {failure.args[0].str()}",
-            remedy="see that it runs and that log.bootstrap and log.security are right",
+            f"cannot list the topics of Kafka: {failure.args[0].str()}",
+            remedy="check that it runs and that log.bootstrap and log.security are right",
         ) from failure
     return {
         name
@@ -119,18 +128,16 @@ def _known(client: AdminClient) -> set[str]:
     }
 
 
-def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
-    if not wanted:  # Kafka's client refuses to ask about nothing
-        return
-    # Only what changes the meaning of a topic; an operator's other settings are theirs.
+def _correct_configs(client: AdminClient, wanted: list[Topic]) -> None:
+    # Only what changes the meaning of a topic; other settings are the operator's.
     resources = {ConfigResource(ResourceType.TOPIC, t.name): t.config for t in wanted}
-    found = _settle(client.describe_configs(list(resources)), "describe", set())
+    found = _results(client.describe_configs(list(resources)), "describe", set())
     changes = []
     for resource, config in resources.items():
         is_now = found.get(resource, {})
         entries = [
             ConfigEntry(name, config[name], incremental_operation=AlterConfigOpType.SET)
-            for name in _PUT_RIGHT
+            for name in _CORRECTED_CONFIGS
             if name in config and name in is_now and is_now[name].value != config[name]
         ]
         if entries:
@@ -138,39 +145,39 @@ def _put_right(client: AdminClient, wanted: list[Topic]) -> None:
                 ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries)
             )
     if changes:
-        _settle(client.incremental_alter_configs(changes), "change", set())
+        _results(client.incremental_alter_configs(changes), "change", set())
 
 
 def _ids(client: AdminClient, names: list[str]) -> dict[str, str]:
     if not names:
         return {}
-    answers = client.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
-    known = _settle(answers, "describe", {KafkaError.UNKNOWN_TOPIC_OR_PART})
+    answers = client.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT)
+    known = _results(answers, "describe", {KafkaError.UNKNOWN_TOPIC_OR_PART})
     return {name: _url_safe(str(known[name].topic_id)) for name in known}
 
 
 def _url_safe(topic_id: str) -> str:
-    # As Kafka's own tools write it; librdkafka's alphabet has "/", which positions must not.
+    # As Kafka's own tools write it; librdkafka's alphabet has "/", which positions cannot contain.
     return topic_id.replace("+", "-").replace("/", "_")
 
 
-def _settle(answers: dict[Any, Future[Any]], what: str, harmless: set[int]) -> dict[Any, Any]:
-    """The results of an administrator's request, without those that failed in a harmless way."""
+def _results(answers: dict[Any, Future[Any]], what: str, ignored: set[int]) -> dict[Any, Any]:
+    """The results of an admin request, without those that failed with an `ignored` error."""
     results = {}
     for subject, answer in answers.items():
         try:
-            results[subject] = answer.result(_SECONDS)
+            results[subject] = answer.result(_TIMEOUT)
         except KafkaException as failure:
             error = failure.args[0]
-            if error.code() not in harmless:
+            if error.code() not in ignored:
                 name = getattr(subject, "name", subject)
                 raise LogError(
                     f"cannot {what} topic {name}: {error.str()}",
-                    remedy="see the broker's log, and the rights of this user",
+                    remedy="see the broker's log, and the permissions of this user",
                 ) from failure
         except TimeoutError as failure:
             raise LogError(
-                f"cannot {what} a topic: Kafka did not answer in {_SECONDS:g} s",
-                remedy="see that it runs",
+                f"cannot {what} a topic: Kafka did not answer in {_TIMEOUT:g} s",
+                remedy="check that it runs",
             ) from failure
     return results

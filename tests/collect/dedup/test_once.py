@@ -17,7 +17,7 @@ from millstream.collect.arrival import Arrival
 from millstream.collect.dedup import id_writer
 from millstream.collect.dedup.id_writer import IdWriter
 from millstream.connectors import KafkaTopicSource
-from millstream.log.producing.producer import Delivery, Producer
+from millstream.log.producing.producer import Producer, RecordMetadata
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics
@@ -291,7 +291,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Ids do not get into their topic before this is set."""
     go_on, write = asyncio.Event(), IdWriter._write_record
 
-    async def write_later(writer: IdWriter, value: bytes) -> Delivery:
+    async def write_later(writer: IdWriter, value: bytes) -> RecordMetadata:
         await go_on.wait()
         return await write(writer, value)
 

@@ -16,7 +16,7 @@ from millstream.collect.intake.recent import Recent
 from millstream.collect.receipts import lookup
 from millstream.collect.receipts.lookup import Lookup
 from millstream.log.connection import client_config
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.producer import RecordMetadata
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
@@ -198,7 +198,7 @@ async def test_a_search_that_takes_long_goes_on_when_asked_again(
 async def test_the_steps_of_recent_events_are_timed(log: Log) -> None:
     recent = Recent(most=10)
     recent.journaled(4, NOW + 5)
-    recent.logged(4, NOW + 9, [Delivery("t", 0, 0)])
+    recent.logged(4, NOW + 9, [RecordMetadata("t", 0, 0)])
     log.put("us", 4)
     found = await log.lookup(recent=recent)(text("us", 4))
     assert found["received_at"] < found["journaled_at"] < found["logged_at"]

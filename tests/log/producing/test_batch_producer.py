@@ -20,7 +20,7 @@ from millstream.errors import LogError
 from millstream.log.broker import Broker
 from millstream.log.connection import admin
 from millstream.log.consumer import bounds, read_range
-from millstream.log.producing.batch_producer import Batch, BatchProducer, Fields, Refused
+from millstream.log.producing.batch_producer import Batch, BatchProducer, Fields, RecordRefused
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -42,7 +42,7 @@ class Sender:
         self.producer = producer
         self._topic = topic
         self._values: list[tuple[bytes, bytes | None]] = []
-        producer.answered = self._answered
+        producer.on_result = self._answered
 
     def send(self, *values: bytes, key: bytes | None = b"same") -> None:
         for value in values:
@@ -58,12 +58,12 @@ class Sender:
         await until(lambda: len(self.offsets) + len(self.refused) == self.handed_over, seconds=90)
 
     def _answered(self, batch: Batch, outcome: int | LogError) -> None:
-        for place, (holder, index) in enumerate(batch.holders):
+        for place, (holder, index) in enumerate(batch.records):
             assert holder is self
             assert index not in self.offsets
             assert index not in self.refused
             if isinstance(outcome, LogError):
-                assert isinstance(outcome, Refused), outcome
+                assert isinstance(outcome, RecordRefused), outcome
                 self.refused[index] = str(outcome)
             else:
                 self.offsets[index] = outcome + place
@@ -217,7 +217,7 @@ async def test_records_for_a_topic_that_is_gone_are_refused_and_others_go_on(
     def answered(batch: Batch, outcome: int | LogError) -> None:
         (lost if batch.topic == gone else kept)._answered(batch, outcome)
 
-    producer.answered = answered
+    producer.on_result = answered
     lost.send(b"before")
     await lost.settled()
     await asyncio.to_thread(remove_topic, log_settings, gone)

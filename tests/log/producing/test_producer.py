@@ -7,7 +7,7 @@ import pytest
 
 from millstream.errors import LogError
 from millstream.log.consumer import read_range
-from millstream.log.producing.producer import Delivery, Producer
+from millstream.log.producing.producer import Producer, RecordMetadata
 from millstream.log.settings import LogSettings
 
 NOWHERE = LogSettings(bootstrap="127.0.0.1:1")
@@ -63,7 +63,7 @@ async def test_a_full_buffer_is_an_error_that_says_to_try_again() -> None:
         for _ in range(200):
             futures.append(producer.send("topic", bytes(900_000)))
 
-    futures: list[asyncio.Future[Delivery]] = []
+    futures: list[asyncio.Future[RecordMetadata]] = []
     with pytest.raises(LogError, match="wait for Kafka already; send it again") as caught:
         overfill()
     assert caught.value.retry

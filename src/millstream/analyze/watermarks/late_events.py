@@ -32,7 +32,7 @@ from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClo
 from millstream.analyze.windows.window_assignment import Window, lateness_rules, missed, windows
 from millstream.errors import LogError
 from millstream.log.connection import client_config
-from millstream.log.consumer import PASSING
+from millstream.log.consumer import TRANSIENT_ERRORS
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
@@ -347,7 +347,7 @@ class _Session:
         topic, partition = message.topic() or "", message.partition() or 0
         if error.code() == KafkaError._PARTITION_EOF:
             self._streams[topic].clock.partitions[partition].is_at_end = True
-        elif error.code() not in PASSING:
+        elif error.code() not in TRANSIENT_ERRORS:
             raise KafkaException(error)
 
     def _commit(self) -> None:

@@ -14,7 +14,7 @@ from millstream.cli.dead_letters.sending import batches, print_failures, progres
 from millstream.client.servers import problem
 from millstream.collect.schemas import remembered_stream
 from millstream.errors import InvalidEvent, MillstreamError, NotReachable, RequestRefused
-from millstream.log.search import Look, Search
+from millstream.log.search import Decision, Search
 from millstream.log.topic_names import stream_topic
 from millstream.values import event
 
@@ -113,11 +113,11 @@ def replayed_before(
         return found
     source = source_of(app, stream).encode()
 
-    def look(record: Record) -> Look:
+    def look(record: Record) -> Decision:
         headers = dict(record.headers)
         if headers.get(event.SOURCE) == source:
             found.add(headers.get(event.ID, b"").decode("utf-8", "replace"))
-        return Look.ON
+        return Decision.CONTINUE
 
     search = Search(log, [stream_topic(app, stream)], min(one.at for one in events))
     while not search.is_over:

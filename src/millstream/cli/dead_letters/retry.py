@@ -14,8 +14,8 @@ import msgspec
 from confluent_kafka import KafkaError
 
 from millstream.cli.dead_letters.sending import batches, print_failures, progress_bar
-from millstream.log.producing.producer import NotTaken, Producer
-from millstream.log.search import Look, Search
+from millstream.log.producing.producer import DeliveryFailed, Producer
+from millstream.log.search import Decision, Search
 from millstream.log.topic_names import audit_topic
 from millstream.log.topics import known_topics
 from millstream.values import event
@@ -89,10 +89,10 @@ def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, i
     if not events:
         return found
 
-    def look(record: Record) -> Look:
+    def look(record: Record) -> Decision:
         if (identity := event.identity(record.headers)) in wanted:
             found.add(identity)
-        return Look.ON
+        return Decision.CONTINUE
 
     search = Search(log, {one.topic for one in events}, min(one.timestamp for one in events))
     while not search.is_over:
@@ -136,14 +136,14 @@ async def _send(
     return taken
 
 
-async def _offer(producer: Producer, one: Failed) -> NotTaken | None:
+async def _offer(producer: Producer, one: Failed) -> DeliveryFailed | None:
     """Send one event; returns why Kafka refused it, or None when the in-sync replicas have it."""
     headers = {name: text or b"" for name, text in one.headers}
     try:
         await producer.send(
             one.topic, one.value, key=one.key, timestamp=one.timestamp, headers=headers
         )
-    except NotTaken as refused:
+    except DeliveryFailed as refused:
         return refused
     return None
 

@@ -45,11 +45,11 @@ def ledger(
     millstream ledger per_minute --sum
     millstream ledger per_minute --follow --json
     """
-    from millstream.log.ledger_topic import app_with, read_entries
+    from millstream.log.ledger_topic import find_ledger_app, read_entries
     from millstream.values.ledger_entry import sums
 
     log = log_of(home, assignments)
-    app = app or app_with(log, view)
+    app = app or find_ledger_app(log, view)
     plain = as_json or not sys.stdout.isatty()
     if follow:
         follow_entries(log, app, view, adds_up, plain)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from millstream.collect.dedup.ids import First
 from millstream.errors import LogError
-from millstream.log.producing.producer import Delivery, Producer
+from millstream.log.producing.producer import Producer, RecordMetadata
 
 _HEAD = struct.Struct(">B8sB")  # form, the writing process, length of the collector's name
 _ID = struct.Struct(">16sQIIQ")  # id, sequence, index, count, received_at
@@ -96,7 +96,7 @@ class IdWriter:
         if self._batch is not None:
             self._soon()
 
-    async def _write_record(self, value: bytes) -> Delivery:
+    async def _write_record(self, value: bytes) -> RecordMetadata:
         while True:
             try:
                 return await self._producer.send(self.topic, value)

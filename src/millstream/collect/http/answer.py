@@ -10,7 +10,7 @@ import msgspec
 from millstream.collect.dedup.dedup import First
 from millstream.collect.intake.entry import MOST_EXPLAINED, Entry
 from millstream.collect.intake.intake import Ack
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.producer import RecordMetadata
 from millstream.syntax.duration import format_duration
 from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
@@ -26,7 +26,7 @@ Content = dict[str, Any]
 class Answers:
     """Writes the answers, with a receipt for each event."""
 
-    def __init__(self, receipts: Receipts, place: Callable[[First], Delivery | None]) -> None:
+    def __init__(self, receipts: Receipts, place: Callable[[First], RecordMetadata | None]) -> None:
         """`place` tells where in the log an earlier event is, if that is known."""
         self._receipts = receipts
         self._place = place

@@ -17,7 +17,7 @@ from millstream.collect.formats.unpacked import Unpacked
 from millstream.collect.intake.lane import Lane, our_fault
 from millstream.errors import InvalidEvent
 from millstream.log.producing.batch_producer import Fields, Headers
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.producer import RecordMetadata
 from millstream.schema.validate import ValidatedEvent
 from millstream.values import event
 from millstream.values.event import fingerprint
@@ -117,7 +117,7 @@ class Entry:
             self.skip = frozenset((*arrival.duplicates, *arrival.shed))
         self.at = 0  # the next one to hand to Kafka
         self.open = 0  # events that are not settled
-        self.deliveries: list[Delivery | None] = []
+        self.deliveries: list[RecordMetadata | None] = []
         self.failures: dict[int, str] = {}
         self.base: Headers = []  # what all of its records have in common
         self.number = b""  # in its events' ids

@@ -20,8 +20,8 @@ from millstream.collect.intake.recent import Recent
 from millstream.collect.journal import Journal
 from millstream.collect.settings import CollectSettings
 from millstream.errors import LogError, MillstreamError
-from millstream.log.producing.batch_producer import Batch, BatchProducer, Refused
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.batch_producer import Batch, BatchProducer, RecordRefused
+from millstream.log.producing.producer import RecordMetadata
 from millstream.runtime.measure import Clock, Rate
 from millstream.values.clock import now_ms
 
@@ -57,7 +57,7 @@ class Forwarder:
         self.answered_at = clock()  # when Kafka last answered for events; or our start
         self._journal = journal
         self._producer = producer
-        producer.answered = self._answered
+        producer.on_result = self._answered
         self._failed = failed
         self._settings = settings
         self._restore = restore
@@ -317,17 +317,17 @@ class Forwarder:
     def _answered(self, batch: Batch, outcome: int | LogError) -> None:
         """Kafka has a batch, from an offset on; or not."""
         self.answered_at = self._clock()
-        self.pending_events -= len(batch.holders)
+        self.pending_events -= len(batch.records)
         self.pending_bytes -= batch.size
         if isinstance(outcome, LogError):
             self._not_taken(batch, outcome)
         elif outcome < 0:  # it is there, but where?
-            for entry, index in batch.holders:
+            for entry, index in batch.records:
                 self._settle(entry, index)
         else:
             topic, partition = batch.topic, batch.partition
-            for offset, (entry, index) in enumerate(batch.holders, outcome):
-                entry.deliveries[index] = Delivery(topic, partition, offset)
+            for offset, (entry, index) in enumerate(batch.records, outcome):
+                entry.deliveries[index] = RecordMetadata(topic, partition, offset)
                 entry.open -= 1
                 if not entry.open:
                     self._finish(entry)
@@ -348,14 +348,14 @@ class Forwarder:
             self._room.clear()
 
     def _not_taken(self, batch: Batch, failure: LogError) -> None:
-        if not isinstance(failure, Refused):
+        if not isinstance(failure, RecordRefused):
             self._failure = LogError(
                 f"Kafka's client gave up: {failure}",
                 remedy="the collector has to start anew, and then looks for what is in the log",
             )
             self._needs_disk.set()
             return
-        for entry, index in batch.holders:
+        for entry, index in batch.records:
             entry.failures[index] = str(failure)
             task = asyncio.get_running_loop().create_task(
                 self._store(entry, index, entry.record(index), str(failure))
@@ -398,7 +398,7 @@ class Forwarder:
                 _log.error("cannot keep what failed: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _settle(self, entry: Entry, index: int, delivery: Delivery | None = None) -> None:
+    def _settle(self, entry: Entry, index: int, delivery: RecordMetadata | None = None) -> None:
         entry.deliveries[index] = delivery
         entry.open -= 1
         if entry.open == 0:

@@ -36,7 +36,7 @@ from millstream.collect.journal import Damaged, DamageStore, Journal
 from millstream.collect.settings import CollectSettings
 from millstream.errors import JournalBroken, JournalFull
 from millstream.log.producing.batch_producer import BatchProducer
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.producer import RecordMetadata
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.measure import Clock
@@ -237,7 +237,7 @@ class Intake:
         store.put(known)
         return known
 
-    def place(self, first: First) -> Delivery | None:
+    def place(self, first: First) -> RecordMetadata | None:
         """Where in the log an event of ours is, if it is there and was so lately."""
         steps = self.recent[first.sequence] if first.collector == self.collector else None
         if steps is None or first.index >= len(steps.deliveries):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from millstream.log.producing.producer import Delivery
+from millstream.log.producing.producer import RecordMetadata
 
 _EVENTS = 20_000  # some 5 MB
 
@@ -18,7 +18,7 @@ class Steps:
     def __init__(self, journaled_at: int = 0) -> None:
         self.journaled_at = journaled_at
         self.logged_at = 0
-        self.deliveries: Sequence[Delivery | None] = ()  # by the events' place in the entry
+        self.deliveries: Sequence[RecordMetadata | None] = ()  # by the events' place in the entry
 
 
 class Recent:
@@ -37,7 +37,7 @@ class Recent:
         """The entry is on disk."""
         self._add(sequence, Steps(at))
 
-    def logged(self, sequence: int, at: int, deliveries: Sequence[Delivery | None]) -> None:
+    def logged(self, sequence: int, at: int, deliveries: Sequence[RecordMetadata | None]) -> None:
         """Kafka has the entry's events, at these places; None: not in the log."""
         steps = self._steps.get(sequence) or self._add(sequence, Steps())
         self._held += len(deliveries) - len(steps.deliveries)

@@ -13,7 +13,7 @@ from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.lane import Lane
 from millstream.collect.journal import Journal
 from millstream.log.record import Record
-from millstream.log.search import Look, Search
+from millstream.log.search import Decision, Search
 from millstream.log.settings import LogSettings
 from millstream.values import event
 
@@ -98,13 +98,13 @@ def _search(
 ) -> None:
     ours = collector.encode()
 
-    def look(record: Record) -> Look:
+    def look(record: Record) -> Decision:
         headers = dict(record.headers)
         if headers.get(event.COLLECTOR) == ours:
             sequence = int(headers[event.SEQUENCE])
             if sequence >= first:
                 found.setdefault(sequence, set()).add(int(headers.get(event.INDEX, b"0")))
-        return Look.ON
+        return Decision.CONTINUE
 
     search = Search(log, topics, since)
     while not search.is_over:

@@ -13,7 +13,7 @@ from millstream.collect.intake.recent import Recent
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
-from millstream.log.search import Look, Search
+from millstream.log.search import Decision, Search
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App
@@ -97,10 +97,10 @@ class Lookup:
         wanted = {(first.collector, first.sequence, first.index) for first in firsts}
         topics = [name(self._app.name, stream) for name in (stream_topic, rejected_topic)]
 
-        def look(record: Record) -> Look:
+        def look(record: Record) -> Decision:
             if (identity := event.identity(record.headers)) is not None:
                 wanted.discard(identity)
-            return Look.ON if wanted else Look.FOUND
+            return Decision.CONTINUE if wanted else Decision.FOUND
 
         Search(self._log, topics, min(first.received_at for first in firsts)).run(look, _SECONDS)
         return not wanted
@@ -145,14 +145,14 @@ class Lookup:
         # A retry from the failed store comes late; what is not ours may only be there in order.
         in_order = not self._is_ours(receipt)
 
-        def look(record: Record) -> Look:
+        def look(record: Record) -> Decision:
             identity = event.identity(record.headers)
             if identity == wanted:
-                return Look.FOUND
+                return Decision.FOUND
             if identity is None:
-                return Look.ON
+                return Decision.CONTINUE
             passed = in_order and identity[0] == wanted[0] and identity > wanted
-            return Look.NOT_HERE if passed else Look.ON
+            return Decision.SKIP_PARTITION if passed else Decision.CONTINUE
 
         found = search.run(look, _SECONDS)
         if found is None and not search.is_over:

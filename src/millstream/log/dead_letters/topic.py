@@ -10,7 +10,7 @@ from millstream.errors import MillstreamError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.log.topic_contents import SECONDS, find_app, read_held
+from millstream.log.topic_contents import TIMEOUT, find_app, read_topic
 from millstream.values.dead_letter import Action
 from millstream.values.event import identity
 
@@ -95,7 +95,7 @@ class DeadLetterTopic(Generic[L]):
 
     def list(self, since: int = 0) -> Iterator[L]:
         """All from this time on, in order per partition, one partition after the other."""
-        for records in read_held(self.log, self._topic, since):
+        for records in read_topic(self.log, self._topic, since):
             for record in records:
                 if record.timestamp >= since:
                     yield self.kind.letter.of(self.stream, record)
@@ -105,10 +105,10 @@ class DeadLetterTopic(Generic[L]):
         stream, partition, offset = parse_id(id, self.kind.name)
         if stream != self.stream:
             raise MillstreamError(f"{id} is no event of stream {self.stream!r}")
-        first, end = bounds(self.log, self._topic, SECONDS).get(partition, (0, 0))
+        first, end = bounds(self.log, self._topic, TIMEOUT).get(partition, (0, 0))
         if first <= offset < end:
             for record in read_range(
-                self.log, self._topic, partition, offset, offset + 1, patience=SECONDS
+                self.log, self._topic, partition, offset, offset + 1, patience=TIMEOUT
             ):
                 return self.kind.letter.of(stream, record)
         held = (

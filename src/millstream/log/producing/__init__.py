@@ -1,0 +1,1 @@
+"""Producers: single records and batches."""

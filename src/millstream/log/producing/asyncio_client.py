@@ -1,7 +1,6 @@
-"""How a client that lives in the event loop itself (aiokafka) reaches Kafka.
+"""Configuration of aiokafka, a client that runs in the event loop.
 
-Its settings say the same in other names, see `LogSettings.security`; what Spark can be told, it
-can be told as well.
+It supports the same security settings (`LogSettings.security`) as Spark, under other names.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from millstream.errors import SettingsError
-from millstream.log.connection import Calm
+from millstream.log.connection import RepeatFilter
 from millstream.log.settings import LogSettings
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -30,7 +29,7 @@ _LOGGERS = ("aiokafka", "aiokafka.cluster", "aiokafka.conn", "aiokafka.producer.
 
 
 def asyncio_config(log: LogSettings, **extra: Any) -> dict[str, Any]:
-    """What an aiokafka client is made with; SettingsError for security that cannot be had."""
+    """Configuration of an aiokafka client; SettingsError for security that it does not support."""
     security = log.security
     config: dict[str, Any] = {
         "bootstrap_servers": log.bootstrap,
@@ -57,12 +56,12 @@ def _mechanism(security: Mapping[str, str]) -> str:
     return given.upper()
 
 
-def calm_down() -> None:
-    """Let the client say each kind of thing once in a while: it repeats it at every try."""
+def limit_repeats() -> None:
+    """Log each kind of the client's messages once in a while: it repeats them at every attempt."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(each, Calm) for each in logger.filters):
-            logger.addFilter(Calm())
+        if not any(isinstance(each, RepeatFilter) for each in logger.filters):
+            logger.addFilter(RepeatFilter())
 
 
 def ssl_context(security: Mapping[str, str]) -> ssl.SSLContext:
@@ -81,7 +80,7 @@ def ssl_context(security: Mapping[str, str]) -> ssl.SSLContext:
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise SettingsError(
             f"cannot use the certificates and keys that log.security names: {error}",
-            remedy="see that ssl.ca.*, ssl.certificate.*, ssl.key.* and ssl.keystore.* are right",
+            remedy="check that ssl.ca.*, ssl.certificate.*, ssl.key.* and ssl.keystore.* are right",
         ) from error
     return context
 

@@ -1,9 +1,9 @@
-"""Writing many records to the log: a partition's leave in batches, and Kafka answers for each.
+"""Writes many records to the log in batches; Kafka acknowledges each batch.
 
-While one batch of a partition is under way the next one gathers, as in the collector's journal:
-a lone record leaves at once, and many share a request. Where nobody waits for the answer, batches
-keep a small distance: a request costs us and Kafka as much as many records. What a record costs
-here is a third of what it costs with a client that reports each of them by itself.
+While one batch of a partition is in flight, the next one fills, as in the collector's journal: a
+single record is sent at once, and many share a request. If no caller waits for the result, batches
+are sent a few milliseconds apart, because a request costs as much as many records. A record costs a
+third of what it costs with a client that reports on each record.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from aiokafka.producer.message_accumulator import BatchBuilder, MessageBatch
 from aiokafka.structs import TopicPartition
 
 from millstream.errors import LogError
-from millstream.log.producing.asyncio_client import asyncio_config, calm_down
+from millstream.log.producing.asyncio_client import asyncio_config, limit_repeats
 from millstream.log.settings import LogSettings
 
 Headers = list[tuple[str, bytes]]
 Fields = tuple[str, bytes, bytes | None, int, Headers]  # topic, value, key, timestamp, headers
 
-# Of a batch; a record that is larger goes alone. Kafka takes a million bytes unless told otherwise,
-# and the fewer batches, the less often the loop has to come round for an event to get there.
+# Of a batch; a larger record is sent alone. Kafka accepts a million bytes by default, and fewer
+# batches need fewer turns of the event loop.
 _LEAST_BYTES, _MOST_BYTES = 32 << 10, 960 << 10
-_HANDED_IN = 2  # batches of a partition: an answer takes the loop some turns to get to us
+_IN_CLIENT = 2  # batches of a partition: a result needs some turns of the loop to reach us
 _NO_COMPRESSION = 0
-_HEADERS_SIZE = 400  # bytes of a record besides its value, about
-# Between batches that nobody waits for: the second if by the first so many bytes have come that a
-# few milliseconds are lost in the crowd. One that is large leaves in any case.
+_HEADERS_SIZE = 400  # bytes of a record besides its value, roughly
+# Pause between batches for whose result no caller waits. The longer pause applies if the batch has
+# grown beyond _BUSY_BYTES after the shorter one. A batch above _LARGE_BYTES is sent at once.
 _PACE_SECONDS, _BUSY_SECONDS = 0.005, 0.015
 _BUSY_BYTES, _LARGE_BYTES = 16 << 10, 256 << 10
 _RETRY_SECONDS = 0.2
-_END_SECONDS = 0.5  # for an answer that is nearly there
-_REQUEST_SECONDS = 30.0  # then a broker that does not answer is asked again
+_CLOSE_SECONDS = 0.5  # for a result that is nearly there
+_REQUEST_SECONDS = 30.0  # then a request without an answer is sent again
 
-# Nothing of a batch is in the log then, and trying again does not help.
+# After these errors nothing of a batch is in the log, and a retry does not help.
 _TOO_LARGE = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 _REFUSED = (
     *_TOO_LARGE,
@@ -56,89 +56,97 @@ _REFUSED = (
 _log = logging.getLogger(__name__)
 
 
-class Refused(LogError):
-    """Kafka will never take a record, and why."""
+class RecordRefused(LogError):
+    """Kafka refuses a record for good."""
 
 
-class Unclear(LogError):
-    """Nobody knows whether records are in the log: only a look there tells. No more are sent."""
+class OutcomeUnknown(LogError):
+    """It is unknown whether records are in the log: it must be searched. No more are sent."""
 
 
-class _TakenBack(Exception):
-    """A batch was not sent, and waits again."""
+class _Requeued(Exception):
+    """A batch was not sent, and is back in its queue."""
 
 
-class Holder(Protocol):
-    """Has the records that were handed over, until they are answered for."""
+class PendingRecords(Protocol):
+    """Keeps records that were added to the producer until their result is known."""
 
-    waits_for_log: bool  # or somebody does
+    waits_for_log: bool  # whether a caller waits for the result
 
     def fields(self, index: int) -> Fields:
-        """The record at a place: the same each time."""
+        """The fields of one record: the same at each call."""
 
 
 class Batch:
-    """Records of one partition that leave together. `holders` is in their order."""
+    """Records of one partition that are sent together."""
 
-    __slots__ = ("append", "builder", "holders", "is_awaited", "partition", "size", "topic")
+    __slots__ = ("append", "builder", "is_awaited", "partition", "records", "size", "topic")
 
     def __init__(self, topic: str, partition: int, room: int) -> None:
         self.topic = topic
         self.partition = partition
         self.builder = BatchBuilder(room, _NO_COMPRESSION)
-        # Place, timestamp, key, value, headers; None if it is full. The builder's own way there
-        # costs as much again.
+        # Arguments: place, timestamp, key, value, headers; returns None if the batch is full. The
+        # builder's public method takes twice as long.
         self.append = self.builder._builder.append
-        self.holders: list[tuple[Any, int]] = []  # and the record's place there
-        self.size = 0  # bytes, about
+        self.records: list[tuple[Any, int]] = []  # PendingRecords, and the index there
+        self.size = 0  # bytes, roughly
         self.is_awaited = False
 
 
-Answered = Callable[[Batch, int | LogError], None]
+OnResult = Callable[[Batch, int | LogError], None]
 
 
 class _Partition:
-    """Where a partition's records wait."""
+    """The queue of one partition."""
 
     __slots__ = (
-        *("gathering", "handed_in", "is_starting", "most", "number", "room", "sent_at", "topic"),
+        "filling",
+        "in_client",
+        "is_starting",
+        "most",
+        "number",
+        "room",
+        "sent_at",
+        "topic",
         "waiting",
     )
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
-        self.room = _LEAST_BYTES  # of the next batch: memory that is not filled costs, too
-        self.most = _MOST_BYTES  # less where Kafka takes less
-        self.gathering: Batch | None = None  # comes behind those that wait
+        self.room = _LEAST_BYTES  # of the next batch; unused memory costs, too
+        self.most = _MOST_BYTES  # less if Kafka accepts less
+        self.filling: Batch | None = None  # sent after those that wait
         self.waiting: deque[Batch] = deque()
-        self.is_starting = False  # a batch is about to be handed in
-        # What the client has: the first one is under way, another behind it leaves with its answer.
-        self.handed_in: deque[tuple[Batch, MessageBatch]] = deque()
+        self.is_starting = False  # a batch is about to be given to the client
+        # Given to the client: the first is in flight, the next one is sent after its result.
+        self.in_client: deque[tuple[Batch, MessageBatch]] = deque()
         self.sent_at = 0.0  # by the loop's clock
 
     @property
     def is_busy(self) -> bool:
-        return self.is_starting or bool(self.handed_in)
+        return self.is_starting or bool(self.in_client)
 
     @property
     def may_send(self) -> bool:
-        """Whether the next batch can be handed in: only a full one, while another is under way."""
+        """Whether the next batch can be sent: while another one is in flight, only a full one."""
         if self.is_starting:
             return False
-        return not self.handed_in or (bool(self.waiting) and len(self.handed_in) < _HANDED_IN)
+        return not self.in_client or (bool(self.waiting) and len(self.in_client) < _IN_CLIENT)
 
 
 class BatchProducer:
-    """An idempotent producer that belongs to one event loop. Made by `open`.
+    """An idempotent producer that belongs to one event loop. Created by `open`.
 
-    Order holds per key. While Kafka is away, records wait for it as long as it takes.
+    Records of one key stay in order. While Kafka is down, records wait without a limit.
     """
 
     def __init__(
         self, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
     ) -> None:
-        self.answered: Answered = _nobody  # with the first record's offset (-1: not known), or why
+        # Called with the first record's offset (-1: unknown), or the error.
+        self.on_result: OnResult = _no_handler
         self._config = asyncio_config(
             log,
             enable_idempotence=True,
@@ -150,21 +158,21 @@ class BatchProducer:
         self._client = self._make_client()
         self._partitions: dict[str, list[_Partition]] = {topic: [] for topic in topics}
         self._ready: set[_Partition] = set()  # with something to send
-        self._turn = 0  # of the partition for records without a key
+        self._turn = 0  # chooses the partition of records without a key
         self._is_sending = False  # in the loop's next turn
-        self._timer: asyncio.TimerHandle | None = None  # some are to gather until then
+        self._timer: asyncio.TimerHandle | None = None  # until batches have filled a while
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stale = False  # the client's numbers have a gap: another must take its place
-        self._is_renewing = False
+        self._is_stale = False  # the client's sequence numbers have a gap: it must be replaced
+        self._is_replacing = False
         self._is_closed = False
 
     @classmethod
     async def open(
         cls, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
     ) -> BatchProducer:
-        """A producer that is connected, for topics that exist; waits for Kafka.
+        """A connected producer for existing topics; waits for Kafka.
 
-        `patience`: seconds before a request is sent again, or a topic counts as gone.
+        `patience`: seconds until a request is sent again, or a topic counts as deleted.
         """
         producer = cls(log, topics, patience)
         try:
@@ -174,21 +182,21 @@ class BatchProducer:
             raise
         return producer
 
-    def add(self, holder: Holder, index: int) -> int:
-        """Take a record over, to be sent soon; its size. Never blocks."""
-        topic, value, key, timestamp, headers = holder.fields(index)
+    def add(self, owner: PendingRecords, index: int) -> int:
+        """Add a record, to be sent soon; returns its size. Never blocks."""
+        topic, value, key, timestamp, headers = owner.fields(index)
         places = self._partitions[topic]
         place = places[(crc32(key) if key else self._turn) % len(places)]  # as librdkafka does it
-        batch = place.gathering or self._gather(place)
-        holders = batch.holders
-        if not batch.append(len(holders), timestamp, key, value, headers):
+        batch = place.filling or self._start_batch(place)
+        records = batch.records
+        if not batch.append(len(records), timestamp, key, value, headers):
             place.waiting.append(batch)
             place.room = min(2 * place.room, place.most)
-            batch = self._gather(place)
+            batch = self._start_batch(place)
             batch.append(0, timestamp, key, value, headers)
-            holders = batch.holders
-        holders.append((holder, index))
-        if holder.waits_for_log and not batch.is_awaited:
+            records = batch.records
+        records.append((owner, index))
+        if owner.waits_for_log and not batch.is_awaited:
             batch.is_awaited = True
             self._send_soon()
         size = len(value) + _HEADERS_SIZE
@@ -196,17 +204,17 @@ class BatchProducer:
         return size
 
     async def close(self, seconds: float = 0.0) -> None:
-        """Give what is under way so many seconds, then end; nobody is told of the rest."""
+        """Wait up to `seconds` for batches in flight, then close; the rest gets no result."""
         stopping = self._loop.create_task(self._stop_when_done())
         await asyncio.wait([stopping], timeout=seconds)
         self._is_closed = True
         for task in (stopping, *self._tasks):
             task.cancel()
         await asyncio.gather(stopping, *self._tasks, return_exceptions=True)
-        await _end(self._client)
+        await _close_client(self._client)
 
-    def _gather(self, place: _Partition) -> Batch:
-        batch = place.gathering = Batch(place.topic, place.number, place.room)
+    def _start_batch(self, place: _Partition) -> Batch:
+        batch = place.filling = Batch(place.topic, place.number, place.room)
         self._ready.add(place)
         self._send_soon()
         return batch
@@ -222,27 +230,27 @@ class BatchProducer:
             return
         now, pause = self._loop.time(), 0.0
         for place in [each for each in self._ready if each.may_send]:
-            if left := self._to_gather(place, now):
+            if left := self._seconds_to_fill(place, now):
                 pause = min(left, pause or left)
                 continue
             if place.waiting:
                 batch = place.waiting.popleft()
             else:
-                assert place.gathering is not None
-                batch, place.gathering = place.gathering, None
+                assert place.filling is not None
+                batch, place.filling = place.filling, None
                 self._turn += 1
                 if 4 * batch.size < place.room:
                     place.room = max(place.room // 2, _LEAST_BYTES)
-            if not place.waiting and place.gathering is None:
+            if not place.waiting and place.filling is None:
                 self._ready.discard(place)
             place.is_starting, place.sent_at = True, now
             self._start(self._send(place, batch))
         if pause and self._timer is None:
             self._timer = self._loop.call_later(pause, self._pause_over)
 
-    def _to_gather(self, place: _Partition, now: float) -> float:
-        """For how many seconds more the next batch had better gather; 0: it may leave."""
-        batch = place.gathering
+    def _seconds_to_fill(self, place: _Partition, now: float) -> float:
+        """For how many seconds more the next batch should fill; 0: it can be sent."""
+        batch = place.filling
         if place.waiting or batch is None or batch.is_awaited or batch.size > _LARGE_BYTES:
             return 0.0
         left = place.sent_at + _PACE_SECONDS - now
@@ -263,34 +271,34 @@ class BatchProducer:
         outcome: int | LogError
         try:
             try:
-                await self._know(batch.topic)
-                sent = self._hand_in(place, batch)
+                await self._look_up_partitions(batch.topic)
+                sent = self._give_to_client(place, batch)
             finally:
                 place.is_starting = False
-            outcome = await self._offset_of(batch, sent)
-        except _TakenBack:
-            await self._renew()
+            outcome = await self._await_offset(batch, sent)
+        except _Requeued:
+            await self._replace_client()
             return
         except kafka.KafkaError as error:
             what = f"topic {batch.topic} did not take a record: {_words(error)}"
-            outcome = Refused(what) if isinstance(error, _REFUSED) else Unclear(what)
+            outcome = RecordRefused(what) if isinstance(error, _REFUSED) else OutcomeUnknown(what)
             outcome.__cause__ = error
             self._is_stale = True
-        place.handed_in = deque(each for each in place.handed_in if each[0] is not batch)
-        if isinstance(outcome, Refused) and isinstance(outcome.__cause__, _TOO_LARGE):
-            self._divide(place, batch, outcome)
+        place.in_client = deque(each for each in place.in_client if each[0] is not batch)
+        if isinstance(outcome, RecordRefused) and isinstance(outcome.__cause__, _TOO_LARGE):
+            self._split(place, batch, outcome)
         else:
-            self.answered(batch, outcome)
-        if isinstance(outcome, Unclear):
+            self.on_result(batch, outcome)
+        if isinstance(outcome, OutcomeUnknown):
             self._is_closed = True  # what follows must not come before it
         elif self._is_stale:
-            await self._renew()
+            await self._replace_client()
         elif self._ready:
             self._send_ready()
 
-    def _hand_in(self, place: _Partition, batch: Batch) -> asyncio.Future[Any]:
-        """Give a batch to the client, which sends a partition's one after the other."""
-        batch.builder._relative_offset = len(batch.holders)
+    def _give_to_client(self, place: _Partition, batch: Batch) -> asyncio.Future[Any]:
+        """Give a batch to the client, which sends a partition's batches one after the other."""
+        batch.builder._relative_offset = len(batch.records)
         accumulator = self._client._message_accumulator
         if accumulator._exception is not None:
             raise accumulator._exception
@@ -298,42 +306,42 @@ class BatchProducer:
             batch.builder, TopicPartition(batch.topic, batch.partition)
         )
         future: asyncio.Future[Any] = sent.future
-        future.add_done_callback(lambda future: self._take_back(place, future))
-        place.handed_in.append((batch, sent))
+        future.add_done_callback(lambda future: self._requeue_after_error(place, future))
+        place.in_client.append((batch, sent))
         if place.waiting:
             self._send_soon()
         return future
 
-    def _take_back(self, place: _Partition, done: asyncio.Future[Any]) -> None:
-        """After a batch that Kafka did not take, have the client send none that follows it.
+    def _requeue_after_error(self, place: _Partition, done: asyncio.Future[Any]) -> None:
+        """After a batch that Kafka refused, take the batches behind it back from the client.
 
-        It would not be taken: a number is missing before it. This comes before the client looks for
-        what to send next. If it did not, Kafka would refuse, and we would end as `Unclear`.
+        Kafka would refuse them, because a sequence number is missing. This runs before the client
+        chooses the next batch; otherwise the result would be `OutcomeUnknown`.
         """
         if done.cancelled() or done.exception() is None:
             return
         self._is_stale = True
         queue = self._client._message_accumulator._batches
-        while place.handed_in and place.handed_in[-1][1] in queue.get(
+        while place.in_client and place.in_client[-1][1] in queue.get(
             key := TopicPartition(place.topic, place.number), ()
         ):
-            batch, sent = place.handed_in.pop()
+            batch, sent = place.in_client.pop()
             queue[key].remove(sent)
             if not queue[key]:
                 del queue[key]
             place.waiting.appendleft(batch)
             self._ready.add(place)
-            sent.future.set_exception(_TakenBack())
+            sent.future.set_exception(_Requeued())
 
-    async def _know(self, topic: str) -> None:
-        """See how many partitions a topic has: there can be more of them than before."""
+    async def _look_up_partitions(self, topic: str) -> None:
+        """Look up the partitions of a topic: it can have more than before."""
         places, known = self._partitions[topic], await self._client.partitions_for(topic)
         if len(known) < len(places):
-            raise kafka.UnknownTopicOrPartitionError  # it was made anew, smaller
+            raise kafka.UnknownTopicOrPartitionError  # it was recreated with fewer
         places += [_Partition(topic, number) for number in range(len(places), len(known))]
 
-    async def _offset_of(self, batch: Batch, sent: asyncio.Future[Any]) -> int:
-        """Wait for the answer as long as the batch's topic exists."""
+    async def _await_offset(self, batch: Batch, sent: asyncio.Future[Any]) -> int:
+        """Wait for the result as long as the batch's topic exists."""
         while not (await asyncio.wait([sent], timeout=self._patience))[0]:
             if await self._is_gone(batch.topic):
                 raise kafka.UnknownTopicOrPartitionError
@@ -346,47 +354,47 @@ class BatchProducer:
             return False
         return topic not in cluster.topics()
 
-    def _divide(self, place: _Partition, batch: Batch, refused: Refused) -> None:
-        """Which record is too large? Kafka refuses all that comes in one batch with it."""
-        if len(batch.holders) == 1:
-            place.most = _MOST_BYTES  # it was that one
-            self.answered(batch, refused)
+    def _split(self, place: _Partition, batch: Batch, refused: RecordRefused) -> None:
+        """Split a batch that is too large in halves, to find the record that Kafka refuses."""
+        if len(batch.records) == 1:
+            place.most = _MOST_BYTES
+            self.on_result(batch, refused)
             return
         place.most = place.room = max(batch.size // 2, _LEAST_BYTES)
-        middle = len(batch.holders) // 2
-        for half in (batch.holders[middle:], batch.holders[:middle]):
+        middle = len(batch.records) // 2
+        for half in (batch.records[middle:], batch.records[:middle]):
             place.waiting.appendleft(self._rebuild(batch, half))
         self._ready.add(place)
 
-    def _rebuild(self, batch: Batch, holders: list[tuple[Holder, int]]) -> Batch:
+    def _rebuild(self, batch: Batch, records: list[tuple[PendingRecords, int]]) -> Batch:
         again = Batch(batch.topic, batch.partition, _MOST_BYTES)
-        for place, (holder, index) in enumerate(holders):
-            _, value, key, timestamp, headers = holder.fields(index)
+        for place, (owner, index) in enumerate(records):
+            _, value, key, timestamp, headers = owner.fields(index)
             again.append(place, timestamp, key, value, headers)
             again.size += len(value) + _HEADERS_SIZE
-        again.holders = holders
+        again.records = records
         return again
 
-    async def _renew(self) -> None:
-        """Go on with another client, as soon as nothing is under way.
+    async def _replace_client(self) -> None:
+        """Replace the client as soon as nothing is in flight.
 
-        An idempotent client numbers what it sends to a partition. After a batch that Kafka refused,
-        it would refuse all that follow, too: a number is missing.
+        An idempotent client numbers its batches per partition. After a refused batch a number is
+        missing, and Kafka would refuse all batches that follow.
         """
         is_busy = any(place.is_busy for places in self._partitions.values() for place in places)
-        if is_busy or self._is_closed or self._is_renewing:
-            return  # the last of them comes here, too
-        self._is_renewing = True
-        await _end(self._client)
+        if is_busy or self._is_closed or self._is_replacing:
+            return  # the last batch in flight calls this again
+        self._is_replacing = True
+        await _close_client(self._client)
         self._client = self._make_client()
         await self._connect()
-        self._is_stale = self._is_renewing = False
+        self._is_stale = self._is_replacing = False
         self._send_ready()
 
     def _make_client(self) -> AIOKafkaProducer:
-        calm_down()
+        limit_repeats()
         client = AIOKafkaProducer(**self._config)
-        # Its batches would expire while a partition has no leader, whether they were sent or not.
+        # Otherwise batches would expire while a partition has no leader, sent or not.
         client._message_accumulator._batch_ttl = math.inf
         return client
 
@@ -396,11 +404,11 @@ class BatchProducer:
                 await self._client.start()
                 for topic, places in self._partitions.items():
                     if not places:
-                        await self._know(topic)
+                        await self._look_up_partitions(topic)
                 return
             except kafka.KafkaError as error:
                 _log.warning("cannot connect to Kafka: %s; trying again", _words(error))
-                await _end(self._client)
+                await _close_client(self._client)
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._client = self._make_client()
 
@@ -409,11 +417,11 @@ class BatchProducer:
             await asyncio.wait(self._tasks)
 
 
-async def _end(client: AIOKafkaProducer) -> None:
-    """Close it without waiting for what it has under way: while Kafka is away, that is for ever."""
-    client._closed = True  # or it complains when it is forgotten
+async def _close_client(client: AIOKafkaProducer) -> None:
+    """Close a client without waiting for batches in flight: Kafka may be down for ever."""
+    client._closed = True  # otherwise it warns when it is deleted
     closing = asyncio.create_task(client._sender.close())
-    await asyncio.wait([closing], timeout=_END_SECONDS)
+    await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
     await client.client.close()
@@ -423,5 +431,5 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _nobody(batch: Batch, outcome: int | LogError) -> None:
-    raise LogError("nobody takes Kafka's answers")
+def _no_handler(batch: Batch, outcome: int | LogError) -> None:
+    raise LogError("the producer has no `on_result`")

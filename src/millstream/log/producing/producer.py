@@ -1,4 +1,4 @@
-"""Writing to the log from asyncio: a record's future is done when the in-sync replicas have it."""
+"""Writes records from asyncio: a record's future is done when the in-sync replicas have it."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _BUFFERED_RECORDS = 100_000
 _BUFFERED_BYTES = 128 << 20
 
 
-class Delivery(NamedTuple):
-    """Where a record is now."""
+class RecordMetadata(NamedTuple):
+    """Where a record is in the log."""
 
     topic: str
     partition: int
     offset: int
 
 
-class NotTaken(LogError):
-    """A record that Kafka did not take, and why; `code` is librdkafka's."""
+class DeliveryFailed(LogError):
+    """Kafka did not acknowledge a record; `code` is librdkafka's."""
 
     def __init__(self, topic: str, error: KafkaError) -> None:
         super().__init__(f"topic {topic} did not take a record: {error.str()}")
         self.code: int = error.code()
-        self.fatal: bool = error.fatal()  # this producer will never send anything again
+        self.fatal: bool = error.fatal()  # this producer cannot send any more
 
 
-_Outcome = Delivery | NotTaken
+_Outcome = RecordMetadata | DeliveryFailed
 FOREVER = 2**31 / 1000 - 1  # seconds of patience: as long as librdkafka can count
 
 
 class Producer:
     """An idempotent producer that belongs to one event loop; for many records: `BatchProducer`.
 
-    Order holds per key. While Kafka is away records wait, up to `patience` seconds and the size of
-    the buffer. A record whose future failed may be in the log nevertheless: the answer can be what
-    got lost.
+    Records of one key stay in order. While Kafka is down, records wait for up to `patience`
+    seconds, as long as the buffer has room. A record whose future failed may still be in the log:
+    perhaps only the acknowledgement was lost.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Producer:
         patience: float = 120.0,
     ) -> None:
         self._loop = loop or asyncio.get_running_loop()
-        # One request under way, and no waiting: what comes meanwhile goes with the next. So a lone
-        # record leaves at once, and many share a request: half the client's work.
+        # One request in flight, and no linger: records that come meanwhile share the next request.
+        # So a single record is sent at once, and many cost half the client's work.
         self._kafka = KafkaProducer(
             client_config(
                 log,
@@ -72,7 +72,7 @@ class Producer:
             )
         )
         # Filled by whichever thread polls.
-        self._settled: deque[tuple[asyncio.Future[Delivery], _Outcome]] = deque()
+        self._settled: deque[tuple[asyncio.Future[RecordMetadata], _Outcome]] = deque()
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="producer", daemon=True)
         self._poller.start()
@@ -85,13 +85,13 @@ class Producer:
         key: str | bytes | None = None,
         timestamp: int | None = None,
         headers: Mapping[str, str | bytes] | None = None,
-    ) -> asyncio.Future[Delivery]:
-        """Hand a record over; never blocks. LogError, with retry, when the buffer is full.
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send a record; never blocks. LogError if the buffer is full.
 
-        The future fails with LogError when the record was not acknowledged in time. `timestamp` in
-        milliseconds since the epoch, now if None.
+        The future fails with LogError if the record was not acknowledged in time. `timestamp` is in
+        milliseconds since the epoch; None means now.
         """
-        future: asyncio.Future[Delivery] = self._loop.create_future()
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         try:
             self._kafka.produce(
                 topic,
@@ -103,26 +103,26 @@ class Producer:
             )
         except BufferError:
             raise LogError(
-                f"cannot take a record for topic {topic}: {len(self)} wait for Kafka already",
+                f"cannot send a record to topic {topic}: {len(self)} are waiting for Kafka",
                 remedy="send it again in a moment",
             ) from None
-        except KafkaException as failure:  # what the client itself sees to be impossible
-            future.set_exception(NotTaken(topic, failure.args[0]))
+        except KafkaException as failure:  # the client itself refuses it
+            future.set_exception(DeliveryFailed(topic, failure.args[0]))
         return future
 
     def __len__(self) -> int:
-        """How many records wait for Kafka's acknowledgement."""
+        """The number of records that Kafka has not acknowledged yet."""
         return len(self._kafka)
 
     async def flush(self, seconds: float) -> int:
-        """Wait until every record is settled, or so many seconds; how many still wait."""
+        """Wait until every record is acknowledged or failed; returns how many still wait."""
         deadline = self._loop.time() + seconds
         while len(self._kafka) and (left := deadline - self._loop.time()) > 0:
             await asyncio.to_thread(self._kafka.flush, min(left, 0.5))
         return len(self._kafka)
 
     async def close(self, seconds: float = 10.0) -> None:
-        """Flush, then end; what was not acknowledged by then fails with LogError."""
+        """Flush, then close; records that were not acknowledged fail with LogError."""
         await self.flush(seconds)
         self._kafka.purge()
         await asyncio.to_thread(self._kafka.flush, 1.0)
@@ -133,23 +133,22 @@ class Producer:
     def _poll(self) -> None:
         while not self._closing.is_set():
             self._kafka.poll(0.1)
-            # One wake-up of the loop for all that one poll brought: a wake-up per record costs
-            # more than the record.
+            # One wake-up of the loop per poll: a wake-up per record costs more than the record.
             if self._settled and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._settle)
 
     def _delivered(
         self,
         topic: str,
-        future: asyncio.Future[Delivery],
+        future: asyncio.Future[RecordMetadata],
         error: KafkaError | None,
         message: Message,
     ) -> None:
         outcome: _Outcome
         if error is None:
-            outcome = Delivery(topic, message.partition() or 0, message.offset() or 0)
+            outcome = RecordMetadata(topic, message.partition() or 0, message.offset() or 0)
         else:
-            outcome = NotTaken(topic, error)
+            outcome = DeliveryFailed(topic, error)
         self._settled.append((future, outcome))
 
     def _settle(self) -> None:
@@ -158,10 +157,10 @@ class Producer:
                 _resolve(*self._settled.popleft())
 
 
-def _resolve(future: asyncio.Future[Delivery], outcome: _Outcome) -> None:
-    if future.done():  # given up by whoever waited
+def _resolve(future: asyncio.Future[RecordMetadata], outcome: _Outcome) -> None:
+    if future.done():  # cancelled by the caller
         return
-    if isinstance(outcome, NotTaken):
+    if isinstance(outcome, DeliveryFailed):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)

@@ -1,4 +1,4 @@
-"""Writing a few records to the log and waiting for them, outside of any event loop."""
+"""Writes a few records and waits for them, without an event loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from millstream.log.settings import LogSettings
 def write(
     log: LogSettings, topic: str, records: Mapping[str, bytes | None], seconds: float
 ) -> None:
-    """Write values by their keys; the in-sync replicas have all of them when it returns. Blocks.
+    """Write values by their keys. Blocks until the in-sync replicas have all of them.
 
-    LogError if they have not in so many seconds; some may be in the log nevertheless.
+    LogError if that takes longer than `seconds`; some may still be in the log.
     """
     failures: list[str] = []
 
@@ -33,4 +33,4 @@ def write(
         raise LogError(f"cannot write to topic {topic}: {error.args[0].str()}") from error
     if failures or waiting:
         why = failures[0] if failures else f"no answer in {seconds:g} s"
-        raise LogError(f"cannot write to topic {topic}: {why}", remedy="see that Kafka runs")
+        raise LogError(f"cannot write to topic {topic}: {why}", remedy="check that Kafka runs")
