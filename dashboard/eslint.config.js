@@ -11,7 +11,7 @@ export default tseslint.config(
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
     rules: {
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
-      // Text of events must never become markup: elements are built, and filled by textContent.
+      // Text of events must never become HTML: elements are built, and text is set by textContent.
       "no-restricted-properties": [
         "error",
         { property: "innerHTML", message: "Text of events is never HTML: build elements." },

@@ -7,7 +7,7 @@ import "./style/intake.css";
 import "./style/step-times.css";
 import "./style/event-times.css";
 import "./style/card.css";
-import "./style/pictures.css";
+import "./style/charts.css";
 import { Page } from "./ui/page";
 import { applyTheme } from "./ui/theme";
 

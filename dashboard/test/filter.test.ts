@@ -5,7 +5,7 @@ function box(): { filter: FilterBox; input: HTMLInputElement; asked: ReturnType<
   const asked = vi.fn();
   const filter = new FilterBox("by_city", asked);
   const input = filter.root.querySelector("input");
-  if (input === null) throw new Error("there is no box");
+  if (input === null) throw new Error("there is no input");
   return { filter, input, asked };
 }
 
@@ -14,8 +14,8 @@ function type(input: HTMLInputElement, text: string): void {
   input.dispatchEvent(new Event("input"));
 }
 
-describe("the box for a filter", () => {
-  it("keeps what is being typed when the server says which filter holds", () => {
+describe("the filter input", () => {
+  it("keeps the text that the user types when the server reports the filter in effect", () => {
     const { filter, input, asked } = box();
     type(input, "city = 'Bern'");
     filter.show("", null);
@@ -24,7 +24,7 @@ describe("the box for a filter", () => {
     expect(asked).toHaveBeenCalledWith("city = 'Bern'");
   });
 
-  it("shows the filter that holds once the user has sent theirs", () => {
+  it("shows the filter in effect after the user has sent one", () => {
     const { filter, input } = box();
     type(input, " city = 'Bern' ");
     filter.root.dispatchEvent(new Event("submit", { cancelable: true }));
@@ -32,7 +32,7 @@ describe("the box for a filter", () => {
     expect(input.value).toBe("city = 'Bern'");
   });
 
-  it("leaves what the server refused for the user to mend", () => {
+  it("keeps a refused filter for the user to correct", () => {
     const { filter, input } = box();
     type(input, "cty = 1");
     filter.root.dispatchEvent(new Event("submit", { cancelable: true }));

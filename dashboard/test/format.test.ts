@@ -51,15 +51,15 @@ describe("rates and durations", () => {
 describe("windows and moments", () => {
   it("are shown in the reader's zone, the date only on another day", () => {
     const today = { start: at("13:00:00"), end: at("14:00:00") };
-    expect(format.span(today, now)).toBe("14:00–15:00");
+    expect(format.timeWindow(today, now)).toBe("14:00–15:00");
     const before = { start: at("13:00:00", "2026-11-14"), end: at("14:00:00", "2026-11-14") };
-    expect(format.span(before, now)).toBe("14 Nov 14:00–15:00");
-    expect(format.instant(at("13:00:07"), now)).toBe("14:00:07");
-    expect(format.instant(at("13:00:07", "2024-02-01"), now)).toBe("1 Feb 2024 14:00:07");
+    expect(format.timeWindow(before, now)).toBe("14 Nov 14:00–15:00");
+    expect(format.time(at("13:00:07"), now)).toBe("14:00:07");
+    expect(format.time(at("13:00:07", "2024-02-01"), now)).toBe("1 Feb 2024 14:00:07");
   });
 
   it("show seconds when the window has some", () => {
-    expect(format.span({ start: at("13:00:10"), end: at("13:00:20") }, now)).toBe("14:00:10–14:00:20");
+    expect(format.timeWindow({ start: at("13:00:10"), end: at("13:00:20") }, now)).toBe("14:00:10–14:00:20");
   });
 
   it("are read out of cells", () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { CollectedStream, Latency, System } from "../src/net/protocol";
+import type { CollectedStream, Latency, System } from "@millstream/client";
 import { Intake } from "../src/ui/intake";
 import { StepTimes } from "../src/ui/step-times";
-import { stepTimesOf } from "../src/ui/step-times-readings";
+import { stepTimesOf } from "../src/ui/step-times-status";
 
 const took = (min: number, mean: number, p99: number, max: number): Latency => ({ p50: 7_777, min, mean, p99, max, count: 9 });
 
@@ -29,8 +29,8 @@ function painted(described: System): StepTimes {
 const lines = ({ root }: StepTimes): string[] =>
   [...root.querySelectorAll("tbody tr")].map((line) => [...line.children].map((cell) => cell.textContent).join(" "));
 
-describe("the steps of a stream's events", () => {
-  it("are told one after the other, each with its min, mean, p99 and max", () => {
+describe("the step times of streams", () => {
+  it("are shown in order, each with its min, mean, p99 and max", () => {
     const shown = painted(system(["orders"], { orders: ORDERS }));
     const [steps, measures] = [...shown.root.querySelectorAll("thead tr")].map((line) => [...line.children].map((cell) => cell.textContent));
     expect(steps).toEqual(["stream", "on disk", "sent", "acknowledged"]);
@@ -38,12 +38,12 @@ describe("the steps of a stream's events", () => {
     expect(lines(shown)).toEqual(["orders 0.2 ms 0.5 ms 2.0 ms 3.0 ms 0.3 ms 0.6 ms 12 ms 30 ms 1.0 ms 4.1 ms 800 ms 1.5 s"]);
   });
 
-  it("have a line of their own for each stream, in the pipeline's order, before an event has come, too", () => {
-    const readings = stepTimesOf(system(["orders", "clicks"], { clicks: { ...ORDERS, journaled_ms: null } }));
+  it("have a line for each stream in the pipeline's order, also before the first event", () => {
+    const statuses = stepTimesOf(system(["orders", "clicks"], { clicks: { ...ORDERS, journaled_ms: null } }));
     const nothing = { min: "–", mean: "–", p99: "–", max: "–" };
-    expect(readings.map(({ stream }) => stream)).toEqual(["orders", "clicks"]);
-    expect(readings[0]?.steps).toEqual([nothing, nothing, nothing]);
-    expect(readings[1]?.steps).toEqual([
+    expect(statuses.map(({ stream }) => stream)).toEqual(["orders", "clicks"]);
+    expect(statuses[0]?.steps).toEqual([nothing, nothing, nothing]);
+    expect(statuses[1]?.steps).toEqual([
       nothing,
       { min: "0.3 ms", mean: "0.6 ms", p99: "12 ms", max: "30 ms" },
       { min: "1.0 ms", mean: "4.1 ms", p99: "800 ms", max: "1.5 s" },
@@ -51,7 +51,7 @@ describe("the steps of a stream's events", () => {
     expect(stepTimesOf(system(["orders"]))).toEqual([{ stream: "orders", steps: [nothing, nothing, nothing] }]);
   });
 
-  it("change where they stand: the cells stay the same, so that nothing moves and what is marked stays marked", () => {
+  it("change in place: the cells stay the same, so that nothing moves and a selection stays", () => {
     const shown = painted(system(["orders"]));
     const cells = [...shown.root.querySelectorAll("td")];
     expect(cells.map((cell) => cell.textContent)).toEqual(Array(12).fill("–"));
@@ -62,7 +62,7 @@ describe("the steps of a stream's events", () => {
     expect(lines(shown)).toEqual([`refunds ${Array(12).fill("–").join(" ")}`]);
   });
 
-  it("are shown for a few streams, and for all of them on asking, until asked again", () => {
+  it("are shown for a few streams, and for all of them after a click, until the next click", () => {
     const names = ["a", "b", "c", "d", "e", "f"];
     const shown = painted(system(names, { f: ORDERS }));
     const more = shown.root.querySelector("button");
@@ -79,7 +79,7 @@ describe("the steps of a stream's events", () => {
     expect(painted(system(names.slice(2))).root.querySelector("button")?.hidden).toBe(true);
   });
 
-  it("are headed for those who hear the page, with the names of streams as text", () => {
+  it("have headings for screen readers, with the names of streams as text", () => {
     const { root } = painted(system(["<b>orders</b>"], { "<b>orders</b>": ORDERS }));
     const table = root.querySelector("table");
     expect(root.querySelector(`#${table?.getAttribute("aria-labelledby") ?? ""}`)?.textContent).toBe("By stream: after its arrival an event is");
@@ -88,7 +88,7 @@ describe("the steps of a stream's events", () => {
     expect(root.querySelectorAll("th[scope=colgroup][colspan='4']").length).toBe(3);
   });
 
-  it("are where the intake is, and stay when the server does not answer", () => {
+  it("are in the collecting panel, and stay when the server does not answer", () => {
     const intake = new Intake();
     intake.paint(system(["orders"], { orders: ORDERS }));
     intake.paint(null);

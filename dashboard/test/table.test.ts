@@ -1,8 +1,7 @@
 import { describe, expect, it } from "vitest";
-import type { System, ViewDescription } from "../src/net/protocol";
-import { Rows } from "../src/state/rows";
-import { shapeOf } from "../src/state/shape";
-import { watermarkOf } from "../src/ui/standing";
+import { Rows, type System, type ViewDescription } from "@millstream/client";
+import { chooseChart } from "../src/charts/chart-choice";
+import { watermarkOf } from "../src/ui/freshness";
 import { LiveTable } from "../src/ui/table";
 
 const view: ViewDescription = {
@@ -25,8 +24,8 @@ function badges(table: LiveTable): (string | null)[][] {
   return [...table.root.querySelectorAll(".state")].map((badge) => [badge.className, badge.textContent]);
 }
 
-describe("a row of a window", () => {
-  it("shows what it is, and the change from one state to the next", () => {
+describe("a row of a windowed view", () => {
+  it("shows its state, and each change of state", () => {
     const table = new LiveTable(view, () => undefined);
     const rows = new Rows();
     const show = (n: number, state: string): (string | null)[][] => {
@@ -40,7 +39,7 @@ describe("a row of a window", () => {
     expect(table.root.querySelector("thead")?.textContent).toBe("windownstate");
   });
 
-  it("does not take an unknown state for a class", () => {
+  it("does not use an unknown state as a class", () => {
     const table = new LiveTable(view, () => undefined);
     const rows = new Rows();
     rows.replace([{ key: [window], row: { window, n: 1, _state: "final x" } }], "e:0=1");
@@ -49,12 +48,12 @@ describe("a row of a window", () => {
   });
 });
 
-describe("a view of windows", () => {
-  it("is drawn as before: its state is no label", () => {
-    expect(shapeOf(view)).toEqual({ kind: "timeline", window: "window", measures: ["n"] });
+describe("a windowed view", () => {
+  it("is drawn without its state as a label", () => {
+    expect(chooseChart(view)).toEqual({ kind: "timeline", window: "window", measures: ["n"] });
   });
 
-  it("tells its watermark on its card; one without windows has none", () => {
+  it("shows its watermark on its card; one without windows has none", () => {
     const system = { views: [view, { ...view, name: "plain", columns: [] }] } as unknown as System;
     expect(watermarkOf(system, "per_minute")).toBe(Date.parse("2026-11-16T16:42:00Z"));
     expect(watermarkOf(system, "plain")).toBeNull();

@@ -61,7 +61,7 @@ app.view(
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
-    """Wait for what no locator can be asked for."""
+    """Wait for a condition that no locator can express."""
     deadline = time.monotonic() + SECONDS
     while not await condition():
         assert time.monotonic() < deadline, f"{what} did not come"
@@ -81,7 +81,7 @@ class Screen:
         page.on("websocket", self._listen)
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._heed)
+        page.on("console", self._record_error)
 
     async def open(self) -> None:
         """Load the page, or load it again; what went over the wire before is forgotten."""
@@ -98,7 +98,8 @@ class Screen:
         await box.press("Enter")
 
     def got(self, kind: str, view: str) -> list[dict[str, Any]]:
-        return [m for m in self.received if m["type"] == kind and m.get("id") == view]
+        ids = {message["id"] for message in self.asked(view)}
+        return [m for m in self.received if m["type"] == kind and m.get("id") in ids]
 
     def asked(self, view: str) -> list[dict[str, Any]]:
         return [m for m in self.sent if m["type"] == "subscribe" and m["view"] == view]
@@ -126,7 +127,7 @@ class Screen:
         home = urlsplit(self.url).netloc
         return [url for url in self.requests if urlsplit(url).netloc != home]
 
-    def _heed(self, line: ConsoleMessage) -> None:
+    def _record_error(self, line: ConsoleMessage) -> None:
         if line.type == "error":
             self.complaints.append(line.text)
 

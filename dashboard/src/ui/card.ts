@@ -1,41 +1,50 @@
-import type { Connection } from "../net/connection";
-import type { Message, Row, System, ViewDescription } from "../net/protocol";
-import { pictureFor, type Picture } from "../pictures";
-import { isIdentifier, kindOf, numberOf, STATE, type Kind } from "../state/columns";
-import { shapeOf } from "../state/shape";
-import type { Store } from "../state/store";
-import { Subscription } from "../state/subscription";
-import { element, say } from "./dom";
+import {
+  isIdentifier,
+  kindOf,
+  numberOf,
+  ROW_STATE,
+  type Client,
+  type Kind,
+  type Row,
+  type Subscription,
+  type System,
+  type ViewDescription,
+} from "@millstream/client";
+import { chartFor, type Chart } from "../charts";
+import { chooseChart } from "../charts/chart-choice";
+import { FilterMemory } from "../state/filter-memory";
+import type { IndexedDbStore } from "../state/indexeddb-store";
+import { element, setText } from "./dom";
 import { FilterBox } from "./filter";
 import * as format from "./format";
-import type { Painter, Part } from "./painter";
+import type { PaintScheduler, Part } from "./paint-scheduler";
 import { RebuildStrip, rebuildOf } from "./rebuild";
-import { lagOf, Standing, watermarkOf } from "./standing";
+import { lagOf, Freshness, watermarkOf } from "./freshness";
 import { LiveTable } from "./table";
 
 const PAINT_EVERY_MS = 200;
 const DESCRIBE_EVERY_MS = 5_000;
 
-/** What a card is on the wall: a map of places with a number each is smaller than one of events. */
+/** The kind of a card, which decides its size and place. `bubbles` is a map of places with a number each. */
 export type Role = "map" | "race" | "timeline" | "bubbles" | "bars" | "none";
 const FEW_ROWS: Readonly<Record<Role, number>> = { map: 8, race: 5, timeline: 8, bubbles: 8, bars: 8, none: 12 };
 
 export function roleOf(view: ViewDescription): Role {
-  const shape = shapeOf(view);
+  const shape = chooseChart(view);
   return shape.kind === "map" && shape.measures.length > 0 ? "bubbles" : shape.kind;
 }
 
-/** What a card needs of the page around it. */
-export interface Surroundings {
+/** The parts of the page that a card uses. */
+export interface CardContext {
   readonly app: string;
-  readonly connection: Connection;
-  readonly store: Promise<Store | null>;
-  readonly painter: Painter;
+  readonly client: Client;
+  readonly store: Promise<IndexedDbStore | null>;
+  readonly scheduler: PaintScheduler;
   readonly serverNow: () => number;
   readonly onLag: (view: string, behind: number) => void;
 }
 
-/** One view: its drawing, its rows, its filter, and how it is kept. */
+/** One view: its chart, its rows, its filter and its state. */
 export class Card {
   readonly root: HTMLElement;
   readonly subscription: Subscription;
@@ -44,24 +53,24 @@ export class Card {
   private readonly frame = element("div", { class: "picture", role: "img" });
   private readonly empty = element("p", { class: "empty" }, "No rows yet. They appear here as events arrive.");
   private readonly facts = element("p", { class: "facts" });
-  private readonly standing = new Standing();
+  private readonly freshness = new Freshness();
   private readonly rebuild = new RebuildStrip();
-  private readonly trouble = element("p", { class: "problem" });
+  private readonly problem = element("p", { class: "problem" });
   private readonly part: Part;
-  private picture: Picture | null = null;
+  private chart: Chart | null = null;
   private describedAt = 0;
   private suggested = false;
 
   constructor(
     readonly view: ViewDescription,
-    private readonly around: Surroundings,
+    private readonly context: CardContext,
   ) {
-    const shape = shapeOf(view);
-    this.part = around.painter.add((now) => {
+    const shape = chooseChart(view);
+    this.part = context.scheduler.add((now) => {
       this.paint(now);
     }, PAINT_EVERY_MS);
-    const drawnAlready = shape.kind === "map" ? [shape.lat, shape.lon] : [];
-    this.table = new LiveTable(view, this.part.ask, drawnAlready, FEW_ROWS[roleOf(view)]);
+    const shownInChart = shape.kind === "map" ? [shape.lat, shape.lon] : [];
+    this.table = new LiveTable(view, this.part.requestPaint, shownInChart, FEW_ROWS[roleOf(view)]);
     this.filter = new FilterBox(view.name, (where) => {
       this.subscription.filter(where);
     });
@@ -69,7 +78,7 @@ export class Card {
       "article",
       { class: "card", "data-role": roleOf(view), "aria-labelledby": `view-${view.name}`, "data-view": view.name },
       this.head(),
-      this.trouble,
+      this.problem,
       this.rebuild.root,
       this.picker("measures" in shape ? shape.measures : []),
       this.frame,
@@ -79,15 +88,11 @@ export class Card {
     );
     this.frame.hidden = shape.kind !== "map";
     this.subscription = this.follow();
-    void pictureFor(shape, around.serverNow).then((picture) => {
-      this.picture = picture;
-      if (picture !== null) this.frame.append(picture.root);
-      this.part.ask();
+    void chartFor(shape, context.serverNow).then((chart) => {
+      this.chart = chart;
+      if (chart !== null) this.frame.append(chart.root);
+      this.part.requestPaint();
     });
-  }
-
-  receive(message: Message): void {
-    this.subscription.receive(message);
   }
 
   stop(): void {
@@ -96,8 +101,8 @@ export class Card {
     this.root.remove();
   }
 
-  /** Takes what the tiers say about this view. */
-  report(system: System): void {
+  /** Shows the state that the tiers report for this view. */
+  update(system: System): void {
     const analyzed = system.tiers.analyze.views?.[this.view.name];
     const served = system.tiers.serve.views?.[this.view.name];
     const latency = served?.analyze_ms ?? analyzed?.analyze_ms ?? null;
@@ -107,26 +112,29 @@ export class Card {
       `${format.rate(served?.rate ?? analyzed?.rate ?? 0)} changes/s`,
       ...(latency === null ? [] : [format.duration(latency.p50)]),
     ];
-    say(this.facts, parts.join("  ·  "));
-    const now = this.around.serverNow();
-    this.standing.paint(lagOf(analyzed), watermarkOf(system, this.view.name), now);
+    setText(this.facts, parts.join("  ·  "));
+    const now = this.context.serverNow();
+    this.freshness.paint(lagOf(analyzed), watermarkOf(system, this.view.name), now);
     this.rebuild.paint(rebuildOf(analyzed?.rebuild, now));
     const failing = analyzed !== undefined && ["failed", "restarting"].includes(analyzed.state ?? "");
-    say(this.trouble, failing ? `The query is ${analyzed.state ?? ""}${analyzed.error ? `: ${analyzed.error}` : ""}` : "");
+    setText(this.problem, failing ? `The query is ${analyzed.state ?? ""}${analyzed.error ? `: ${analyzed.error}` : ""}` : "");
   }
 
   private follow(): Subscription {
-    const { app, connection, store, onLag } = this.around;
-    const watcher = {
-      onRows: this.part.ask,
-      onFilter: (where: string, error: string | null): void => {
+    const { app, client, store, onLag } = this.context;
+    const memory = new FilterMemory(app, this.view.name);
+    return client.follow(this.view.name, {
+      where: memory.load(),
+      store,
+      onRows: this.part.requestPaint,
+      onFilter: (where, error) => {
+        if (error === null) memory.save(where);
         this.filter.show(where, error);
       },
-      onLag: (behind: number): void => {
+      onLag: (behind) => {
         onLag(this.view.name, behind);
       },
-    };
-    return new Subscription(this.view.name, connection, store, watcher, `millstream.where.${app}.${this.view.name}`);
+    });
   }
 
   private head(): HTMLElement {
@@ -144,18 +152,18 @@ export class Card {
     );
     const title = element("h3", { id: `view-${this.view.name}` }, titleOf(this.view.name));
     if (this.view.description) title.title = this.view.description;
-    return element("div", { class: "card-head" }, title, element("code", {}, this.view.name), badge, this.facts, this.standing.root);
+    return element("div", { class: "card-head" }, title, element("code", {}, this.view.name), badge, this.facts, this.freshness.root);
   }
 
-  /** Where a view has several numbers, the reader says which one is drawn. */
+  /** Lets the reader choose which number is drawn, if the view has several. */
   private picker(measures: readonly string[]): HTMLElement | null {
     if (measures.length < 2) return null;
     const choices = measures.map((measure, index) => {
       const input = element("input", { type: "radio", name: `measure-${this.view.name}`, value: measure });
       input.checked = index === 0;
       input.addEventListener("change", () => {
-        if (this.picture !== null) this.picture.measure = measure;
-        this.part.ask();
+        if (this.chart !== null) this.chart.measure = measure;
+        this.part.requestPaint();
       });
       return element("label", {}, input, element("span", {}, measure));
     });
@@ -173,29 +181,29 @@ export class Card {
     const { rows } = this.subscription;
     const none = rows.entries.size === 0;
     this.empty.hidden = !none;
-    // An empty map is still a picture; empty bars are a hole in the page.
-    this.frame.hidden = this.picture === null || (none && !this.picture.standsEmpty);
+    // An empty map is worth showing; empty bars would leave a hole in the page.
+    this.frame.hidden = this.chart === null || (none && !this.chart.visibleWhenEmpty);
     this.table.root.hidden = none;
     this.table.paint(rows);
     this.suggest();
-    if (this.picture === null) return;
-    this.picture.paint(rows, now);
+    if (this.chart === null) return;
+    this.chart.paint(rows, now);
     if (now - this.describedAt < DESCRIBE_EVERY_MS && this.describedAt !== 0) return;
     this.describedAt = now;
-    this.frame.setAttribute("aria-label", `${titleOf(this.view.name)}. ${this.picture.describe()}`);
+    this.frame.setAttribute("aria-label", `${titleOf(this.view.name)}. ${this.chart.describe()}`);
   }
 }
 
-/** A name as a person would write it: trending_topics → Trending topics. */
+/** A name as a title: trending_topics → Trending topics. */
 export function titleOf(name: string): string {
   const words = name.replaceAll(/[_-]+/g, " ").trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** A filter for the first row there is, with a number if the view has one that is counted. */
+/** An example of a filter, made from the first row: on a number if the view has one, else on a text. */
 function example(view: ViewDescription, row: Row): string {
   const found = (kind: Kind): string | undefined =>
-    view.columns.find((c) => kindOf(c) === kind && !isIdentifier(c.name) && c.name !== STATE)?.name;
+    view.columns.find((c) => kindOf(c) === kind && !isIdentifier(c.name) && c.name !== ROW_STATE)?.name;
   const count = view.key === null ? undefined : found("number");
   if (count !== undefined) return `${count} > ${Math.floor((numberOf(row[count]) ?? 0) / 2)}`;
   const text = found("text");

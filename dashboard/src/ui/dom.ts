@@ -1,4 +1,4 @@
-/** Elements are built here and filled by textContent: nothing in this program parses HTML. */
+/** Builds elements. Text is set by textContent: nothing in the dashboard parses HTML. */
 
 type Child = Node | string | null;
 
@@ -7,41 +7,41 @@ export function element<Name extends keyof HTMLElementTagNameMap>(
   attributes: Readonly<Record<string, string>> = {},
   ...children: readonly Child[]
 ): HTMLElementTagNameMap[Name] {
-  const made = document.createElement(name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
-  made.append(...children.filter((child) => child !== null));
-  return made;
+  const created = document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) created.setAttribute(attribute, value);
+  created.append(...children.filter((child) => child !== null));
+  return created;
 }
 
-export function drawn<Name extends keyof SVGElementTagNameMap>(
+export function svgElement<Name extends keyof SVGElementTagNameMap>(
   name: Name,
   attributes: Readonly<Record<string, string | number>> = {},
   ...children: readonly SVGElement[]
 ): SVGElementTagNameMap[Name] {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, String(value));
-  made.append(...children);
-  return made;
+  const created = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [attribute, value] of Object.entries(attributes)) created.setAttribute(attribute, String(value));
+  created.append(...children);
+  return created;
 }
 
-/** Writes the text only if it differs: an equal write would still cost a layout. */
-export function say(target: Element, text: string): boolean {
+/** Sets the text if it differs, because an equal write would still cost a layout. True if it differed. */
+export function setText(target: Element, text: string): boolean {
   if (target.textContent === text) return false;
   target.textContent = text;
   return true;
 }
 
-/** Makes the children anew only when what they say has changed. */
-export function fill(target: HTMLElement, said: unknown, make: () => Node[]): void {
-  const text = JSON.stringify(said);
-  if (target.dataset.said === text) return;
-  target.dataset.said = text;
+/** Replaces the children if `content` differs from the last call. */
+export function setChildren(target: HTMLElement, content: unknown, make: () => Node[]): void {
+  const text = JSON.stringify(content);
+  if (target.dataset.content === text) return;
+  target.dataset.content = text;
   target.replaceChildren(...make());
 }
 
-const still = matchMedia("(prefers-reduced-motion: reduce)");
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** True for readers who asked their system for less movement. */
+/** True if the reader's system asks for less motion. */
 export function motionReduced(): boolean {
-  return still.matches;
+  return reducedMotion.matches;
 }

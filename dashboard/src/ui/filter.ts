@@ -1,13 +1,14 @@
 import { element } from "./dom";
 
-/** A box for a condition; it is sent with Enter, and an empty one shows every row again. */
+/** An input for a filter condition. Enter sends it; an empty one shows all rows again. */
 export class FilterBox {
   readonly root: HTMLFormElement;
   private readonly input: HTMLInputElement;
   private readonly clear = element("button", { type: "button", class: "quiet clear", "aria-label": "Clear the filter" }, "×");
   private readonly problem: HTMLElement;
   private active = "";
-  private edited = false; // by the user, since it was last sent: it is theirs until then
+  /** True if the user changed the text since it was last sent; it is not overwritten then. */
+  private edited = false;
 
   constructor(view: string, onFilter: (where: string) => void) {
     const id = `where-${view}`;
@@ -33,7 +34,7 @@ export class FilterBox {
     );
     this.root.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(onFilter);
+      this.send(onFilter);
     });
     this.input.addEventListener("input", () => {
       this.edited = true;
@@ -42,12 +43,12 @@ export class FilterBox {
     this.clear.addEventListener("click", () => {
       this.input.value = "";
       this.input.focus();
-      this.ask(onFilter);
+      this.send(onFilter);
     });
     this.showState();
   }
 
-  /** Shows which filter holds; text that the server refused stays for the user to mend. */
+  /** Shows the filter in effect. A text that the server refused stays for the user to correct. */
   show(where: string, error: string | null): void {
     this.active = where;
     if (error === null && !this.edited) this.input.value = where;
@@ -56,12 +57,12 @@ export class FilterBox {
     this.showState();
   }
 
-  /** A condition that makes sense here, as a pattern to follow. */
+  /** Shows an example of a condition for this view. */
   suggest(example: string): void {
     this.input.placeholder = example;
   }
 
-  private ask(onFilter: (where: string) => void): void {
+  private send(onFilter: (where: string) => void): void {
     this.problem.textContent = "";
     this.edited = false;
     onFilter(this.input.value);

@@ -1,7 +1,7 @@
 import { element, motionReduced } from "./dom";
-import { ink, onTheme } from "./theme";
+import { color, onTheme } from "./theme";
 
-/** What runs between two boxes of the tiers' picture. */
+/** The flow between two boxes of the tiers' diagram. */
 export interface Channel {
   readonly from: HTMLElement;
   readonly to: HTMLElement;
@@ -11,12 +11,12 @@ export interface Channel {
 
 interface Drop {
   readonly channel: number;
-  readonly lane: number;
+  readonly track: number;
   readonly speed: number;
-  way: number;
+  progress: number;
 }
 
-interface Course {
+interface Segment {
   readonly x: number;
   readonly y: number;
   readonly dx: number;
@@ -24,26 +24,26 @@ interface Course {
 }
 
 const FRAME_MS = 1_000 / 30;
-const MOST_DROPS = 260;
-const ROOMY = 70;
+const MAX_DROPS = 260;
+const FULL_LENGTH = 70;
 
-/** Drops a second for a rate: one each while the eye can count them, then by the logarithm. */
-export function dropsFor(rate: number): number {
+/** Drops per second for a rate: one for each event up to 6 per second, then by the logarithm. */
+export function dropsPerSecond(rate: number): number {
   return rate <= 6 ? rate : 6 + 4 * Math.log2(rate / 6);
 }
 
-/** How many lanes wide a channel is drawn. */
-export function lanesFor(rate: number): number {
+/** The width of a channel, in tracks. */
+export function tracksFor(rate: number): number {
   return rate <= 0 ? 1 : Math.min(7, 1 + Math.floor(1.6 * Math.log10(1 + rate)));
 }
 
-/** Water between the boxes: as many drops as the rate asks for, none through a broken channel. */
+/** Animates drops between the boxes: their number follows the rate, and a broken channel has none. */
 export class Flow {
   readonly canvas = element("canvas", { "aria-hidden": "true", class: "flow" });
   private channels: readonly Channel[] = [];
-  private courses: readonly Course[] = [];
+  private segments: readonly Segment[] = [];
   private drops: Drop[] = [];
-  private owed: number[] = [];
+  private fractions: number[] = [];
   private drawnAt = 0;
   private rem = 16;
   private visible = true;
@@ -57,7 +57,7 @@ export class Flow {
       this.visible = entry?.isIntersecting ?? true;
     }).observe(frameOf);
     onTheme(() => {
-      this.colours = { line: ink("line"), drop: ink("stream"), broken: ink("bad") };
+      this.colours = { line: color("line"), drop: color("stream"), broken: color("bad") };
     });
     const step = (now: number): void => {
       if (this.visible && now - this.drawnAt >= FRAME_MS) this.draw(now);
@@ -68,7 +68,7 @@ export class Flow {
 
   show(channels: readonly Channel[]): void {
     this.channels = channels;
-    if (this.courses.length !== channels.length) this.measure();
+    if (this.segments.length !== channels.length) this.measure();
   }
 
   private measure(): void {
@@ -78,7 +78,7 @@ export class Flow {
     this.canvas.width = Math.round(frame.width * scale);
     this.canvas.height = Math.round(frame.height * scale);
     this.canvas.getContext("2d")?.setTransform(scale, 0, 0, scale, 0, 0);
-    this.courses = this.channels.map(({ from, to }) => {
+    this.segments = this.channels.map(({ from, to }) => {
       const a = from.getBoundingClientRect();
       const b = to.getBoundingClientRect();
       if (b.left >= a.right - 1) {
@@ -97,59 +97,59 @@ export class Flow {
     this.drawnAt = now;
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     const { rem } = this;
-    this.courses.forEach((course, index) => {
+    this.segments.forEach((segment, index) => {
       const channel = this.channels[index];
-      if (channel !== undefined) this.drawBed(context, course, channel, rem);
+      if (channel !== undefined) this.drawLine(context, segment, channel, rem);
     });
     if (motionReduced()) return;
-    this.rain(passed);
-    this.drops = this.drops.filter((drop) => (drop.way += drop.speed * passed) < 1);
+    this.addDrops(passed);
+    this.drops = this.drops.filter((drop) => (drop.progress += drop.speed * passed) < 1);
     context.fillStyle = this.colours.drop;
     for (const drop of this.drops) this.drawDrop(context, drop, rem);
     context.globalAlpha = 1;
   }
 
-  private rain(passed: number): void {
+  private addDrops(passed: number): void {
     this.channels.forEach((channel, index) => {
       if (channel.broken) return;
-      const course = this.courses[index];
-      // A short channel holds fewer drops: crowded ones would stand still to the eye.
-      const room = course === undefined ? 0 : Math.min(1, (Math.abs(course.dx) + Math.abs(course.dy)) / ROOMY);
-      const owed = (this.owed[index] ?? 0) + dropsFor(channel.rate) * room * passed;
-      const lanes = lanesFor(channel.rate);
-      for (let count = 0; count < Math.floor(owed) && this.drops.length < MOST_DROPS; count++) {
-        const lane = Math.floor(Math.random() * lanes) - (lanes - 1) / 2;
-        this.drops.push({ channel: index, lane, speed: 0.6 + Math.random() * 0.25, way: 0 });
+      const segment = this.segments[index];
+      // A short channel gets fewer drops: a dense row of drops does not seem to move.
+      const share = segment === undefined ? 0 : Math.min(1, (Math.abs(segment.dx) + Math.abs(segment.dy)) / FULL_LENGTH);
+      const due = (this.fractions[index] ?? 0) + dropsPerSecond(channel.rate) * share * passed;
+      const tracks = tracksFor(channel.rate);
+      for (let count = 0; count < Math.floor(due) && this.drops.length < MAX_DROPS; count++) {
+        const track = Math.floor(Math.random() * tracks) - (tracks - 1) / 2;
+        this.drops.push({ channel: index, track, speed: 0.6 + Math.random() * 0.25, progress: 0 });
       }
-      this.owed[index] = owed % 1;
+      this.fractions[index] = due % 1;
     });
   }
 
-  private drawBed(context: CanvasRenderingContext2D, course: Course, channel: Channel, rem: number): void {
+  private drawLine(context: CanvasRenderingContext2D, segment: Segment, channel: Channel, rem: number): void {
     context.globalAlpha = 1;
     context.strokeStyle = channel.broken ? this.colours.broken : this.colours.line;
     context.lineCap = "butt";
-    // With drops the bed stays thin; without movement its width alone tells the rate.
-    context.lineWidth = motionReduced() ? lanesFor(channel.rate) * rem * 0.16 : rem * 0.09;
+    // With reduced motion there are no drops: the width of the line shows the rate instead.
+    context.lineWidth = motionReduced() ? tracksFor(channel.rate) * rem * 0.16 : rem * 0.09;
     context.setLineDash(channel.broken ? [rem * 0.3, rem * 0.3] : []);
     context.beginPath();
-    context.moveTo(course.x, course.y);
-    context.lineTo(course.x + course.dx, course.y + course.dy);
+    context.moveTo(segment.x, segment.y);
+    context.lineTo(segment.x + segment.dx, segment.y + segment.dy);
     context.stroke();
   }
 
   private drawDrop(context: CanvasRenderingContext2D, drop: Drop, rem: number): void {
-    const course = this.courses[drop.channel];
-    if (course === undefined || this.channels[drop.channel]?.broken === true) return;
-    // Lanes fan out of one mouth and back into the next.
-    const width = Math.min(rem * 0.3, (Math.abs(course.dx) + Math.abs(course.dy)) / 8);
-    const bulge = Math.sin(Math.PI * drop.way) * drop.lane * width;
-    const across = course.dx === 0 ? { x: bulge, y: 0 } : { x: 0, y: bulge };
-    context.globalAlpha = Math.min(1, drop.way * 6, (1 - drop.way) * 6);
+    const segment = this.segments[drop.channel];
+    if (segment === undefined || this.channels[drop.channel]?.broken === true) return;
+    // Tracks spread out after one box and meet again at the next.
+    const width = Math.min(rem * 0.3, (Math.abs(segment.dx) + Math.abs(segment.dy)) / 8);
+    const bulge = Math.sin(Math.PI * drop.progress) * drop.track * width;
+    const across = segment.dx === 0 ? { x: bulge, y: 0 } : { x: 0, y: bulge };
+    context.globalAlpha = Math.min(1, drop.progress * 6, (1 - drop.progress) * 6);
     context.beginPath();
     context.arc(
-      course.x + course.dx * drop.way + across.x,
-      course.y + course.dy * drop.way + across.y,
+      segment.x + segment.dx * drop.progress + across.x,
+      segment.y + segment.dy * drop.progress + across.y,
       rem * 0.12,
       0,
       Math.PI * 2,

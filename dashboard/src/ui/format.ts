@@ -1,5 +1,4 @@
-import type { Column, Value } from "../net/protocol";
-import { instantOf, isIdentifier, kindOf, numberOf, spanOf, type Span } from "../state/columns";
+import { type Column, isIdentifier, kindOf, numberOf, timeOf, type TimeWindow, timeWindowOf, type Value } from "@millstream/client";
 
 const LANGUAGE = "en-GB";
 const whole = new Intl.NumberFormat(LANGUAGE, { maximumFractionDigits: 0 });
@@ -25,7 +24,7 @@ export function rate(perSecond: number): string {
   return perSecond < 0.05 ? "<0.1" : perSecond.toFixed(1);
 }
 
-/** Milliseconds as people say them: 7.4 ms, 83 ms, 2.1 s. */
+/** Milliseconds in a readable unit: 7.4 ms, 83 ms, 2.1 s. */
 export function duration(ms: number): string {
   if (ms < 10) return `${ms.toFixed(1)} ms`;
   if (ms < 1_000) return `${Math.round(ms)} ms`;
@@ -34,12 +33,12 @@ export function duration(ms: number): string {
   return `${(ms / 3_600_000).toFixed(1)} h`;
 }
 
-/** A guess at a span of seconds, no finer than it is worth: 12 s, 3 min, 1.2 h. */
+/** An estimate in seconds, rounded: 12 s, 3 min, 1.2 h. */
 export function roughly(seconds: number): string {
   return seconds < 59.5 ? `${Math.max(1, Math.round(seconds))} s` : duration(seconds * 1_000);
 }
 
-/** Bytes as people say them: 812 B, 3.4 MB, 1.0 GB. */
+/** Bytes in a readable unit: 812 B, 3.4 MB, 1.0 GB. */
 export function bytes(count: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let at = 0;
@@ -62,14 +61,14 @@ function day(at: Date, now: number): string {
   return `${at.toLocaleDateString(LANGUAGE, form)} `;
 }
 
-/** A moment in the reader's zone; the date only if it is another day. */
-export function instant(at: number, now: number = Date.now()): string {
+/** A time in the reader's time zone; with the date only if it is another day. */
+export function time(at: number, now: number = Date.now()): string {
   const date = new Date(at);
   return day(date, now) + clock(date, true);
 }
 
-/** A window as times: 14:00–15:00, with seconds only where it has some. */
-export function span({ start, end }: Span, now: number = Date.now()): string {
+/** A window as times: 14:00–15:00, with seconds only if it has some. */
+export function timeWindow({ start, end }: TimeWindow, now: number = Date.now()): string {
   const [from, to] = [new Date(start), new Date(end)];
   if (start % DAY_MS === 0 && end % DAY_MS === 0 && end - start === DAY_MS) {
     return from.toISOString().slice(0, 10);
@@ -78,17 +77,17 @@ export function span({ start, end }: Span, now: number = Date.now()): string {
   return `${day(from, now)}${clock(from, seconds)}–${clock(to, seconds)}`;
 }
 
-/** A cell's text. Never markup: it goes into textContent. */
+/** The text of a cell. It is set by textContent, never parsed as HTML. */
 export function cell(value: Value | undefined, column: Column, now: number = Date.now()): string {
   if (value === null || value === undefined) return "–";
   switch (kindOf(column)) {
     case "window": {
-      const window = spanOf(value);
-      return window === null ? plain(value) : span(window, now);
+      const window = timeWindowOf(value);
+      return window === null ? plain(value) : timeWindow(window, now);
     }
     case "timestamp": {
-      const at = instantOf(value);
-      return at === null ? plain(value) : instant(at, now);
+      const at = timeOf(value);
+      return at === null ? plain(value) : time(at, now);
     }
     case "number": {
       const parsed = numberOf(value);

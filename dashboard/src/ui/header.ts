@@ -1,12 +1,11 @@
-import type { LinkState } from "../net/connection";
-import type { System } from "../net/protocol";
-import { drawn, element, say } from "./dom";
+import type { ConnectionState, System } from "@millstream/client";
+import { svgElement, element, setText } from "./dom";
 import * as format from "./format";
-import { theme, turnTheme, onTheme } from "./theme";
+import { theme, switchTheme, onTheme } from "./theme";
 
 const LAG_SHOWN_MS = 4_000;
 
-/** The top line: which app, whether we hear from it, how far behind, how fast end to end. */
+/** The top line: the app, the state of the connection, the lag and the latency from end to end. */
 export class Header {
   readonly root: HTMLElement;
   private readonly app = element("h1", {}, "Millstream");
@@ -14,64 +13,64 @@ export class Header {
   private readonly latency = element("dd", {}, "–");
   private readonly tail = element("dd", {}, "–");
   private readonly lag = element("dd", {}, "–");
-  private link: LinkState = { kind: "connecting" };
+  private connection: ConnectionState = { kind: "connecting" };
   private readonly behind = new Map<string, { count: number; at: number }>();
 
-  /** `announce` reaches screen readers, so it is told only what changes rarely. */
+  /** `announce` speaks through screen readers, so it gets only rare changes. */
   constructor(private readonly announce: (text: string) => void) {
     const figures = element(
       "dl",
       { class: "figures" },
-      figure("end to end", this.latency, "Median time from collected to served, over the last seconds"),
-      figure("p99", this.tail, "99 of 100 results are faster"),
-      figure("lag", this.lag, "Changes this page has still to receive"),
+      figure("end to end", this.latency, "Median time from collect to serve over the last seconds"),
+      figure("p99", this.tail, "99 of 100 results are faster than this"),
+      figure("lag", this.lag, "Changes that this page has still to receive"),
     );
     const title = element("div", { class: "title" }, mark(), this.app, element("span", { class: "brand" }, "Millstream"));
     this.root = element("header", {}, title, figures, this.pill, themeButton());
     setInterval(() => {
-      this.paintLink();
+      this.paintConnection();
       this.paintLag();
     }, 500);
   }
 
   paint(system: System | null): void {
     if (system === null) return;
-    say(this.app, system.app);
+    setText(this.app, system.app);
     document.title = `${system.app} · Millstream`;
     const total = system.end_to_end_ms ?? null;
-    say(this.latency, total === null ? "–" : format.duration(total.p50));
-    say(this.tail, total === null ? "–" : format.duration(total.p99));
+    setText(this.latency, total === null ? "–" : format.duration(total.p50));
+    setText(this.tail, total === null ? "–" : format.duration(total.p99));
   }
 
-  setLink(link: LinkState): void {
-    const before = this.link.kind;
-    this.link = link;
-    this.paintLink();
-    if (link.kind === "live" && before !== "live") this.announce("Connected.");
-    if (link.kind === "waiting" && before === "live") this.announce("Connection lost, trying again.");
+  setConnection(connection: ConnectionState): void {
+    const before = this.connection.kind;
+    this.connection = connection;
+    this.paintConnection();
+    if (connection.kind === "live" && before !== "live") this.announce("Connected.");
+    if (connection.kind === "waiting" && before === "live") this.announce("Connection lost, trying again.");
   }
 
   setLag(subscription: string, count: number): void {
     this.behind.set(subscription, { count, at: Date.now() });
   }
 
-  private paintLink(): void {
-    this.pill.dataset.state = this.link.kind;
-    if (this.link.kind === "live") say(this.pill, "live");
-    else if (this.link.kind === "connecting") say(this.pill, "connecting");
+  private paintConnection(): void {
+    this.pill.dataset.state = this.connection.kind;
+    if (this.connection.kind === "live") setText(this.pill, "live");
+    else if (this.connection.kind === "connecting") setText(this.pill, "connecting");
     else {
-      const seconds = Math.max(0, Math.ceil((this.link.until - Date.now()) / 1_000));
-      say(this.pill, seconds === 0 ? "reconnecting" : `offline, again in ${seconds} s`);
+      const seconds = Math.max(0, Math.ceil((this.connection.until - Date.now()) / 1_000));
+      setText(this.pill, seconds === 0 ? "reconnecting" : `offline, again in ${seconds} s`);
     }
   }
 
-  /** The server tells a lag while there is one; when it falls silent we have caught up. */
+  /** The server reports a lag only while there is one: without a recent report there is none. */
   private paintLag(): void {
     let most = 0;
     for (const { count, at } of this.behind.values()) {
       if (Date.now() - at < LAG_SHOWN_MS) most = Math.max(most, count);
     }
-    say(this.lag, this.link.kind === "live" ? format.number(most) : "–");
+    setText(this.lag, this.connection.kind === "live" ? format.number(most) : "–");
     this.lag.classList.toggle("warm", most > 0);
   }
 }
@@ -82,14 +81,14 @@ function figure(name: string, value: HTMLElement, title: string): HTMLElement {
 
 function mark(): Node {
   const wave = (y: number, opacity: number): SVGPathElement =>
-    drawn("path", { d: `M4 ${y}c4-3.6 8-3.6 12 0s8 3.6 12 0`, opacity });
-  return drawn("svg", { class: "mark", viewBox: "0 0 32 32", "aria-hidden": "true" }, wave(10, 1), wave(17, 0.65), wave(24, 0.35));
+    svgElement("path", { d: `M4 ${y}c4-3.6 8-3.6 12 0s8 3.6 12 0`, opacity });
+  return svgElement("svg", { class: "mark", viewBox: "0 0 32 32", "aria-hidden": "true" }, wave(10, 1), wave(17, 0.65), wave(24, 0.35));
 }
 
 function themeButton(): HTMLElement {
   const button = element("button", { type: "button", class: "theme" });
-  const icon = drawn("path");
-  button.append(drawn("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, icon));
+  const icon = svgElement("path");
+  button.append(svgElement("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, icon));
   onTheme(() => {
     const dark = theme() === "dark";
     button.setAttribute("aria-label", dark ? "Use the light theme" : "Use the dark theme");
@@ -101,6 +100,6 @@ function themeButton(): HTMLElement {
         : "M20 14.5A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.5Z",
     );
   });
-  button.addEventListener("click", turnTheme);
+  button.addEventListener("click", switchTheme);
   return button;
 }

@@ -1,10 +1,10 @@
-import type { System } from "../net/protocol";
-import { element, fill, say } from "./dom";
+import type { System } from "@millstream/client";
+import { element, setChildren, setText } from "./dom";
 import * as format from "./format";
-import { intakeOf, type IntakeReading, type SourceReading, type StepReading, type Term } from "./intake-readings";
+import { intakeOf, type IntakeStatus, type SourceStatus, type StepStatus, type Term } from "./intake-status";
 import { StepTimes } from "./step-times";
 
-/** Quiet, below the tiers: where events come from, how fast they get in, what holds them, and that none is missing. */
+/** The panel about collecting: sources, step times, journal, and the sum of all events. */
 export class Intake {
   readonly root: HTMLElement;
   private readonly sources = element("ul", { class: "sources" });
@@ -13,23 +13,23 @@ export class Intake {
   private readonly detail = element("p", { class: "aside" });
   private readonly meter = element("div", { class: "meter" }, element("i"));
   private readonly sum = element("p", { class: "sum" });
-  private readonly verdict = element("p", { class: "aside" });
+  private readonly result = element("p", { class: "aside" });
   private readonly byStream = new StepTimes();
 
   constructor() {
     this.root = element(
       "section",
-      { class: "intake", "aria-label": "Events on their way in" },
+      { class: "intake", "aria-label": "Collecting" },
       cell("Sources", "from", this.sources),
       cell("After its arrival an event is, on average", "times", this.steps),
       cell("Journal", "held", this.journal, this.meter, this.detail),
-      cell("Counted", "counts", this.sum, this.verdict),
+      cell("Counted", "counts", this.sum, this.result),
       this.byStream.root,
     );
     this.root.hidden = true;
   }
 
-  /** Draws the newest answer; what was known stays when the server does not answer. */
+  /** Shows the newest description; the last one stays when the server does not answer. */
   paint(system: System | null): void {
     this.root.classList.toggle("stale", system === null || system.tiers.collect.state === "down");
     if (system === null) return;
@@ -38,21 +38,21 @@ export class Intake {
     this.byStream.paint(system);
   }
 
-  private write(reading: IntakeReading): void {
-    fill(this.sources, reading, () => [
-      ...reading.sources.map(source),
-      ...(reading.more > 0 ? [element("li", { class: "aside" }, `and ${reading.more} more`)] : []),
+  private write(status: IntakeStatus): void {
+    setChildren(this.sources, status, () => [
+      ...status.sources.map(source),
+      ...(status.more > 0 ? [element("li", { class: "aside" }, `and ${status.more} more`)] : []),
     ]);
-    fill(this.steps, reading.steps, () => reading.steps.map(step));
-    const { journal } = reading;
-    say(this.journal, journal?.text ?? "–");
-    say(this.detail, journal?.detail ?? "");
+    setChildren(this.steps, status.steps, () => status.steps.map(step));
+    const { journal } = status;
+    setText(this.journal, journal?.text ?? "–");
+    setText(this.detail, journal?.detail ?? "");
     this.meter.dataset.tone = journal?.tone ?? "good";
     this.journal.dataset.tone = journal?.tone ?? "good";
     this.meter.style.setProperty("--share", String(journal?.share ?? 0));
-    fill(this.sum, [reading.accepted, reading.terms], () => equation(reading.accepted, reading.terms));
-    say(this.verdict, reading.off === 0 ? "every event has its place" : `${format.number(reading.off)} are accounted for nowhere`);
-    this.verdict.dataset.tone = reading.off === 0 ? "good" : "bad";
+    setChildren(this.sum, [status.accepted, status.terms], () => equation(status.accepted, status.terms));
+    setText(this.result, status.unaccounted === 0 ? "every event is accounted for" : `${format.number(status.unaccounted)} are unaccounted for`);
+    this.result.dataset.tone = status.unaccounted === 0 ? "good" : "bad";
   }
 }
 
@@ -60,7 +60,7 @@ function cell(name: string, kind: string, ...body: readonly HTMLElement[]): HTML
   return element("div", { class: `cell ${kind}` }, element("h3", {}, name), ...body);
 }
 
-function source({ stream, kind, tone, text, title }: SourceReading): HTMLElement {
+function source({ stream, kind, tone, text, title }: SourceStatus): HTMLElement {
   return element(
     "li",
     { "data-tone": tone, title },
@@ -70,7 +70,7 @@ function source({ stream, kind, tone, text, title }: SourceReading): HTMLElement
   );
 }
 
-function step({ name, mean, p99, title }: StepReading): HTMLElement {
+function step({ name, mean, p99, title }: StepStatus): HTMLElement {
   const parts = [element("span", { class: "name" }, name), element("b", {}, mean), element("span", { class: "aside" }, p99)];
   return element("li", title === "" ? {} : { title }, ...parts);
 }

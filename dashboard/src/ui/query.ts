@@ -1,13 +1,11 @@
-import { query } from "../net/http";
-import type { QueryAnswer, ViewDescription } from "../net/protocol";
-import { isIdentifier, kindOf } from "../state/columns";
-import { element, say } from "./dom";
+import { isIdentifier, kindOf, type Client, type QueryResult, type ViewDescription } from "@millstream/client";
+import { element, setText } from "./dom";
 import * as format from "./format";
 
-const MOST_ROWS = 200;
+const MAX_ROWS = 200;
 const SLOT = "millstream.pipeline.sql";
 
-/** One box for SQL over all views: asked once, answered from what the server holds now. */
+/** An input for one SQL query over the current rows of all views. */
 export class QueryBox {
   readonly root: HTMLElement;
   private readonly input = element("textarea", {
@@ -25,7 +23,7 @@ export class QueryBox {
   private readonly result = element("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Result" });
   private running: AbortController | null = null;
 
-  constructor() {
+  constructor(private readonly client: Client) {
     const form = element(
       "form",
       {},
@@ -38,26 +36,26 @@ export class QueryBox {
     this.input.value = sessionStorage.getItem(SLOT) ?? "";
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      void this.ask();
+      void this.send();
     });
     this.input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
-      void this.ask();
+      void this.send();
     });
     this.result.hidden = true;
     const heading = element("h2", { id: "query" }, "Query");
     this.root = element("section", { class: "query", "aria-labelledby": "query" }, heading, form, this.result);
   }
 
-  /** Offers a first query over each view. */
+  /** Offers an example query for each view. */
   offer(views: readonly ViewDescription[]): void {
     const buttons = views.slice(0, 6).map((view) => {
       const sql = exampleFor(view);
       const button = element("button", { type: "button", class: "quiet", title: sql }, view.name);
       button.addEventListener("click", () => {
         this.input.value = sql;
-        void this.ask();
+        void this.send();
       });
       return button;
     });
@@ -65,7 +63,7 @@ export class QueryBox {
     if (this.input.value === "" && views[0] !== undefined) this.input.placeholder = exampleFor(views[0]);
   }
 
-  private async ask(): Promise<void> {
+  private async send(): Promise<void> {
     const sql = this.input.value.trim() || this.input.placeholder;
     if (sql === "") return;
     this.input.value = sql;
@@ -73,26 +71,26 @@ export class QueryBox {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
-    say(this.problem, "");
-    say(this.status, "Running …");
+    setText(this.problem, "");
+    setText(this.status, "Running …");
     try {
-      this.show(await query(sql, running.signal));
+      this.show(await this.client.query(sql, running.signal));
     } catch (error) {
       if (running.signal.aborted) return;
-      say(this.status, "");
-      say(this.problem, error instanceof Error ? error.message : String(error));
+      setText(this.status, "");
+      setText(this.problem, error instanceof Error ? error.message : String(error));
       this.result.hidden = true;
     }
   }
 
-  private show(answer: QueryAnswer): void {
-    const shown = answer.rows.slice(0, MOST_ROWS);
-    const head = answer.columns.map((column) => element("th", { scope: "col", class: kindOf(column) }, column.name));
+  private show(result: QueryResult): void {
+    const shown = result.rows.slice(0, MAX_ROWS);
+    const head = result.columns.map((column) => element("th", { scope: "col", class: kindOf(column) }, column.name));
     const body = shown.map((row) =>
       element(
         "tr",
         {},
-        ...answer.columns.map((column, index) => element("td", { class: kindOf(column) }, format.cell(row[index], column))),
+        ...result.columns.map((column, index) => element("td", { class: kindOf(column) }, format.cell(row[index], column))),
       ),
     );
     const caption = element("caption", { class: "unseen" }, "Result of the query");
@@ -100,9 +98,9 @@ export class QueryBox {
       element("table", {}, caption, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body)),
     );
     this.result.hidden = false;
-    const count = answer.rows.length;
-    const more = answer.truncated ? ", and there are more" : shown.length < count ? `, ${MOST_ROWS} shown` : "";
-    say(this.status, `${format.number(count)} ${count === 1 ? "row" : "rows"}${more} in ${format.duration(answer.elapsed_ms)}`);
+    const count = result.rows.length;
+    const more = result.truncated ? ", and there are more" : shown.length < count ? `, ${MAX_ROWS} shown` : "";
+    setText(this.status, `${format.number(count)} ${count === 1 ? "row" : "rows"}${more} in ${format.duration(result.elapsed_ms)}`);
   }
 }
 

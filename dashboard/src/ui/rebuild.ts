@@ -1,11 +1,11 @@
-import type { Rebuild } from "../net/protocol";
-import { element, say } from "./dom";
+import type { Rebuild } from "@millstream/client";
+import { element, setText } from "./dom";
 import * as format from "./format";
 
-/** How long the end of a rebuild that someone asked for is news. */
-const NEWS_MS = 10 * 60_000;
+/** How long the end of a requested rebuild is shown. */
+const SHOWN_MS = 10 * 60_000;
 
-export interface RebuildReading {
+export interface RebuildStatus {
   readonly text: string;
   readonly left: string;
   readonly detail: string;
@@ -13,28 +13,28 @@ export interface RebuildReading {
   readonly tone: "good" | "warm" | "bad";
 }
 
-/** What is told of a view's rebuild; null if there is nothing to tell. */
-export function rebuildOf(rebuild: Rebuild | null | undefined, now: number): RebuildReading | null {
+/** The texts about a view's rebuild; null if there is nothing to show. */
+export function rebuildOf(rebuild: Rebuild | null | undefined, now: number): RebuildStatus | null {
   if (rebuild === null || rebuild === undefined) return null;
   const { state, ended_at = 0, error = "" } = rebuild;
-  const isNews = ended_at === 0 || now - ended_at < NEWS_MS;
-  const about = { left: "", detail: circumstances(rebuild, now) };
+  const isRecent = ended_at === 0 || now - ended_at < SHOWN_MS;
+  const about = { left: "", detail: detailsOf(rebuild, now) };
   if (state === "failed") {
-    // A pipeline that changed in vain is news until it is mended.
-    if (!isNews && rebuild.request) return null;
-    const kept = "the rows before it are shown on";
-    return { ...about, text: "The rebuild failed", detail: `${error || "no reason is known"} · ${kept}`, share: 1, tone: "bad" };
+    // A changed pipeline that could not be rebuilt stays shown until it is repaired.
+    if (!isRecent && rebuild.request) return null;
+    const kept = "the old rows stay";
+    return { ...about, text: "The rebuild failed", detail: `${error || "the reason is not known"} · ${kept}`, share: 1, tone: "bad" };
   }
   if (state === "done") {
-    if (!isNews) return null;
-    const began = "a new epoch: all rows were computed anew from the log";
-    return { ...about, text: `Rebuilt at ${format.instant(ended_at, now)}`, detail: began, share: 1, tone: "good" };
+    if (!isRecent) return null;
+    const began = "a new epoch: all rows were computed again from the log";
+    return { ...about, text: `Rebuilt at ${format.time(ended_at, now)}`, detail: began, share: 1, tone: "good" };
   }
   return { ...about, ...stageOf(rebuild), tone: "warm" };
 }
 
-/** A rebuild in three words, for the box of its tier. */
-export function briefly(name: string, { state, done = 0, total = 0 }: Rebuild): string | null {
+/** A rebuild in a few words, for the box of its tier. */
+export function rebuildNote(name: string, { state, done = 0, total = 0 }: Rebuild): string | null {
   if (state === "done" || state === "failed") return null;
   return state === "replaying" && total > 0 ? `${name} rebuilding ${percent(done / total)}` : `${name} rebuilding`;
 }
@@ -48,17 +48,17 @@ function stageOf({ state, done = 0, total = 0, left_s = null, request }: Rebuild
     case "starting":
       return { text: "Rebuilding, going live", left: "seconds left", share: 1 };
     case "ready":
-      return { text: request ? "Rebuilt, and waits for a yes" : "Rebuilt, about to take over", left: "", share: 1 };
+      return { text: request ? "Rebuilt, waits for confirmation" : "Rebuilt, about to take over", left: "", share: 1 };
     default:
-      return { text: "Rebuilding, waits for the views that it reads", left: "", share: 0 };
+      return { text: "Rebuilding, waits for its input views", left: "", share: 0 };
   }
 }
 
-function circumstances({ done = 0, total = 0, since = null, started_at = 0, request }: Rebuild, now: number): string {
+function detailsOf({ done = 0, total = 0, since = null, started_at = 0, request }: Rebuild, now: number): string {
   return [
     ...(total === 0 ? [] : [`${format.number(done)} of ${format.number(total)} records`]),
-    ...(since === null ? [] : [`events from ${format.instant(since, now)} on`]),
-    ...(started_at === 0 ? [] : [`began ${format.instant(started_at, now)}`]),
+    ...(since === null ? [] : [`events since ${format.time(since, now)}`]),
+    ...(started_at === 0 ? [] : [`started ${format.time(started_at, now)}`]),
     ...(request ? [] : ["because the pipeline changed"]),
     "the old rows are shown until it is ready",
   ].join(" · ");
@@ -68,7 +68,7 @@ function percent(share: number): string {
   return `${Math.floor(share * 100)} %`;
 }
 
-/** A strip on a view's card while it is computed anew, and for a while after. */
+/** The strip on a card while its view is rebuilt, and for some minutes after. */
 export class RebuildStrip {
   readonly root: HTMLElement;
   private readonly text = element("strong");
@@ -81,15 +81,15 @@ export class RebuildStrip {
     this.root.hidden = true;
   }
 
-  paint(reading: RebuildReading | null): void {
-    this.root.hidden = reading === null;
-    if (reading === null) return;
-    this.root.dataset.tone = reading.tone;
-    say(this.text, reading.text);
-    say(this.left, reading.left);
-    say(this.detail, reading.detail);
-    this.meter.hidden = reading.tone !== "warm";
-    this.meter.setAttribute("aria-valuenow", String(Math.floor(reading.share * 100)));
-    this.meter.style.setProperty("--share", String(reading.share));
+  paint(status: RebuildStatus | null): void {
+    this.root.hidden = status === null;
+    if (status === null) return;
+    this.root.dataset.tone = status.tone;
+    setText(this.text, status.text);
+    setText(this.left, status.left);
+    setText(this.detail, status.detail);
+    this.meter.hidden = status.tone !== "warm";
+    this.meter.setAttribute("aria-valuenow", String(Math.floor(status.share * 100)));
+    this.meter.style.setProperty("--share", String(status.share));
   }
 }

@@ -1,21 +1,21 @@
-import type { System } from "../net/protocol";
-import { element, fill, say } from "./dom";
-import { MEASURES, STEPS, stepTimesOf, type StreamStepsReading } from "./step-times-readings";
+import type { System } from "@millstream/client";
+import { element, setChildren, setText } from "./dom";
+import { MEASURES, STEPS, stepTimesOf, type StreamStepsStatus } from "./step-times-status";
 
 const FEW = 4;
 const ID = "step-times";
 
-/** How long each step of an event's way in takes, stream by stream. */
+/** The times of each collecting step, for each stream. */
 export class StepTimes {
   readonly root: HTMLElement;
   private readonly body = element("tbody", { id: ID, role: "rowgroup" });
   private readonly more = element("button", { type: "button", class: "quiet", "aria-controls": ID });
-  private readings: readonly StreamStepsReading[] = [];
+  private statuses: readonly StreamStepsStatus[] = [];
   private all = false;
 
   constructor() {
     const heading = element("h3", { id: `${ID}-heading` }, "By stream: after its arrival an event is");
-    // A narrow screen lays the lines out as blocks; the roles keep the table a table for those who hear it.
+    // A narrow screen lays the rows out as blocks; the roles keep the table a table for screen readers.
     const table = element("table", { role: "table", "aria-labelledby": heading.id }, ...columns(), head(), this.body);
     this.more.addEventListener("click", () => {
       this.all = !this.all;
@@ -25,21 +25,21 @@ export class StepTimes {
   }
 
   paint(system: System): void {
-    this.readings = stepTimesOf(system);
-    this.root.hidden = this.readings.length === 0;
+    this.statuses = stepTimesOf(system);
+    this.root.hidden = this.statuses.length === 0;
     this.write();
   }
 
   private write(): void {
-    const total = this.readings.length;
-    const shown = this.all ? this.readings : this.readings.slice(0, FEW);
+    const total = this.statuses.length;
+    const shown = this.all ? this.statuses : this.statuses.slice(0, FEW);
     const names = shown.map(({ stream }) => stream);
-    fill(this.body, names, () => names.map(line));
+    setChildren(this.body, names, () => names.map(line));
     const figures = shown.flatMap(({ steps }) => steps.flatMap((step) => MEASURES.map((measure) => step[measure])));
-    this.body.querySelectorAll("td").forEach((cell, index) => say(cell, figures[index] ?? ""));
+    this.body.querySelectorAll("td").forEach((cell, index) => setText(cell, figures[index] ?? ""));
     this.more.hidden = total <= FEW;
     this.more.setAttribute("aria-expanded", String(this.all));
-    say(this.more, this.all ? `Show ${FEW} of ${total} streams` : `Show all ${total} streams`);
+    setText(this.more, this.all ? `Show ${FEW} of ${total} streams` : `Show all ${total} streams`);
   }
 }
 

@@ -1,12 +1,9 @@
-import type { Column, ViewDescription } from "../net/protocol";
-import { kindOf, STATE } from "../state/columns";
-import { first, sensibleOrder, type Sort } from "../state/order";
-import type { Entry, Rows } from "../state/rows";
-import { element, say } from "./dom";
+import { type Column, defaultOrder, type Entry, firstRows, kindOf, ROW_STATE, type Rows, type Sort, type ViewDescription } from "@millstream/client";
+import { element, setText } from "./dom";
 import * as format from "./format";
-import { ink, onTheme } from "./theme";
+import { color, onTheme } from "./theme";
 
-const MOST_FLASHES = 48;
+const MAX_FLASHES = 48;
 const FEW = 8;
 const MANY = 100;
 
@@ -16,7 +13,7 @@ interface Line {
   sequence: number;
 }
 
-/** The first rows of a view in a sensible order; a cell lights up when its text changes. */
+/** The first rows of a view in order. A cell lights up when its text changes. */
 export class LiveTable {
   readonly root: HTMLElement;
   private readonly body = element("tbody");
@@ -30,7 +27,7 @@ export class LiveTable {
 
   constructor(
     private readonly view: ViewDescription,
-    private readonly onAsk: () => void,
+    private readonly requestPaint: () => void,
     hidden: readonly string[] = [],
     private readonly few = FEW,
   ) {
@@ -46,17 +43,17 @@ export class LiveTable {
     );
     this.more.addEventListener("click", () => {
       this.count = this.count === MANY ? this.few : MANY;
-      this.onAsk();
+      this.requestPaint();
     });
     this.root = element("div", { class: "rows" }, scroller, this.more);
   }
 
   paint(rows: Rows): void {
-    const order = this.chosen === null ? sensibleOrder(this.view) : [this.chosen];
-    const shown = first(rows, order, this.count);
-    // Where most rows are new, lighting them all up would tell nothing.
+    const order = this.chosen === null ? defaultOrder(this.view) : [this.chosen];
+    const shown = firstRows(rows, order, this.count);
+    // If most rows are new, lighting all of them up would show nothing.
     const fresh = shown.filter((entry) => !this.lines.has(entry.id)).length;
-    const flashes = { left: this.drawnOnce ? MOST_FLASHES : 0, rows: fresh * 2 <= shown.length };
+    const flashes = { left: this.drawnOnce ? MAX_FLASHES : 0, rows: fresh * 2 <= shown.length };
     const now = Date.now();
     const kept = new Set(shown.map((entry) => entry.id));
     for (const [id, line] of this.lines) {
@@ -67,16 +64,16 @@ export class LiveTable {
     let at: Element | null = this.body.firstElementChild;
     for (const entry of shown) {
       const line = this.lines.get(entry.id) ?? this.line(entry);
-      this.fill(line, entry, now, flashes);
+      this.updateLine(line, entry, now, flashes);
       if (line.row === at) at = at.nextElementSibling;
       else this.body.insertBefore(line.row, at);
     }
     this.drawnOnce ||= shown.length > 0;
-    this.sayMore(rows);
+    this.paintMoreButton(rows);
   }
 
   private heading(column: Column): HTMLTableCellElement {
-    const button = element("button", { type: "button" }, column.name === STATE ? "state" : column.name);
+    const button = element("button", { type: "button" }, column.name === ROW_STATE ? "state" : column.name);
     const cell = element("th", { scope: "col", class: kindOf(column), title: column.type }, button);
     button.addEventListener("click", () => {
       this.sortBy(column);
@@ -85,18 +82,18 @@ export class LiveTable {
     return cell;
   }
 
-  /** Numbers and times start with the largest; a third click goes back to the sensible order. */
+  /** Numbers and times start with the largest. A third click returns to the default order. */
   private sortBy(column: Column): void {
-    const falling = !["text", "other"].includes(kindOf(column));
+    const descendingFirst = !["text", "other"].includes(kindOf(column));
     const same = this.chosen?.column === column.name;
-    if (!same) this.chosen = { column: column.name, descending: falling };
-    else if (this.chosen?.descending === falling) this.chosen = { column: column.name, descending: !falling };
+    if (!same) this.chosen = { column: column.name, descending: descendingFirst };
+    else if (this.chosen?.descending === descendingFirst) this.chosen = { column: column.name, descending: !descendingFirst };
     else this.chosen = null;
     for (const [name, cell] of this.headings) {
       if (this.chosen?.column !== name) cell.removeAttribute("aria-sort");
       else cell.setAttribute("aria-sort", this.chosen.descending ? "descending" : "ascending");
     }
-    this.onAsk();
+    this.requestPaint();
   }
 
   private line(entry: Entry): Line {
@@ -106,7 +103,7 @@ export class LiveTable {
     return line;
   }
 
-  private fill(line: Line, entry: Entry, now: number, flashes: { left: number; rows: boolean }): void {
+  private updateLine(line: Line, entry: Entry, now: number, flashes: { left: number; rows: boolean }): void {
     if (line.sequence === entry.sequence) return;
     const fresh = line.sequence === -1;
     line.sequence = entry.sequence;
@@ -114,7 +111,7 @@ export class LiveTable {
       const cell = line.cells[index];
       if (cell === undefined) return;
       const text = format.cell(entry.row[column.name], column, now);
-      if (!(column.name === STATE ? sayState(cell, text) : say(cell, text))) return;
+      if (!(column.name === ROW_STATE ? setState(cell, text) : setText(cell, text))) return;
       cell.title = text.length > 24 ? text : "";
       if (fresh || flashes.left-- <= 0) return;
       flash(cell);
@@ -122,37 +119,37 @@ export class LiveTable {
     if (fresh && flashes.rows && flashes.left-- > 0) flash(line.row);
   }
 
-  private sayMore(rows: Rows): void {
+  private paintMoreButton(rows: Rows): void {
     const total = rows.entries.size;
     this.more.hidden = total <= this.few;
-    const all = format.number(total) + (rows.overflowed ? "+" : "");
-    say(this.more, this.count === MANY ? `Show ${this.few} of ${all} rows` : `Show more of ${all} rows`);
+    const all = format.number(total) + (rows.truncated ? "+" : "");
+    setText(this.more, this.count === MANY ? `Show ${this.few} of ${all} rows` : `Show more of ${all} rows`);
   }
 }
 
-const MEANS: Readonly<Record<string, string>> = {
-  provisional: "Events may still come for this window",
+const STATE_TITLES: Readonly<Record<string, string>> = {
+  provisional: "More events may arrive for this window",
   final: "The watermark has passed this window's end",
-  corrected: "It changed after it was final",
+  corrected: "It changed after it had been final",
 };
 
-/** A row's state as a badge: a word first, and a colour for those who see it. */
-function sayState(cell: HTMLElement, state: string): boolean {
+/** Shows a row's state as a badge: a word, and a colour in addition. */
+function setState(cell: HTMLElement, state: string): boolean {
   if (cell.textContent === state) return false;
-  const badge = element("span", { class: `state ${state in MEANS ? state : ""}`.trim() }, state);
-  badge.title = MEANS[state] ?? "";
+  const badge = element("span", { class: `state ${state in STATE_TITLES ? state : ""}`.trim() }, state);
+  badge.title = STATE_TITLES[state] ?? "";
   cell.replaceChildren(badge);
   return true;
 }
 
-let flashInk = "";
+let flashColor = "";
 onTheme(() => {
-  flashInk = ink("flash");
+  flashColor = color("flash");
 });
 
-/** A fade of colour, no movement: it is kept for readers who asked for less motion, too. */
+/** Fades a colour. It moves nothing, so it stays with reduced motion too. */
 function flash(target: HTMLElement): void {
-  target.animate([{ backgroundColor: flashInk }, { backgroundColor: "transparent" }], {
+  target.animate([{ backgroundColor: flashColor }, { backgroundColor: "transparent" }], {
     duration: 1_100,
     easing: "ease-out",
   });

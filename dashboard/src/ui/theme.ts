@@ -18,15 +18,15 @@ export function applyTheme(): void {
   for (const listener of listeners) listener();
 }
 
-/** Turns to the other theme. The system's own theme is followed again once they agree. */
-export function turnTheme(): void {
+/** Switches to the other theme. The page follows the system's theme again once the two agree. */
+export function switchTheme(): void {
   const other: Theme = theme() === "dark" ? "light" : "dark";
   if ((other === "dark") === preference.matches) localStorage.removeItem(SLOT);
   else localStorage.setItem(SLOT, other);
   applyTheme();
 }
 
-/** Calls back now and whenever colours change: a canvas has to be told, CSS has not. */
+/** Calls back now and at each change of colours: a canvas must be drawn again, unlike CSS. */
 export function onTheme(listener: () => void): void {
   listeners.add(listener);
   listener();
@@ -35,6 +35,6 @@ export function onTheme(listener: () => void): void {
 preference.addEventListener("change", applyTheme);
 
 /** A colour of the palette in style/palette.css, as text for a canvas. */
-export function ink(name: string): string {
+export function color(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

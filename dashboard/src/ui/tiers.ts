@@ -1,8 +1,8 @@
-import type { System } from "../net/protocol";
-import { drawn, element, say } from "./dom";
+import type { System } from "@millstream/client";
+import { svgElement, element, setText } from "./dom";
 import { Flow, type Channel } from "./flow";
 import * as format from "./format";
-import { BOXES, read, unreachable, type Note, type Reading } from "./readings";
+import { BOXES, statusesOf, unreachable, type Note, type TierStatus } from "./tier-status";
 
 const HISTORY = 60;
 
@@ -17,7 +17,7 @@ interface Box {
   readonly history: number[];
 }
 
-/** The path of the data, with what runs through each tier right now. */
+/** The diagram of the data's path, with the current rate of each tier. */
 export class Tiers {
   readonly root: HTMLElement;
   private readonly boxes: readonly Box[];
@@ -26,27 +26,27 @@ export class Tiers {
   constructor() {
     this.boxes = BOXES.map(({ name, kind, id }) => box(name, kind, id));
     const list = element("ol", {}, ...this.boxes.map((each) => each.root));
-    this.root = element("section", { class: "tiers", "aria-label": "The tiers" }, list);
+    this.root = element("section", { class: "tiers", "aria-label": "Tiers" }, list);
     this.flow = new Flow(this.root);
     this.root.prepend(this.flow.canvas);
   }
 
-  /** Draws the newest answer of the server; `null` when it doesn't answer. */
+  /** Shows the newest description; `null` if the server does not answer. */
   paint(system: System | null): void {
-    const readings = system === null ? unreachable() : read(system);
-    readings.forEach((reading, index) => {
+    const statuses = system === null ? unreachable() : statusesOf(system);
+    statuses.forEach((status, index) => {
       const target = this.boxes[index];
-      if (target !== undefined) write(target, reading);
+      if (target !== undefined) paintBox(target, status);
     });
-    this.flow.show(this.channels(readings));
+    this.flow.show(this.channels(statuses));
   }
 
-  private channels(readings: readonly Reading[]): Channel[] {
-    const down = (index: number): boolean => readings[index]?.state === "down";
+  private channels(statuses: readonly TierStatus[]): Channel[] {
+    const down = (index: number): boolean => statuses[index]?.state === "down";
     return this.boxes.slice(1).flatMap((to, index) => {
       const from = this.boxes[index];
-      // What enters an end or a log is what its neighbour sends; a log passes on what it got.
-      const rate = readings[index === 0 ? 1 : index]?.rate ?? 0;
+      // The rate of a channel is that of the tier at its left; senders have none, so the first channel uses collect's.
+      const rate = statuses[index === 0 ? 1 : index]?.rate ?? 0;
       return from === undefined ? [] : [{ from: from.root, to: to.root, rate, broken: down(index) || down(index + 1) }];
     });
   }
@@ -58,8 +58,8 @@ function box(name: string, kind: string, id: string): Box {
   const unit = element("span", { class: "unit" });
   const latency = element("p", { class: "tier-latency" });
   const notes = element("p", { class: "tier-notes" });
-  const spark = drawn("polyline", { class: "spark" });
-  const svg = drawn("svg", { viewBox: "0 0 60 16", preserveAspectRatio: "none", "aria-hidden": "true" }, spark);
+  const spark = svgElement("polyline", { class: "spark" });
+  const svg = svgElement("svg", { viewBox: "0 0 60 16", preserveAspectRatio: "none", "aria-hidden": "true" }, spark);
   const root = element(
     "li",
     { class: `box ${kind}`, "data-box": id },
@@ -72,22 +72,22 @@ function box(name: string, kind: string, id: string): Box {
   return { root, state, figure, unit, latency, notes, spark, history: [] };
 }
 
-function write(target: Box, reading: Reading): void {
-  target.root.dataset.state = reading.state;
-  say(target.state, reading.state === "none" ? "" : reading.state);
-  say(target.figure, reading.figure ?? format.rate(reading.rate ?? 0));
-  say(target.unit, reading.unit ?? "/s");
-  const { latency } = reading;
-  say(
+function paintBox(target: Box, status: TierStatus): void {
+  target.root.dataset.state = status.state;
+  setText(target.state, status.state === "none" ? "" : status.state);
+  setText(target.figure, status.figure ?? format.rate(status.rate ?? 0));
+  setText(target.unit, status.unit ?? "/s");
+  const { latency } = status;
+  setText(
     target.latency,
     latency === undefined || latency === null ? "" : `${format.duration(latency.p50)} · p99 ${format.duration(latency.p99)}`,
   );
   target.latency.title = "Median and 99th percentile over the last seconds";
-  writeNotes(target.notes, reading.notes ?? []);
-  if (reading.figure === undefined) trace(target, reading.rate ?? 0);
+  paintNotes(target.notes, status.notes ?? []);
+  if (status.figure === undefined) paintSparkline(target, status.rate ?? 0);
 }
 
-function writeNotes(target: HTMLElement, notes: readonly Note[]): void {
+function paintNotes(target: HTMLElement, notes: readonly Note[]): void {
   const text = notes.map((note) => note.text + (note.tone ?? "")).join("|");
   if (target.dataset.text === text) return;
   target.dataset.text = text;
@@ -98,7 +98,7 @@ function writeNotes(target: HTMLElement, notes: readonly Note[]): void {
   );
 }
 
-function trace(target: Box, rate: number): void {
+function paintSparkline(target: Box, rate: number): void {
   target.history.push(rate);
   if (target.history.length > HISTORY) target.history.shift();
   const most = Math.max(...target.history, 1e-9);

@@ -1,0 +1,91 @@
+import { describe, expect, it } from "vitest";
+import type { Change, Key, Row, Snapshot } from "../src/messages.js";
+import { MAX_EVENTS, MAX_ROWS, Rows } from "../src/rows.js";
+
+const snapshot = (position: string, rows: [Key, Row][]): Snapshot => ({
+  type: "snapshot",
+  id: "v",
+  position,
+  rows: rows.map(([key, row]) => ({ key, row })),
+});
+const upsert = (position: string, key: Key, row: Row): Change => ({ type: "change", id: "v", op: "upsert", key, row, position });
+const remove = (position: string, key: Key): Change => ({ type: "change", id: "v", op: "delete", key, row: null, position });
+const held = (rows: Rows): Row[] => [...rows.entries.values()].map((entry) => entry.row);
+
+describe("the rows of a subscription", () => {
+  it("are those of the snapshot, with its position", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { city: "Oslo", n: 2 }]]));
+    expect(held(rows)).toEqual([{ city: "Oslo", n: 2 }]);
+    expect(rows.position).toBe("e:0=5");
+  });
+
+  it("follow each change, and the position follows with them", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }], [["Rome"], { n: 1 }]]));
+    rows.apply(upsert("e:0=6", ["Oslo"], { n: 3 }));
+    rows.apply(remove("e:0=7", ["Rome"]));
+    expect(held(rows)).toEqual([{ n: 3 }]);
+    expect(rows.position).toBe("e:0=7");
+  });
+
+  it("are replaced by a new snapshot", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply(snapshot("f:0=1", [[["Rome"], { n: 9 }]]));
+    expect(held(rows)).toEqual([{ n: 9 }]);
+  });
+
+  it("stay visible after a gap, but no subscription continues from them", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply({ type: "gap", id: "v", position: "f:0=9", reason: "compacted" });
+    expect(held(rows)).toEqual([{ n: 2 }]);
+    expect(rows.position).toBeNull();
+  });
+
+  it("ignore changes before the first snapshot", () => {
+    const rows = new Rows();
+    expect(rows.apply(upsert("e:0=6", ["Oslo"], { n: 3 }))).toBe(false);
+    expect(rows.position).toBeNull();
+    expect(held(rows)).toEqual([]);
+  });
+
+  it("ignore the delete of a row that they do not have", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    expect(rows.apply(remove("e:0=6", ["Rome"]))).toBe(false);
+    expect(held(rows)).toHaveLength(1);
+  });
+
+  it("distinguish keys by value and type", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=1", [[["a,b"], { n: 1 }], [["a", "b"], { n: 2 }], [[1], { n: 3 }], [["1"], { n: 4 }]]));
+    expect(rows.entries.size).toBe(4);
+  });
+
+  it("are only the newest events of a view without a key", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=0", []));
+    for (let n = 0; n < MAX_EVENTS + 5; n++) rows.apply(upsert(`e:0=${n + 1}`, null, { n }));
+    expect(rows.entries.size).toBe(MAX_EVENTS);
+    expect(held(rows)[0]).toEqual({ n: 5 });
+  });
+
+  it("are truncated at a limit, and still apply changes of their keys", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=0", Array.from({ length: MAX_ROWS + 1 }, (_, n) => [[n], { n }])));
+    expect(rows.entries.size).toBe(MAX_ROWS);
+    expect(rows.truncated).toBe(true);
+    rows.apply(upsert("e:0=1", [7], { n: -7 }));
+    expect(rows.entries.get("[7]")?.row).toEqual({ n: -7 });
+  });
+
+  it("tell which of them came as a change", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply(upsert("e:0=6", ["Rome"], { n: 1 }));
+    const changed = [...rows.entries.values()].filter((entry) => entry.sequence > rows.snapshotSequence);
+    expect(changed.map((entry) => entry.row)).toEqual([{ n: 1 }]);
+  });
+});
