@@ -1,4 +1,4 @@
-"""A collector as processes of its own, with as many workers as a test wants."""
+"""Collectors as processes of their own: one, or several that share a port."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,18 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from millstream.collect.service import run
-from millstream.collect.workers.workers import Policy
 from millstream.errors import MillstreamError
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
 from millstream.runtime.home import Home, is_alive
 from millstream.settings import Settings
 
+_ROOT = Path(__file__).parents[2]
 _STARTING = multiprocessing.get_context("forkserver")
 _STARTING.set_forkserver_preload(["millstream.collect.service"])
-
-# Nobody can be killed so often by accident.
-STUBBORN = Policy(backoff=0.01, longest_backoff=0.05, fruitless=10**6, deaths=10**6)
 
 Pipeline = Callable[[str], App]
 
@@ -65,11 +65,6 @@ class Collector:
         if self._end.poll():
             self.words = self._end.recv()
         return self.words
-
-    def workers(self) -> list[int]:
-        """The numbers of its child processes."""
-        assert self.process.pid is not None
-        return children_of(self.process.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
         """End it; how many seconds that took."""
@@ -107,7 +102,6 @@ def collector(
     name: str,
     log: LogSettings,
     home: Path,
-    policy: Policy = STUBBORN,
     **more: Any,
 ) -> Iterator[Collector]:
     """Start one; it is killed at the end, if it still runs."""
@@ -118,7 +112,7 @@ def collector(
     }
     ours, theirs = _STARTING.Pipe()
     process = _STARTING.Process(
-        target=_collect, args=(pipeline, name, str(home), json.dumps(chosen), policy, theirs)
+        target=_collect, args=(pipeline, name, str(home), json.dumps(chosen), theirs)
     )
     process.start()
     theirs.close()
@@ -132,13 +126,84 @@ def collector(
         ours.close()
 
 
-def _collect(
-    pipeline: Pipeline, name: str, home: str, settings: str, policy: Policy, end: Connection
-) -> None:
+def _collect(pipeline: Pipeline, name: str, home: str, settings: str, end: Connection) -> None:
     os.setsid()
     sys.stdout = open(_output(Path(home)), "w", encoding="utf-8")  # noqa: SIM115
     try:
-        run(pipeline(name), Settings.model_validate_json(settings), Home(Path(home)), policy)
+        run(pipeline(name), Settings.model_validate_json(settings), Home(Path(home)))
     except MillstreamError as error:
         end.send(f"{type(error).__name__}: {error}")
         sys.exit(1)
+
+
+@dataclass
+class CollectorGroup:
+    """`millstream collect` with several processes, which it keeps up."""
+
+    process: subprocess.Popen[bytes]
+    home: Home
+    _output: Path
+    _errors: Path
+
+    def ready(self) -> str:
+        """Its URL, once all processes are ready; fails if it ended instead."""
+        deadline = time.monotonic() + 120
+        while not (found := re.search(r"collect ready on (http\S+);", self.output())):
+            assert self.process.poll() is None, self.error()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.02)
+        return found[1]
+
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def error(self) -> str:
+        """What it wrote to standard error. Waits for its end."""
+        self.process.wait(60)
+        return self._errors.read_text()
+
+    def workers(self) -> list[int]:
+        """The process ids of the collectors."""
+        return children_of(self.process.pid)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """End it; how many seconds that took."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(30)
+        return time.monotonic() - began
+
+
+@contextlib.contextmanager
+def collectors(
+    pipeline: Pipeline, name: str, log: LogSettings, home: Path, workers: int, **more: Any
+) -> Iterator[CollectorGroup]:
+    """Start several that share a port; they are killed at the end, if they still run."""
+    home.mkdir(parents=True, exist_ok=True)
+    stem = f"{home.name}-{uuid.uuid4().hex}"
+    file, output, errors = (home.with_name(stem + end) for end in (".py", ".out", ".err"))
+    file.write_text(f"from {pipeline.__module__} import {pipeline.__name__} as declare\n")
+    with file.open("a") as script:
+        script.write(f"app = declare({name!r})\n")
+    chosen = {
+        "log.bootstrap": log.bootstrap,
+        "journal.segment_bytes": 256 << 10,
+        "collect.workers": workers,
+        **{f"collect.{key}": value for key, value in {"port": 0, "ack_timeout": 5, **more}.items()},
+    }
+    flags = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millstream", "collect", str(file), "--home", str(home), *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    group = CollectorGroup(process, Home(home), output, errors)
+    try:
+        yield group
+    finally:
+        if process.poll() is None:
+            group.stop(signal.SIGKILL)

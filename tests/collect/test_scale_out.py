@@ -14,7 +14,7 @@ import pytest
 from tests.collect.conftest import read_topic, until
 from tests.collect.counting import pipeline
 from tests.collect.moving import Moving
-from tests.collect.processes import Collector, collector, free_port
+from tests.collect.processes import Collector, collector, collectors, free_port
 
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
@@ -48,7 +48,7 @@ async def test_killed_workers_lose_double_and_reorder_nothing(
 ) -> None:
     seed = random.randrange(10**6)
     fresh = httpx.Limits(max_keepalive_connections=0)
-    with collector(pipeline, app_name, log_settings, tmp_path, workers=3) as running:
+    with collectors(pipeline, app_name, log_settings, tmp_path, 3) as running:
         url = await asyncio.to_thread(running.ready)
         moving = Moving([url], random.Random(seed))
 
@@ -60,14 +60,14 @@ async def test_killed_workers_lose_double_and_reorder_nothing(
 
         await moving.go_on(SECONDS, kill)
         running.stop(signal.SIGKILL)  # and what waits in three journals is for one to send
-    with collector(pipeline, app_name, log_settings, tmp_path) as running:
-        url = await asyncio.to_thread(running.ready)
+    with collector(pipeline, app_name, log_settings, tmp_path) as alone:
+        url = await asyncio.to_thread(alone.ready)
         async with httpx.AsyncClient(timeout=60, limits=fresh, trust_env=False) as http:
             await _at_rest(http, url)
             await _judge(moving, app_name, log_settings, seed)
             for receipt in moving.receipts(3):
                 assert await _answers(http, [url], receipt) == ["logged"]
-        running.stop()
+        alone.stop()
 
 
 @pytest.mark.timeout(240)

@@ -14,11 +14,11 @@ from millstream.settings import Settings
 from millstream.supervise.system import (
     Ports,
     announced,
+    await_leftovers,
     descends,
     extra_part,
     leftovers,
     parts_of,
-    refuse_leftovers,
 )
 
 PORTS = Ports(kafka=1, collect=2, serve=3)
@@ -87,7 +87,10 @@ def test_another_processs_announcement_does_not_make_a_tier_ready(tmp_path: Path
 
 def test_tiers_that_somebody_else_runs_in_the_home_are_refused_by_name(tmp_path: Path) -> None:
     home = Home(tmp_path)
+    reported: list[str] = []
     assert leftovers(home) == {}
     home.announce("kafka", bootstrap="127.0.0.1:1")
     with pytest.raises(HomeInUse, match=rf"kafka \(process {os.getpid()}\) runs there already"):
-        refuse_leftovers(home)
+        await_leftovers(home, reported.append, seconds=0.2)
+    assert reported == ["waiting for the end of kafka, left by an earlier run"]
+    await_leftovers(home, reported.append, ["collect"])  # another tier's processes may run there

@@ -8,7 +8,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,120 +20,73 @@ from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.application import CollectApp
 from millstream.collect.http.fast_path import ShortWay
+from millstream.collect.http.peers import Peers
 from millstream.collect.http.server import Server
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.recover import resume
 from millstream.collect.intake.source_intake import SourceIntake
-from millstream.collect.journal import Journal
+from millstream.collect.journal import Journal, is_lost, read_bookmarks
+from millstream.collect.orphaned_journals import orphaned_journals, send, take_over
 from millstream.collect.receipts.lookup import Lookup
 from millstream.collect.receipts.signing_key import cluster_key
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
 from millstream.collect.settings import CollectSettings
-from millstream.collect.workers.child import sign_lines
-from millstream.collect.workers.merged import Whole
-from millstream.collect.workers.orphaned_journals import left_over, send, take_over
-from millstream.collect.workers.peers import Siblings
-from millstream.collect.workers.worker_channel import Alone, Found, Manned, Orders, Post
-from millstream.collect.workers.workers import Policy, Workers
+from millstream.collect.sources import AssignedSource, assign_sources
 from millstream.connectors import create_reader
 from millstream.connectors.interface import SourceReader
-from millstream.errors import MachineError, MillstreamError
+from millstream.errors import MillstreamError
 from millstream.log.connection import await_broker
 from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import FOREVER, Producer
 from millstream.log.topic_names import audit_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics, event_topics
-from millstream.runtime.home import Home
-from millstream.runtime.listen import bind, join, share
+from millstream.runtime.home import Home, collector_name
+from millstream.runtime.listen import bind
 from millstream.settings import Settings
 from millstream.values.receipt import Receipt, Receipts
 
-_KILL_SECONDS = 3.0  # beyond what a worker's own end may take
 _REPORT_SECONDS = 20.0  # a report that is older says nothing any more
 _GARBAGE = 10_000  # objects that have come and not gone before it is looked for
 
 _log = logging.getLogger(__name__)
 
 
-def run(app: App, settings: Settings, home: Home, policy: Policy | None = None) -> None:
-    """Collect until SIGTERM or SIGINT; blocks. `policy` is for workers that die."""
+def run(app: App, settings: Settings, home: Home, worker: int = 0) -> None:
+    """Collect until SIGTERM or SIGINT; blocks.
+
+    As process number `worker` of the `collect.workers` that share a port and a home.
+    """
     settings.collect.check_exposure()
-    with home.hold("collect"):
-        listener = bind(settings.collect.host, settings.collect.port, tier="collect")
+    name = collector_name(worker)
+    shared = settings.collect.workers > 1
+    with home.hold(name):
+        listener = bind(settings.collect.host, settings.collect.port, tier="collect", shared=shared)
         try:
-            if settings.collect.workers > 1:
-                _run_workers(app, settings, home, listener, policy)
-            else:
-                _prepare(app, settings)
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(_run(app, settings, home, listener))
+            await_broker(settings.log)
+            ensure_topics(app, settings.log)
+            check_schemas(app, settings.log, settings.collect.accept_schema_change)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_run(app, settings, home, listener, worker))
         finally:
             listener.close()  # nobody else does if Kafka does not answer
             home.withdraw()
 
 
-def _prepare(app: App, settings: Settings) -> None:
-    await_broker(settings.log)
-    ensure_topics(app, settings.log)
-    check_schemas(app, settings.log, settings.collect.accept_schema_change)
-
-
-async def _run(app: App, settings: Settings, home: Home, listener: socket.socket) -> None:
+async def _run(
+    app: App, settings: Settings, home: Home, listener: socket.socket, worker: int
+) -> None:
     _end_on(signal.SIGTERM, signal.SIGINT)
     try:
-        async with collecting(app, settings, home, listener) as url:
+        async with collecting(app, settings, home, listener, worker) as url:
             _collect_garbage_seldom()
-            _tell_ready(home, url)
+            home.announce(collector_name(worker), url=url)
+            print(f"collect ready on {url}", flush=True)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         _log.info("collect ended")
-
-
-def _tell_ready(home: Home, url: str) -> None:
-    home.announce("collect", url=url)
-    print(f"collect ready on {url}", flush=True)
-
-
-def _run_workers(
-    app: App, settings: Settings, home: Home, listener: socket.socket, policy: Policy | None
-) -> None:
-    count = settings.collect.workers
-    if sys.platform != "linux":
-        raise MachineError(
-            f"cannot collect with {count} workers: only Linux lets processes share a port so",
-            remedy="set collect.workers to 1",
-        )
-    share(listener)
-
-    def work(worker: int, channel: socket.socket) -> None:
-        sign_lines(worker)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            post = Manned(channel, worker, count)
-            runner.run(_run_worker(app, settings, home, join(listener), post))
-
-    Workers(
-        count,
-        _with_source(app),
-        partial(_prepare, app, settings),
-        work,
-        stop_seconds=2 * settings.collect.stop_timeout + _KILL_SECONDS,
-        policy=policy,
-    ).run(partial(_tell_ready, home))
-    _log.info("collect ended")
-
-
-async def _run_worker(
-    app: App, settings: Settings, home: Home, listener: socket.socket, post: Manned
-) -> None:
-    _end_on(signal.SIGTERM)
-    with contextlib.suppress(asyncio.CancelledError):
-        async with collecting(app, settings, home, listener, post) as url:
-            _collect_garbage_seldom()
-            await post.ready(url)
-            await asyncio.Event().wait()
 
 
 def _collect_garbage_seldom() -> None:
@@ -163,25 +115,22 @@ def _end_on(*numbers: signal.Signals) -> None:
 
 @contextlib.asynccontextmanager
 async def collecting(
-    app: App, settings: Settings, home: Home, listener: socket.socket, post: Post | None = None
+    app: App, settings: Settings, home: Home, listener: socket.socket, worker: int = 0
 ) -> AsyncIterator[str]:
     """The tier, ready, at the URL that is given; on leaving, what is under way is finished.
 
-    As one process, unless `post` says which worker of several it is.
+    As process number `worker` of `collect.workers`.
     """
-    post = post or Alone(_with_source(app))
+    workers = settings.collect.workers
+    sources = await asyncio.to_thread(_assigned_sources, app, home, worker, workers)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
-        journals = {
-            number: await _open(stack, home, number, settings)
-            for number in (post.worker, *left_over(home.journal, post.worker, post.workers))
-        }
-        journal = journals.pop(post.worker)
-        siblings = None
-        if post.workers > 1:
-            siblings = Siblings(home.workers, post.worker, post.workers)
-            stack.push_async_callback(siblings.close)
-        part = await _assemble(app, settings, home, journal, list(journals.values()), siblings)
+        journal = await _open(stack, home, worker, settings)
+        orphaned = [
+            await _open(stack, home, number, settings)
+            for number in orphaned_journals(home.journals(), worker, workers)
+        ]
+        part = await _assemble(app, settings, home, journal, orphaned, sources, worker)
         stack.push_async_callback(_close, part.outlets)
         async with asyncio.TaskGroup() as tasks:
             own = [
@@ -191,19 +140,9 @@ async def collecting(
                 tasks.create_task(part.server.watch()),
             ]
             await resume(part.intake, settings.log)
-            leftovers = await take_over(
-                journals.values(), part.intake_of, part.reporter_of, settings.log
-            )
-            orders = await post.report(
-                {
-                    number: Found(each.identity, dict(each.bookmarks))
-                    for number, each in [(post.worker, journal), *journals.items()]
-                }
-            )
-            if siblings is not None and part.whole is not None:
-                part.whole.owners = orders.owners
-                await siblings.listen(part.application)
-            _take_up(app, settings.collect, part, orders, post.worker)
+            leftovers = await take_over(orphaned, part.intake_of, part.reporter_of, settings.log)
+            if part.peers is not None:
+                own.append(tasks.create_task(part.peers.publish(part.application.published)))
             serving = tasks.create_task(part.server.serve([listener]))
             feeding = [
                 tasks.create_task(send(leftovers)),
@@ -236,7 +175,7 @@ class _Parts:
     reporter: Reporter
     server: Server
     application: CollectApp
-    whole: Whole | None  # of several workers
+    peers: Peers | None  # the other processes on this port
     intake_of: Callable[[Journal], Awaitable[Intake]]
     reporter_of: Callable[[Intake], Reporter]
 
@@ -249,20 +188,11 @@ async def _open(
     return journal
 
 
-def _take_up(app: App, collect: CollectSettings, part: _Parts, orders: Orders, worker: int) -> None:
-    """Make the readers of the sources that this worker has to read."""
-    for name, duty in orders.duties.items():
-        source = app.streams[name].source
-        if duty.worker == worker and source is not None:
-            lane = part.intake.lanes[name]
-            part.readers.append(create_reader(name, source, collect))
-            part.source_intakes.append(
-                SourceIntake(part.intake, lane, duty.name, source.address, duty.handed)
-            )
-
-
-def _with_source(app: App) -> list[str]:
-    return [stream.name for stream in app.streams.values() if stream.source is not None]
+def _assigned_sources(app: App, home: Home, worker: int, workers: int) -> list[AssignedSource]:
+    """The sources that this process reads: those with a source are dealt out in their order."""
+    streams = [stream.name for stream in app.streams.values() if stream.source is not None]
+    journals = {number: read_bookmarks(folder) for number, folder in home.journals().items()}
+    return assign_sources(streams[worker::workers], worker, journals)
 
 
 async def _assemble(
@@ -270,8 +200,9 @@ async def _assemble(
     settings: Settings,
     home: Home,
     journal: Journal,
-    leftovers: Sequence[Journal],
-    siblings: Siblings | None,
+    orphaned: Sequence[Journal],
+    sources: Sequence[AssignedSource],
+    worker: int,
 ) -> _Parts:
     collect = settings.collect
     receipts = Receipts(await asyncio.to_thread(cluster_key, settings.log, app.name))
@@ -289,7 +220,14 @@ async def _assemble(
         return Reporter(intake, readers, reports, audit_topic(app.name))
 
     intake = await intake_of(journal)
-    readers: list[SourceReader] = []  # made when it is known which are ours
+    readers: list[SourceReader] = []
+    source_intakes: list[SourceIntake] = []
+    for stream, bookmark_name, bookmark in sources:
+        source = app.streams[stream].source
+        assert source is not None
+        readers.append(create_reader(stream, source, collect))
+        lane = intake.lanes[stream]
+        source_intakes.append(SourceIntake(intake, lane, bookmark_name, source.address, bookmark))
     reporter = reporter_of(intake, readers)
     lookup = Lookup(
         app,
@@ -298,11 +236,13 @@ async def _assemble(
         collector=journal.identity,
         is_pending=intake.forwarder.is_pending,
         settled=intake.forwarder.settled,
-        why_failed=partial(_why_failed, failed, journal),
+        why_failed=partial(_why_failed, failed, home),
         recent=intake.recent,
     )
     answers = Answers(receipts, intake.place)
     admission = Admission(intake, collect)
+    shares_port = collect.workers > 1
+    peers = Peers(home.workers, worker, collect.workers) if shares_port else None
     application = CollectApp(
         app,
         collect,
@@ -312,13 +252,13 @@ async def _assemble(
         pressure=intake.pressure,
         look_up=lookup,
         are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
-        health=partial(_health, reporter, leftovers),
+        health=partial(_health, reporter, orphaned),
         sources=lambda: [source.state for source in readers],
         turned_away=lambda: server.refused,
+        peers=peers,
     )
-    whole = None if siblings is None else Whole(application, siblings, receipts)
     server = Server(
-        whole or application,
+        application,
         collect,
         short_way=ShortWay(intake, admission, answers, intake.pressure, collect.max_body),
         streams=app.streams,
@@ -331,19 +271,19 @@ async def _assemble(
         ids=ids,
         reports=reports,
         readers=readers,
-        source_intakes=[],
+        source_intakes=source_intakes,
         reporter=reporter,
         server=server,
         application=application,
-        whole=whole,
+        peers=peers,
         intake_of=intake_of,
         reporter_of=reporter_of,
     )
 
 
-def _health(reporter: Reporter, leftovers: Sequence[Journal]) -> tuple[str, dict[str, Any]]:
+def _health(reporter: Reporter, orphaned: Sequence[Journal]) -> tuple[str, dict[str, Any]]:
     reason, details = reporter.health()
-    for journal in leftovers:
+    for journal in orphaned:
         details["journal"]["pending_entries"] += journal.pending_entries
         details["journal"]["pending_bytes"] += journal.pending_bytes
     return reason, details
@@ -375,11 +315,12 @@ async def _close(outlets: list[BatchProducer]) -> None:
         await outlets.pop().close()
 
 
-def _why_failed(failed: FailedStore, journal: Journal, receipt: Receipt) -> str | None:
-    if receipt.collector == journal.identity and journal.damage.find(receipt.sequence) is not None:
-        return "it was accepted, and lost: its entry in the collector's journal is damaged"
+def _why_failed(failed: FailedStore, home: Home, receipt: Receipt) -> str | None:
+    for folder in home.journals().values():
+        if is_lost(folder, receipt.collector, receipt.sequence):
+            return "it was accepted, and lost: its entry in the collector's journal is damaged"
     try:
         found = failed.find(receipt.collector, receipt.sequence, receipt.index)
-    except MillstreamError:  # its path is nothing for those who send
+    except MillstreamError:  # senders never see the path that this error names
         return "Kafka refused it, and its file in the failed store is damaged"
     return None if found is None else found.reason

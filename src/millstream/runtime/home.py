@@ -7,8 +7,9 @@ import fcntl
 import json
 import logging
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,8 @@ from typing import Any, TextIO
 from millstream.errors import HomeInUse
 
 _ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes it a moment
+
+_COLLECTOR = re.compile(r"collect(-\d+)?")
 
 _FOLDERS = {"kafka", "journal", "workers", "failed", "checkpoints", "logs", "spark", "dropped"}
 _FILES = {"run.json", "failing.json", "keys.json"}
@@ -37,6 +40,11 @@ class Home:
     def journal(self) -> Path:
         return self.path / "journal"
 
+    def journals(self) -> dict[int, Path]:
+        """The folder of each collector process's journal, by its number."""
+        found = self.journal.iterdir() if self.journal.is_dir() else ()
+        return {int(path.name): path for path in sorted(found) if path.name.isdigit()}
+
     @property
     def damaged(self) -> list[Path]:
         """Where the journals of all workers keep what was damaged."""
@@ -44,7 +52,7 @@ class Home:
 
     @property
     def workers(self) -> Path:
-        """Where the workers of one collector find each other."""
+        """Where the collector processes of this home publish their health and metrics."""
         return self.path / "workers"
 
     @property
@@ -179,6 +187,16 @@ class Home:
             with open(path, "r+b") as file:
                 file.write(content)
                 file.truncate()
+
+
+def collector_name(worker: int) -> str:
+    """The name of a collector process in `run.json`, in locks and in the logs' folder."""
+    return f"collect-{worker}" if worker else "collect"
+
+
+def collectors(running: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of collector processes in what `Home.running` returns."""
+    return {name: entry for name, entry in running.items() if _COLLECTOR.fullmatch(name)}
 
 
 def private_opener(path: str, flags: int) -> int:

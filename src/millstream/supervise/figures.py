@@ -41,8 +41,12 @@ def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> st
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
     )
     try:
-        with direct.open(address, timeout=seconds):
-            return ""
+        with direct.open(address, timeout=seconds) as answer, contextlib.suppress(ValueError):
+            workers = json.load(answer).get("workers", ())
+            return "; ".join(
+                f"process {w['worker']}: {w['reason']}" for w in workers if "reason" in w
+            )
+        return ""
     except HTTPError as answer:
         with answer, contextlib.suppress(ValueError):
             content = json.load(answer)

@@ -84,6 +84,7 @@ def keep_up(
     with asked_to_end() as asked:
         figures: Figures | None = None
         published: list[Failure] = []
+        is_ready = False
         try:
             while not asked.signals:
                 supervisor.tick()
@@ -91,8 +92,9 @@ def keep_up(
                     publish_failures(home, failures)
                     published = failures
                 with tolerated_output():
-                    if figures is None and supervisor.all_ready:
-                        figures = Figures(serve_url)
+                    if not is_ready and supervisor.all_ready:
+                        is_ready = True
+                        figures = Figures(serve_url) if serve_url else None
                         show.ready(supervisor, ready_lines)
                     show.tick(supervisor, figures.newest() if figures else None)
                 time.sleep(TICK)

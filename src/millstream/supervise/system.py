@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from millstream.errors import HomeInUse, SettingsError
-from millstream.runtime.home import Home
+from millstream.runtime.home import Home, collector_name, collectors
 from millstream.settings import Settings
 from millstream.supervise.part import Part
 from millstream.supervise.ports import choose_port
 
 FIRST, SECOND, THIRD, LAST = range(4)
+_DYING_SECONDS = 15.0  # that the children of a killed process may take to end
 TIERS = ("kafka", "collect", "analyze", "serve")
 
 
@@ -50,32 +53,73 @@ def parts_of(
 ) -> list[Part]:
     """What `run` starts; `flags` go to every tier, `extras` are the commands of `--with`."""
 
-    def tier(name: str, *more: str, needs: tuple[str, ...], stage: int, grace: float) -> Part:
-        # -P: a file of the user's in the current folder must not stand in for a module of ours.
-        command = (sys.executable, "-P", "-m", "millstream", name, str(pipeline))
-        return Part(
-            name=name,
-            command=(*command, "--home", str(home.path), *flags, *more),
-            needs=needs,
-            ready=announced(home, name),
-            stage=stage,
-            grace=grace,
-            log="kafka-start" if name == "kafka" else "",  # kafka.log is written by Kafka itself
-        )
-
+    tier = partial(_tier, pipeline, home, flags)
     parts = []
     needs: tuple[str, ...] = ()
     if not settings.log.bootstrap:
         port = ("--kafka-port", str(ports.kafka))
         parts.append(tier("kafka", *port, needs=(), stage=LAST, grace=6))
         needs = ("kafka",)
-    collect_port = ("--collect-port", str(ports.collect))
     serve_port = ("--serve-port", str(ports.serve))
     parts.append(tier("analyze", needs=needs, stage=SECOND, grace=8))
-    parts.append(tier("collect", *collect_port, needs=needs, stage=FIRST, grace=4))
+    collect = collector_parts(pipeline, home, settings, ports.collect, flags=flags, needs=needs)
+    parts += collect
     parts.append(tier("serve", *serve_port, needs=needs, stage=THIRD, grace=3))
-    taken = set(TIERS)
+    taken = {*TIERS, *(part.name for part in collect)}
     return parts + [extra_part(command, taken) for command in extras]
+
+
+def collector_parts(
+    pipeline: Path,
+    home: Home,
+    settings: Settings,
+    port: int,
+    *,
+    flags: Sequence[str] = (),
+    needs: tuple[str, ...] = (),
+) -> list[Part]:
+    """The collector processes, which share a port: `collect.workers` of them."""
+    return [
+        _tier(
+            pipeline,
+            home,
+            flags,
+            "collect",
+            "--collect-port",
+            str(port),
+            "--worker",
+            str(worker),
+            name=collector_name(worker),
+            needs=needs,
+            stage=FIRST,
+            grace=4,
+        )
+        for worker in range(settings.collect.workers)
+    ]
+
+
+def _tier(
+    pipeline: Path,
+    home: Home,
+    flags: Sequence[str],
+    tier: str,
+    *more: str,
+    name: str = "",
+    needs: tuple[str, ...],
+    stage: int,
+    grace: float,
+) -> Part:
+    # -P: a file of the user's in the current folder must not stand in for a module of ours.
+    command = (sys.executable, "-P", "-m", "millstream", tier, str(pipeline))
+    return Part(
+        name=name or tier,
+        command=(*command, "--home", str(home.path), *flags, *more),
+        needs=needs,
+        ready=announced(home, name or tier),
+        stage=stage,
+        grace=grace,
+        log="kafka-start" if tier == "kafka" else "",  # kafka.log is written by Kafka itself
+    )
 
 
 def extra_part(command: str, taken: set[str]) -> Part:
@@ -119,15 +163,28 @@ def descends(pid: int, ancestor: int) -> bool:
     return False
 
 
-def leftovers(home: Home) -> dict[str, int]:
-    """Tiers that run here without a supervisor: dying after its death, or started by hand."""
+def leftovers(home: Home, tiers: Collection[str] = TIERS) -> dict[str, int]:
+    """Processes of these tiers that no live supervisor has: left by a killed one, or by hand."""
     running = home.running()
-    return {name: running[name]["pid"] for name in TIERS if name in running}
+    names = set(tiers) & running.keys()
+    if "collect" in tiers:
+        names |= collectors(running).keys()
+    return {name: running[name]["pid"] for name in sorted(names)}
 
 
-def refuse_leftovers(home: Home) -> None:
-    """HomeInUse if tiers run in this home that are not ours to supervise."""
-    if left := leftovers(home):
+def await_leftovers(
+    home: Home,
+    report: Callable[[str], None],
+    tiers: Collection[str] = TIERS,
+    seconds: float = _DYING_SECONDS,
+) -> None:
+    """Wait for the processes of a killed supervisor to end; HomeInUse if some do not."""
+    if left := leftovers(home, tiers):
+        report(f"waiting for the end of {', '.join(left)}, left by an earlier run")
+    deadline = time.monotonic() + seconds
+    while (left := leftovers(home, tiers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left:
         named = ", ".join(f"{name} (process {pid})" for name, pid in left.items())
         raise HomeInUse(
             f"cannot start in {home.path}: {named} runs there already",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from millstream.settings import Settings
     from millstream.supervise.steps import Show
     from millstream.supervise.system import Ports
-
-DYING = 15.0
 
 
 @click.command()
@@ -81,6 +78,8 @@ def run(
     millstream run pipeline.sql --serve-port 9000 --home /var/lib/millstream
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
+    from millstream.supervise.system import await_leftovers
+
     # The user's mistakes come before the home is touched and the first process is started.
     given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
     flags = Flags(given, kafka_port, collect_port, serve_port)
@@ -91,7 +90,7 @@ def run(
     with place.hold("run"):
         show = choose_show(plain)
         show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
-        await_leftovers(place, show)
+        await_leftovers(place, show.step)
         ask_about_removed(place, app.views)
         ended_by = start(pipeline.resolve(), place, settings, flags, extras, show, give_up)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
@@ -188,18 +187,6 @@ def ask_about_removed(home: Home, views: Iterable[str]) -> None:
     for name in left_behind(home.checkpoints, views):
         if click.confirm(f"View {name} is not in the pipeline any more. Drop its state?", err=True):
             note_drop(home, name)
-
-
-def await_leftovers(home: Home, show: Show) -> None:
-    """A killed supervisor's processes need a moment to go; those that stay are not ours."""
-    from millstream.supervise.system import leftovers, refuse_leftovers
-
-    deadline = time.monotonic() + DYING
-    if left := leftovers(home):
-        show.step(f"waiting for the end of {', '.join(left)}, left by an earlier run")
-    while leftovers(home) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    refuse_leftovers(home)
 
 
 def _count(things: Sized, noun: str) -> str:

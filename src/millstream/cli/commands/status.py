@@ -42,10 +42,11 @@ def status(home: Path, ca: str, as_json: bool) -> int:
     import msgspec
 
     from millstream.runtime.failing_processes import read_failures
+    from millstream.runtime.home import collectors
 
     place = open_home(home)
     running, failures = place.running(), read_failures(place)
-    if not failures and not any(tier in running for tier in TIERS):
+    if not failures and not any(tier in running for tier in (*TIERS, *collectors(running))):
         raise MillstreamError(
             f"nothing runs in {home}",
             remedy="start it with `millstream run PIPELINE`, or name another --home",
@@ -86,13 +87,15 @@ def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
 def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]:
     """Why the collector takes nothing in, if it says so; and why it could not be asked."""
     from millstream.client.access import trusting
+    from millstream.runtime.home import collectors
     from millstream.supervise.figures import why_not_ready
 
     trusted = trusting(ca)
-    if "collect" not in running:
+    collector = next(iter(collectors(running).values()), None)
+    if collector is None:
         return [], []
     try:
-        why = why_not_ready(running["collect"]["url"], trusted)
+        why = why_not_ready(collector["url"], trusted)
     except MillstreamError as error:
         return [], [f"whether collect takes events in is not known: {error}"]
     return [f"collect takes nothing in: {why}"] if why else [], []
@@ -100,9 +103,11 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
     """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
+    from millstream.runtime.home import collectors
     from millstream.supervise.tables import silence
 
-    problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in running]
+    up = {*running, "collect"} if collectors(running) else running
+    problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in up]
     if system is None:
         return [*problems, "no figures: serve does not answer"] if "serve" in running else problems
     problems += [
@@ -215,6 +220,7 @@ def show(
 ) -> None:
     from rich.text import Text
 
+    from millstream.runtime.home import collectors
     from millstream.supervise.tables import (
         analyze_parts,
         collect_parts,
@@ -229,15 +235,17 @@ def show(
 
     out = console()
     processes = grid("process", "state", "address", ">pid", ">rate", ">p50 / p99")
-    for tier in TIERS:
-        entry = running.get(tier, {})
+    more = sorted(collectors(running).keys() - {"collect"})
+    for process in (*TIERS, *more):
+        tier = process.partition("-")[0]
+        entry = running.get(process, {})
         address = str(entry.get("url") or entry.get("bootstrap") or "")
         pid = str(entry.get("pid", ""))
         state = ("silent" if silence(system, tier) else "up") if entry else "down"
         if tier == "kafka" and not entry and system is not None:  # a cluster elsewhere
             state = system["tiers"]["log"]["state"]
         processes.add_row(
-            Text(tier, "bold"), state_text(state), address, pid, *tier_row(system, tier)
+            Text(process, "bold"), state_text(state), address, pid, *tier_row(system, process)
         )
     out.print(processes)
     if system is not None:

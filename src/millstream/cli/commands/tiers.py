@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from millstream.cli.shared.options import (
     settings_of,
     with_bootstrap,
 )
+from millstream.cli.shared.outcome import INTERRUPTED
 
 if TYPE_CHECKING:
     from millstream.pipeline.app import App
@@ -61,6 +63,12 @@ def kafka(
 @port_option("collect")
 @accept_schema_change_option
 @insecure_option
+@click.option(
+    "--worker",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Run only process N of collect.workers, from 0: for your own process manager.",
+)
 def collect(
     pipeline: Path,
     home: Path,
@@ -68,8 +76,11 @@ def collect(
     collect_port: int | None,
     accept_schema_change: bool,
     insecure: bool,
-) -> None:
+    worker: int | None,
+) -> int:
     """Run the collector: takes events in over HTTP and from sources.
+
+    With collect.workers above 1, it starts that many processes on one port and keeps them up.
 
     \b
     millstream collect pipeline.py
@@ -79,10 +90,17 @@ def collect(
     def start(app: App, settings: Settings, home: Home) -> None:
         from millstream.collect.service import run
 
-        run(app, settings, home)
+        run(app, settings, home, worker or 0)
 
     given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
-    run_tier("collect", start, pipeline, home, Flags(given, collect_port=collect_port))
+    flags = Flags(given, collect_port=collect_port)
+    workers = settings_of(pipeline, flags).collect.workers
+    if worker is not None and worker >= workers:
+        raise click.BadParameter(f"{worker} is not below collect.workers, which is {workers}")
+    if worker is None and workers > 1:
+        return run_collectors(pipeline, home, flags)
+    run_tier("collect", start, pipeline, home, flags)
+    return 0
 
 
 @click.command()
@@ -134,6 +152,28 @@ def serve(
 
     given = accepting(assignments, insecure=insecure)
     run_tier("serve", start, pipeline, home, Flags(given, serve_port=serve_port))
+
+
+def run_collectors(pipeline: Path, path: Path, flags: Flags) -> int:
+    """Keep the processes of `collect.workers` up until a signal ends them; the exit code."""
+    from millstream.supervise.ports import choose_port
+    from millstream.supervise.run import keep_up
+    from millstream.supervise.steps import PlainShow
+    from millstream.supervise.system import await_leftovers, collector_parts
+
+    load_app(pipeline)  # the user's mistakes come before any process is started
+    settings = settings_of(pipeline, flags)
+    collect = settings.collect
+    collect.check_exposure()
+    home, show = make_home(path), PlainShow(every=float("inf"))
+    with home.hold("collectors"):
+        await_leftovers(home, show.step, ["collect"])
+        port = choose_port(collect.host, collect.port, what="collect", flag="--collect-port")
+        parts = collector_parts(pipeline.resolve(), home, settings, port, flags=flags.words())
+        scheme = "https" if collect.tls_certificate else "http"
+        ready = f"collect ready on {scheme}://{collect.host}:{port}; logs in {home.logs}"
+        ended_by = keep_up(parts, home, show, ready_lines=[ready])
+    return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 
 def run_tier(

@@ -300,7 +300,12 @@ def url_of(tier: str, url: str, home: Path, option: str = "--url") -> str:
     """
     if url:
         return url.rstrip("/")
-    entry = open_home(home).running().get(tier)
+    from millstream.runtime.home import collectors
+
+    running = open_home(home).running()
+    entry = running.get(tier)
+    if not entry and tier == "collect":  # another process on its port
+        entry = next(iter(collectors(running).values()), None)
     if not entry:
         raise MillstreamError(
             f"no {tier} runs in {home}",

@@ -20,6 +20,7 @@ from millstream.collect.http.answer import Answers
 from millstream.collect.http.describe import describe_streams
 from millstream.collect.http.fast_path import EMPTY, not_taken
 from millstream.collect.http.openapi import openapi
+from millstream.collect.http.peers import Peers, Published
 from millstream.collect.http.request import Request, ack_of, read_request
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.intake import Ack, Intake
@@ -68,6 +69,7 @@ class CollectApp:
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
         turned_away: Callable[[], Mapping[str, int]],
+        peers: Peers | None = None,
     ) -> None:
         self._settings = settings
         self._intake = intake
@@ -79,6 +81,7 @@ class CollectApp:
         self._health = health  # why nothing can be taken in, empty if it can; and more
         self._sources = sources
         self._turned_away = turned_away  # by reason, before they came here
+        self._peers = peers  # the other processes on this port, if there are any
         self._fixed = {
             "/v1/streams": describe_streams(app),
             "/v1/openapi.json": openapi(app, settings),
@@ -114,19 +117,29 @@ class CollectApp:
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
             reason, details = self._health()
+            if peers := self._peers:
+                reason, details = await asyncio.to_thread(peers.health, self.published())
             if reason:
                 raise Problem(503, reason, headers=self._retry(), **details)
             await send_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
-            text = metrics.render(
-                self._intake, self._admission, self._sources(), self._turned_away()
-            )
+            text = self._metrics()
+            if peers := self._peers:
+                text = await asyncio.to_thread(peers.metrics, self.published())
             await send_response(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(
                 404, f"there is nothing at {path[:200]}; /v1/openapi.json lists the calls"
             )
+
+    def published(self) -> Published:
+        """Health and metrics of this process alone."""
+        reason, details = self._health()
+        return Published(reason, details, self._metrics())
+
+    def _metrics(self) -> str:
+        return metrics.render(self._intake, self._admission, self._sources(), self._turned_away())
 
     async def _collect(self, lane: Lane, scope: Scope, receive: Receive, send: Send) -> None:
         ack = ack_of(lane.stream, scope["query_string"])

@@ -8,6 +8,7 @@ reading.py    entries read back from their segments
 recovery.py   what is there on opening: torn ends cut, damaged records set aside
 damage.py     what was set aside: counted, listed, acknowledged
 scan.py       reading a segment past whatever is damaged
+read_only.py  bookmarks and losses, read by other processes
 folder.py     the folder's lock and identity
 spare.py      room that is kept back for a full disk
 disk.py       the calls to the operating system
@@ -15,7 +16,16 @@ disk.py       the calls to the operating system
 
 from millstream.collect.journal.damage import Damaged, DamageStore
 from millstream.collect.journal.journal import Journal
+from millstream.collect.journal.read_only import is_lost, read_bookmarks
 from millstream.collect.journal.recovery import Recovery
 from millstream.collect.journal.settings import JournalSettings
 
-__all__ = ["DamageStore", "Damaged", "Journal", "JournalSettings", "Recovery"]
+__all__ = [
+    "DamageStore",
+    "Damaged",
+    "Journal",
+    "JournalSettings",
+    "Recovery",
+    "is_lost",
+    "read_bookmarks",
+]

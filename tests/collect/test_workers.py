@@ -1,4 +1,4 @@
-"""One collector with several workers: senders and operators see one."""
+"""Several collector processes on one port: senders and operators see one collector."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import signal
-import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.collect.conftest import click, collect, headers, read_topic, shop, until
 from tests.collect.counting import pipeline
-from tests.collect.processes import Collector, collector
+from tests.collect.processes import CollectorGroup, collector, collectors
 
 from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
-from millstream.collect.workers.workers import Policy
 from millstream.connectors import KafkaTopicSource
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic
@@ -39,16 +40,14 @@ _THREE = f"app{uuid.uuid4().hex[:10]}"
 @pytest.fixture(scope="module")
 def three(
     log_settings: LogSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Collector]:
-    with collector(
-        shop, _THREE, log_settings, tmp_path_factory.mktemp("home"), workers=3
-    ) as running:
+) -> Iterator[CollectorGroup]:
+    with collectors(shop, _THREE, log_settings, tmp_path_factory.mktemp("home"), 3) as running:
         running.ready()
         yield running
 
 
 @pytest.fixture
-async def http(three: Collector) -> AsyncIterator[httpx.AsyncClient]:
+async def http(three: CollectorGroup) -> AsyncIterator[httpx.AsyncClient]:
     # Each request on a connection of its own, so that it meets another worker.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=three.ready(), limits=limits, timeout=30) as http:
@@ -65,20 +64,21 @@ async def _post(http: httpx.AsyncClient, count: int) -> list[dict[str, object]]:
     return answers
 
 
-async def test_a_receipt_of_one_worker_is_answered_by_all(http: httpx.AsyncClient) -> None:
+async def test_a_receipt_of_one_process_is_answered_by_all(http: httpx.AsyncClient) -> None:
     receipts = [answer["receipts"][0] for answer in await _post(http, 12)]  # type: ignore[index]
     collectors: Counter[str] = Counter()
     for receipt in receipts:
         answers = [(await http.get(f"/v1/receipts/{receipt}")).json() for _ in range(6)]
-        assert all(answer == answers[0] for answer in answers)
-        assert answers[0]["state"] == "logged"
-        # Only the worker that took it in knows these.
-        assert answers[0]["received_at"] <= answers[0]["journaled_at"] <= answers[0]["logged_at"]
-        collectors[answers[0]["collector"]] += 1
-    assert len(collectors) > 1, "the kernel gave all connections to one worker"
+        assert {answer["state"] for answer in answers} == {"logged"}
+        [collector] = {answer["collector"] for answer in answers}
+        collectors[collector] += 1
+        # Only the process that accepted it knows these.
+        for known in (answer for answer in answers if "journaled_at" in answer):
+            assert known["received_at"] <= known["journaled_at"] <= known["logged_at"]
+    assert len(collectors) > 1, "the kernel gave all connections to one process"
 
 
-async def test_metrics_are_the_same_whichever_worker_is_asked(http: httpx.AsyncClient) -> None:
+async def test_metrics_are_of_all_processes_whichever_is_asked(http: httpx.AsyncClient) -> None:
     def accepted(text: str) -> list[tuple[str, int]]:
         name = "millstream_collect_accepted_total{"
         lines = [line for line in text.splitlines() if line.startswith(name)]
@@ -86,25 +86,28 @@ async def test_metrics_are_the_same_whichever_worker_is_asked(http: httpx.AsyncC
 
     texts: list[str] = []
 
-    async def whole() -> bool:  # on a slow machine, not each of them answers in time
+    async def all_answer(total: int = 0) -> bool:
+        """Whether all processes are in the metrics, and have so many events in all."""
         texts.append((await http.get("/metrics")).text)
-        return "\nmillstream_collect_workers_answering 3\n" in texts[-1]
+        counted = sum(count for _, count in accepted(texts[-1]))
+        return "\nmillstream_collect_workers_answering 3\n" in texts[-1] and counted >= total
 
-    await until(whole)
-    before = dict(accepted(texts[-1]))
+    await until(all_answer)
+    # Each process publishes its counts every second.
+    before = sum(count for _, count in accepted(texts[-1]))
     await _post(http, 9)
     for _ in range(6):
-        await until(whole)
+        await until(partial(all_answer, before + 9))
         text = texts[-1]
         now = accepted(text)
         assert [worker for worker, _ in now] == ["0", "1", "2"]
-        assert sum(count for _, count in now) == sum(before.values()) + 9
         assert text.count("# TYPE millstream_collect_accepted counter") == 1
         assert text.endswith("# EOF\n")
+    assert sum(count for _, count in accepted(texts[-1])) == before + 9
 
 
-async def test_a_killed_worker_comes_back_under_its_name(
-    three: Collector, http: httpx.AsyncClient, log_settings: LogSettings
+async def test_a_killed_process_comes_back_under_its_name(
+    three: CollectorGroup, http: httpx.AsyncClient, log_settings: LogSettings
 ) -> None:
     before = set(three.workers())
     assert len(before) == 3
@@ -119,7 +122,8 @@ async def test_a_killed_worker_comes_back_under_its_name(
         return [worker["state"] for worker in health["workers"]]
 
     async def all_ready() -> bool:
-        return len(three.workers()) == 3 and await states() == ["ready"] * 3
+        pids = three.workers()
+        return len(pids) == 3 and killed not in pids and await states() == ["ready"] * 3
 
     await until(all_ready)
     after = set(three.workers())
@@ -138,8 +142,8 @@ async def test_a_killed_worker_comes_back_under_its_name(
     await until(all_reported)
 
 
-async def test_a_silent_worker_is_named_and_the_others_go_on(
-    three: Collector, http: httpx.AsyncClient
+async def test_a_silent_process_is_named_and_the_others_go_on(
+    three: CollectorGroup, http: httpx.AsyncClient
 ) -> None:
     stopped = max(three.workers())
     os.kill(stopped, signal.SIGSTOP)
@@ -162,45 +166,68 @@ async def test_a_silent_worker_is_named_and_the_others_go_on(
         os.kill(stopped, signal.SIGCONT)
 
 
+async def test_status_names_a_silent_process(three: CollectorGroup) -> None:
+    stopped = max(three.workers())
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+
+        def named() -> bool:
+            # Who is stopped still gets connections, and answers none.
+            command = [sys.executable, "-m", "millstream", "status", "--json"]
+            answer = subprocess.run(
+                [*command, "--home", str(three.home.path)], capture_output=True, text=True
+            )
+            assert answer.returncode == 1
+            problems = json.loads(answer.stdout)["problems"]
+            return any("it does not answer" in each for each in problems)
+
+        await until(lambda: asyncio.to_thread(named), seconds=60)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
 async def test_it_says_once_that_it_is_ready_and_ends_whole(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "home")
-    with collector(pipeline, app_name, log_settings, home.path, workers=3) as running:
+    with collectors(pipeline, app_name, log_settings, home.path, 3) as running:
         url = await asyncio.to_thread(running.ready)
-        pid, workers = running.process.pid, running.workers()
-        assert pid is not None
-        entry = home.running()["collect"]
-        assert (entry["pid"], entry["url"]) == (pid, url)
+        workers = running.workers()
         assert len(workers) == 3
+        entries = home.running()
+        assert {name: entry["url"] for name, entry in entries.items()} == {
+            "collect": url,
+            "collect-1": url,
+            "collect-2": url,
+        }
+        assert {entry["pid"] for entry in entries.values()} == set(workers)
         async with httpx.AsyncClient(base_url=url) as http:
             # A connection that a sender keeps open does not hold up the end.
             response = await http.post("/v1/streams/counts", content=b'{"sender": "a", "n": 1}')
             assert response.status_code == 200
-            # As from a terminal: to all of them, and impatient.
-            os.killpg(pid, signal.SIGINT)
             assert await asyncio.to_thread(running.stop, signal.SIGINT) < 10
-        assert running.process.exitcode == 0
+        assert running.process.returncode == 130
         assert not any(map(is_alive, workers))
         assert home.running() == {}
-        assert running.said() == f"collect ready on {url}\n"
+        assert running.output().count("collect ready on") == 1
+        assert running.error() == ""
 
 
-async def test_a_killed_parent_takes_its_workers_along_and_another_can_follow_at_once(
+async def test_a_killed_parent_takes_its_processes_along_and_another_can_follow_at_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
-    with collector(pipeline, app_name, log_settings, tmp_path, workers=2) as running:
+    with collectors(pipeline, app_name, log_settings, tmp_path / "home", 2) as running:
         await asyncio.to_thread(running.ready)
         workers = running.workers()
         running.stop(signal.SIGKILL)
-        with collector(pipeline, app_name, log_settings, tmp_path, workers=2) as next_one:
+        with collectors(pipeline, app_name, log_settings, tmp_path / "home", 2) as next_one:
             await asyncio.to_thread(next_one.ready)
             assert not any(map(is_alive, workers))
             assert next_one.stop() < 10
 
 
 async def test_an_error_at_the_start_is_told_once(
-    app_name: str, log_settings: LogSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
     files: dict[str, Any] = {
@@ -208,52 +235,35 @@ async def test_an_error_at_the_start_is_told_once(
         "tls_key": str(tmp_path / "cert.pem"),
     }
     home = tmp_path / "home"
-    with collector(pipeline, app_name, log_settings, home, workers=3, **files) as running:
+    with collectors(pipeline, app_name, log_settings, home, 3, **files) as running:
         error = await asyncio.to_thread(running.error)
-        assert error.startswith("SettingsError: ")
+        assert error.startswith("error: cannot start collect")
+        assert error.count("error:") == 1
         assert "cert.pem" in error
-        assert running.process.exitcode == 1
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with collector(pipeline, app_name, log_settings, home, workers=3, port=port) as running:
-            error = await asyncio.to_thread(running.error)
-            assert error.startswith(f"MachineError: cannot collect on 127.0.0.1:{port}")
-    assert capfd.readouterr().err == ""
+        assert running.process.returncode == 1
+        assert running.workers() == []
 
 
-async def test_two_collectors_with_workers_do_not_share_a_port(
-    three: Collector, app_name: str, log_settings: LogSettings, tmp_path: Path
+async def test_several_on_one_port_do_not_share_it_with_others(
+    three: CollectorGroup, app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     port = int(three.ready().rpartition(":")[2])
-    with collector(pipeline, app_name, log_settings, tmp_path, workers=2, port=port) as running:
+    home = tmp_path / "home"
+    with collectors(pipeline, app_name, log_settings, home, 2, port=port) as running:
         error = await asyncio.to_thread(running.error)
-        assert "another process has that port" in error
+        assert f"cannot start collect on port {port}" in error
+        assert "listens there" in error
 
 
-async def test_a_worker_that_does_not_stay_up_ends_the_collector_loudly(
-    app_name: str, log_settings: LogSettings, tmp_path: Path
+async def test_two_collectors_of_one_number_are_refused(
+    three: CollectorGroup, log_settings: LogSettings
 ) -> None:
-    policy = Policy(backoff=0.01, fruitless=2, deaths=3)
-    with collector(pipeline, app_name, log_settings, tmp_path, policy, workers=2) as running:
-        await asyncio.to_thread(running.ready)
-        victims: set[int] = set()
-
-        def killed_anew() -> bool:
-            fresh = [pid for pid in running.workers() if pid not in victims]
-            for pid in fresh:
-                victims.add(pid)
-                os.kill(pid, signal.SIGKILL)
-            return not running.process.is_alive()
-
-        await until(killed_anew)
-        error = await asyncio.to_thread(running.error)
-        assert "does not stay up" in error
-        assert "SIGKILL" in error
-        assert running.process.exitcode == 1
-        assert not any(map(is_alive, victims))
+    path = three.home.path
+    with collector(shop, _THREE, log_settings, path) as running:
+        assert "runs there already" in await asyncio.to_thread(running.error)
 
 
-async def test_what_workers_left_that_are_no_more_is_sent_once(
+async def test_what_processes_left_that_no_longer_exist_is_sent_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     identities = []
@@ -287,8 +297,22 @@ def _mirrors(name: str) -> App:
     return app
 
 
+async def _connected_sources(url: str, count: int) -> list[str]:
+    """The samples of so many connected sources, once the metrics have them."""
+    connected: list[str] = []
+
+    async def all_connected() -> bool:
+        async with httpx.AsyncClient(base_url=url) as http:
+            lines = (await http.get("/metrics")).text.splitlines()
+        connected[:] = [line for line in lines if "_source_connected{" in line]
+        return len(connected) == count
+
+    await until(all_connected)
+    return connected
+
+
 @pytest.mark.timeout(120)
-async def test_sources_go_on_where_they_were_when_the_number_of_workers_changes(
+async def test_sources_go_on_where_they_were_when_the_number_of_processes_changes(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     config: dict[str, Any] = {"bootstrap.servers": log_settings.bootstrap, "log_level": 0}
@@ -313,13 +337,15 @@ async def test_sources_go_on_where_they_were_when_the_number_of_workers_changes(
         producer.flush(30)
         written += 5
         name = f"{app_name}/{log_settings.bootstrap}"
-        with collector(_mirrors, name, log_settings, tmp_path, workers=workers) as running:
+        home = tmp_path / "home"
+        with (
+            collectors(_mirrors, name, log_settings, home, workers)
+            if workers > 1
+            else collector(_mirrors, name, log_settings, home)
+        ) as running:
             url = await asyncio.to_thread(running.ready)
             await until(are_logged, seconds=60)
-            async with httpx.AsyncClient(base_url=url) as http:
-                metrics = (await http.get("/metrics")).text
-            connected = [line for line in metrics.splitlines() if "_source_connected{" in line]
-            assert len(connected) == 3, connected
+            connected = await _connected_sources(url, 3)
             readers = Counter(line.partition('worker="')[2][:1] for line in connected)
             assert max(readers.values()) == -(-3 // workers)
             running.stop()

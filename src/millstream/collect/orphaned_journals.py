@@ -1,7 +1,7 @@
-"""Journals of workers that are no more: what waits in them is sent by those that there are.
+"""Journals whose process no longer exists: another process sends the events that wait in them.
 
-A folder stays when it is empty: it keeps its collector's name and the bookmarks of its sources, and
-a worker of that number may come back.
+`collect.workers` was lowered. An empty folder stays: it keeps the collector's identity and the
+bookmarks of its sources, and a process of that number may come back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from millstream.collect.intake.intake import Intake
@@ -23,12 +22,9 @@ _LOOK_SECONDS = 0.2
 _log = logging.getLogger(__name__)
 
 
-def left_over(journals: Path, worker: int, workers: int) -> list[int]:
-    """The numbers of the journals without a worker that this one has to care for."""
-    if not journals.is_dir():
-        return []
-    numbers = sorted(int(path.name) for path in journals.iterdir() if path.name.isdigit())
-    return [number for number in numbers if number >= workers and number % workers == worker]
+def orphaned_journals(journals: Iterable[int], worker: int, workers: int) -> list[int]:
+    """Of the journals' numbers, those without a process that process `worker` has to empty."""
+    return [number for number in journals if number >= workers and number % workers == worker]
 
 
 class Leftover(NamedTuple):
