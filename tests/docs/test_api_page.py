@@ -34,7 +34,14 @@ from millstream.log.topic_names import audit_topic, ledger_topic
 from millstream.pipeline.load import load
 from millstream.serve import routes as serve_http
 from millstream.serve import service
-from millstream.serve.description.messages import SENT, Poll, Problem, Table, ViewRow, ViewRows
+from millstream.serve.description.messages import (
+    SENT,
+    Poll,
+    ProblemDetails,
+    Table,
+    ViewRow,
+    ViewRows,
+)
 from millstream.serve.transports import frames, websocket
 from millstream.values.ledger_entry import LedgerEntry
 from millstream.values.ledger_entry import encode as encode_entry
@@ -85,7 +92,7 @@ async def place(log_settings: LogSettings, app_name: str, tmp_path: Path) -> Asy
         pipeline.server() as server,
         collect(pipeline.app, log_settings, tmp_path / "home") as collector,
     ):
-        views = server.state.views
+        views = server.context.views
         await until(lambda: views["per_minute"].watermark == CLOSED)
         yield Place(pipeline, server.url, collector.url)
 
@@ -306,7 +313,7 @@ def test_every_message_and_each_of_its_fields_is_on_the_page(message: type[msgsp
 @pytest.mark.parametrize(
     ("heading", "answer"),
     [
-        ("Errors", Problem),
+        ("Errors", ProblemDetails),
         ("Views and rows", ViewRows),
         ("Views and rows", ViewRow),
         ("Long poll", Poll),

@@ -1,4 +1,4 @@
-"""Snapshots, rows, queries and descriptions over HTTP."""
+"""SnapshotCache, rows, queries and descriptions over HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def filled(pipeline: Pipeline, server: Server) -> None:
     for number in range(5):
         pipeline.append(number)
     pipeline.flush()
-    views = server.state.views
+    views = server.context.views
     await until(
         lambda: (
             [len(views[name].table) for name in ("by_city", "per_minute", "newest")] == [3, 1, 5]
@@ -68,7 +68,7 @@ class TestViews:
         again = await http.get("/v1/views/by_city", headers={"If-None-Match": tag})
         assert (again.status_code, again.content) == (304, b"")
         pipeline.count("Rome", 4)
-        await until(lambda: server.state.views["by_city"].table.rows['["Rome"]']["n"] == 4)
+        await until(lambda: server.context.views["by_city"].table.rows['["Rome"]']["n"] == 4)
         newer = await http.get("/v1/views/by_city", headers={"If-None-Match": tag})
         assert newer.status_code == 200
 
@@ -158,7 +158,7 @@ class TestViews:
         for number in range(5, 130):
             pipeline.append(number)
         pipeline.flush()
-        await until(lambda: len(server.state.views["newest"].table) == 130)
+        await until(lambda: len(server.context.views["newest"].table) == 130)
         answer = (await http.get("/v1/views/newest")).json()
         assert (len(answer["rows"]), answer["total"], answer["truncated"]) == (100, 130, True)
         answer = (await http.get("/v1/views/newest?limit=1000")).json()
@@ -248,9 +248,9 @@ async def test_latencies_are_measured_from_the_records_times(
     http: httpx.AsyncClient, pipeline: Pipeline, server: Server
 ) -> None:
     pipeline.count("Rome", 1)
-    await until(lambda: server.state.views["by_city"].tally.whole.summary())
-    tally = server.state.views["by_city"].tally
-    served, whole = tally.serve.summary(), tally.whole.summary()
+    await until(lambda: server.context.views["by_city"].metrics.end_to_end.summary())
+    metrics = server.context.views["by_city"].metrics
+    served, whole = metrics.serve.summary(), metrics.end_to_end.summary()
     assert served is not None
     assert whole is not None
     assert 0 <= served.max < 20_000
@@ -261,7 +261,7 @@ async def test_latencies_are_measured_from_the_records_times(
 async def test_a_server_that_still_reads_the_log_gives_no_numbers(
     http: httpx.AsyncClient, server: Server
 ) -> None:
-    server.state.ready = False
+    server.context.ready = False
     assert (await http.get("/health/live")).status_code == 200
     for path in ("/health/ready", "/v1/views/by_city", "/v1/views/by_city/changes"):
         answer = await http.get(path)

@@ -73,7 +73,7 @@ async def check(pipeline: Pipeline, http: httpx.AsyncClient, server: Server) -> 
         expected = await asyncio.to_thread(topic_rows, pipeline, view)
 
         def served(view: str = view, names: list[str] = names) -> list[list[Any]]:
-            table = server.state.views[view].table
+            table = server.context.views[view].table
             found = table.rows.values() if table.keyed else table.newest
             return sorted([row[name] for name in names] for row in found)
 
@@ -104,7 +104,7 @@ async def test_sql_get_and_the_topic_hold_the_same_rows_of_every_view(pipeline: 
                 pipeline.append(1)
                 pipeline.flush()
             if round_ == 3:
-                assert one.state.sql.pid is not None
-                os.kill(one.state.sql.pid, 9)
+                assert one.context.sql.pid is not None
+                os.kill(one.context.sql.pid, 9)
             for http, server in clients:
                 await check(pipeline, http, server)

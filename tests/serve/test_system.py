@@ -24,7 +24,7 @@ def described(*reports: Report, failures: Sequence[Failure] = ()) -> dict[str, A
     system = System(app, {}, failures=lambda: failures)
     for report in reports:
         value = msgspec.json.encode(report)
-        system.take(Record("shop.audit", 0, 0, report.at, None, value, ()))
+        system.add_report(Record("shop.audit", 0, 0, report.at, None, value, ()))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(system.describe()))
     return found
 

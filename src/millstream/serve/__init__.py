@@ -1,0 +1,1 @@
+"""Serves views to clients: snapshots, changes, SQL, the dashboard."""

@@ -1,4 +1,4 @@
-"""What every request works with: the pipeline, its views, and the parts that answer."""
+"""What every request of this server needs: the pipeline, its views, and the parts that answer."""
 
 from __future__ import annotations
 
@@ -10,81 +10,80 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.pipeline.app import App
-from millstream.serve.answer import Problem
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
-from millstream.serve.views.on_demand import Streams
+from millstream.serve.views.on_demand import OnDemandViews
 from millstream.serve.views.replay import Replay
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.sql import Sql
 from millstream.syntax.names import suggest
-from millstream.web.problem import RETRY
+from millstream.web.problem import RETRY, Problem
 
 if TYPE_CHECKING:
     from millstream.serve.transports.websocket import Connection
 
 
 @dataclass(slots=True)
-class State:
-    """One server process."""
+class Context:
+    """The shared parts of one server process."""
 
     app: App
     settings: ServeSettings
-    views: Mapping[str, Live]
-    streams: Streams
-    ledgers: Streams
+    views: Mapping[str, ServedView]
+    streams: OnDemandViews
+    ledgers: OnDemandViews
     replay: Replay
     system: System
     sql: Sql
     ready: bool = False  # every view has caught up with the log once
     event_clients: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)  # connections cut off, by reason
+    refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
     connections: set[Connection] = field(default_factory=set)
     closing: bool = False
-    waiting: set[asyncio.Event] = field(default_factory=set)  # what wakes each HTTP client's answer
+    _wake_events: set[asyncio.Event] = field(default_factory=set)
 
     @property
     def clients(self) -> int:
         return self.event_clients + len(self.connections)
 
     def close(self) -> None:
-        """Let the answers end that would go on."""
+        """End the HTTP responses that would go on."""
         self.closing = True
-        for awake in self.waiting:
-            awake.set()
+        for event in self._wake_events:
+            event.set()
 
     @contextlib.contextmanager
-    def awake(self) -> Iterator[asyncio.Event]:
-        """An event that is set when an answer should look at what is new, or end."""
+    def wake_event(self) -> Iterator[asyncio.Event]:
+        """An event for one HTTP client; set when there may be new messages or the server stops."""
         event = asyncio.Event()
-        self.waiting.add(event)
+        self._wake_events.add(event)
         try:
             yield event
         finally:
-            self.waiting.discard(event)
+            self._wake_events.discard(event)
 
-    def view(self, name: str) -> Live:
-        """The view of that name, when it can be answered for."""
-        live = self.views.get(name)
-        if live is None:
+    def view(self, name: str) -> ServedView:
+        """The view of that name; Problem if there is none, or the server is not ready."""
+        view = self.views.get(name)
+        if view is None:
             raise Problem(404, f"there is no view {name[:100]!r}", remedy=suggest(name, self.views))
         self.check_ready()
-        return live
+        return view
 
-    def read_on_demand(self, kind: str, name: str) -> AbstractAsyncContextManager[Live]:
-        """The stream, or the ledger of the view, of that name, read while it is used."""
+    def read_on_demand(self, kind: str, name: str) -> AbstractAsyncContextManager[ServedView]:
+        """The stream of that name, or the ledger of that view; read within the block."""
         if kind == "ledger":
             self._check_ledger(name)
             return self.ledgers.use(name)
-        known = self.streams.lives
+        known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
         return self.streams.use(name)
 
     def _check_ledger(self, name: str) -> None:
         self.view(name)
-        if name not in self.ledgers.lives:
-            others = ", ".join(self.ledgers.lives) or "none"
+        if name not in self.ledgers.served:
+            others = ", ".join(self.ledgers.served) or "none"
             raise Problem(
                 404,
                 f"view {name} has no ledger; views with one: {others}",
@@ -92,7 +91,7 @@ class State:
             )
 
     def check_ready(self) -> None:
-        # A half-read view would show numbers that clients have seen greater.
+        # In a view that is half read, numbers would be lower than clients have seen them before.
         if not self.ready:
             raise Problem(
                 503, "the server is still reading the log", remedy="try again", headers=[RETRY]

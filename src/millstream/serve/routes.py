@@ -1,101 +1,106 @@
-"""HTTP: which address is answered by what. Bare ASGI: a framework costs half the throughput."""
+"""Routes of the HTTP API. Plain ASGI, because a framework halves the throughput."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.answer import Answer, Problem, Receive, Request, Scope, Send, problem
 from millstream.serve.api import assets, metrics, query, snapshots
-from millstream.serve.context import State
+from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
+from millstream.serve.http import HttpRequest, Response, error_response, no_body
 from millstream.serve.transports import changes
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
-from millstream.web.problem import RETRY
+from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
+from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
-_PLACES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
+_RESOURCES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
+_NOT_CACHED = ((b"cache-control", b"no-store"),)
+_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
 
 
-class Http:
+class HttpApi:
     """The ASGI application."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        head = scope["method"] == "HEAD"
-        began = False
+        has_started = False
 
-        async def watched(message: dict[str, object]) -> None:
-            nonlocal began
-            began = True
+        async def watched(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
-            request = Request.of(scope, receive)
-            answer = await self._answer(request, watched)  # type: ignore[arg-type]
+            response = await self._respond(HttpRequest.of(scope, receive), watched)
+        except Disconnected:
+            return
         except MillstreamError as error:
-            answer = problem(error)
+            response = error_response(error)
         except TimeoutError:
-            answer = problem(Problem(503, "Kafka does not answer", headers=[RETRY]))
+            response = error_response(Problem(503, "Kafka does not answer", headers=[RETRY]))
         except Exception:
             _log.exception("%s %s failed", scope["method"], scope["path"])
-            answer = problem(Problem(500, "this is a mistake of ours; the server's log has it"))
-        if answer is not None and not began:
-            await answer.send(send, head=head)
+            problem = Problem(500, "this is a fault of the server; its log says more")
+            response = error_response(problem)
+        if response is not None and not has_started:
+            await response.send(send, head=scope["method"] == "HEAD")
 
-    async def _answer(self, request: Request, send: Send) -> Answer | None:
-        state = self._state
+    async def _respond(self, request: HttpRequest, send: Send) -> Response | None:
+        context = self._context
         if request.method == "HEAD":
-            request = Request("GET", request.path, request.query, request.headers, request.raw_path)
+            # Without a body, so that the response does not wait for changes.
+            request = dataclasses.replace(request, method="GET", receive=no_body)
         match (request.method, *request.path):
             case ("GET", "v1", "views"):
-                return await snapshots.list_views(state, request)
+                return await snapshots.list_views(context, request)
             case ("GET", "v1", "views", name):
-                return await snapshots.show_view(state, request, name)
+                return await snapshots.show_view(context, request, name)
             case ("GET", "v1", "views", name, "changes"):
                 return await self._changes(request, send, "view", name)
             case ("GET", "v1", "views", name, "ledger"):
                 return await self._changes(request, send, "ledger", name)
             case ("GET", "v1", "views", name, key):
-                return await snapshots.show_row(state, request, name, key)
+                return await snapshots.show_row(context, request, name, key)
             case ("GET", "v1", "streams", name, "events"):
                 return await self._changes(request, send, "stream", name)
             case ("POST", "v1", "query"):
-                return await query.run_query(state, request)
+                return await query.run_query(context, request)
             case ("GET", "v1", "system"):
-                return Answer(encode(state.system.describe()), headers=_FRESH)
+                return Response(encode(context.system.describe()), headers=_NOT_CACHED)
             case ("GET", "v1", "openapi.json"):
-                return Answer(encode(openapi.describe(state)))
+                return Response(encode(openapi.describe(context)))
             case ("GET", "v1", "asyncapi.json"):
-                return Answer(encode(asyncapi.describe(state)))
+                return Response(encode(asyncapi.describe(context)))
             case ("GET", "health", "live"):
-                return Answer(b'{"live":true}')
+                return Response(b'{"live":true}')
             case ("GET", "health", "ready"):
-                state.check_ready()
-                return Answer(b'{"ready":true}')
+                context.check_ready()
+                return Response(b'{"ready":true}')
             case ("GET", "metrics"):
-                return Answer(metrics.write(state).encode(), content_type=metrics.CONTENT_TYPE)
+                text = metrics.render(context)
+                return Response(text.encode(), content_type=metrics.CONTENT_TYPE)
             case ("GET", first, *_) if first not in ("v1", "health", "metrics"):
                 return assets.serve(request)
         raise _unknown(request)
 
-    async def _changes(self, request: Request, send: Send, kind: str, name: str) -> Answer | None:
+    async def _changes(
+        self, request: HttpRequest, send: Send, kind: str, name: str
+    ) -> Response | None:
         if changes.wants_events(request):
-            await changes.send_events(self._state, request, send, kind, name)
+            await changes.send_events(self._context, request, send, kind, name)
             return None
-        return await changes.poll(self._state, request, kind, name)
+        return await changes.poll(self._context, request, kind, name)
 
 
-_FRESH = ((b"cache-control", b"no-store"),)
-_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
-
-
-def _unknown(request: Request) -> Problem:
+def _unknown(request: HttpRequest) -> Problem:
     path = request.raw_path[:200]
     if request.path == ("v1", "connect"):
         return Problem(
@@ -105,8 +110,8 @@ def _unknown(request: Request) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
-    known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _PLACES
+    known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])
     name = request.path[1] if len(request.path) > 1 else ""
-    return Problem(404, f"there is nothing at {path}", remedy=suggest(name, _PLACES))
+    return Problem(404, f"there is nothing at {path}", remedy=suggest(name, _RESOURCES))

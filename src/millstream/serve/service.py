@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from millstream.errors import LogError
+from millstream.expression.condition import event_columns
 from millstream.log.connection import await_broker
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
@@ -32,24 +33,23 @@ from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
-from millstream.schema import type_ddl
-from millstream.serve.context import State
-from millstream.serve.routes import Http
+from millstream.serve.context import Context
+from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
-from millstream.serve.transports.websocket import protocol
-from millstream.serve.views.on_demand import Streams
+from millstream.serve.transports.websocket import websocket_protocol
+from millstream.serve.views.on_demand import OnDemandViews
 from millstream.serve.views.replay import Replay
-from millstream.serve.views.served_ledger import Ledger
-from millstream.serve.views.served_view import Live
-from millstream.serve.views.view_readers import Readings, Tail
+from millstream.serve.views.served_ledger import ServedLedger
+from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.view_readers import TopicTail, ViewReaders
 from millstream.settings import Settings
 from millstream.store.sql.sql import Sql
 from millstream.values.clock import now_ms, to_ms_or_zero
-from millstream.values.report import Column, Report, ViewCounts, ViewDescription
+from millstream.values.report import Report, ViewCounts, ViewDescription
 from millstream.web.server import HttpServer
 
 _log = logging.getLogger(__name__)
-_REFRESH_SECONDS = 15.0
+_POSITION_SECONDS = 15.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
@@ -63,7 +63,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
             loop.add_signal_handler(number, stop.set)
         async with Server(app, settings, home) as server:
             if await server.wait_ready(stop):
-                # What is held by now stays: the collector of garbage need not look at it again.
+                # Views stay in memory: the garbage collector need not check them again.
                 gc.collect()
                 gc.freeze()
                 home.announce("serve", url=server.url)
@@ -77,9 +77,9 @@ def run(app: App, settings: Settings, home: Home) -> None:
 
 
 class Server:
-    """One server process: enter it to listen, leave it to end.
+    """One server process, as a context manager: it listens within the block.
 
-    Which processes keep dying is known if it shares its home with their `run`.
+    With a home, `/v1/system` reports processes of that home that keep failing.
     """
 
     def __init__(self, app: App, settings: Settings, home: Home | None = None) -> None:
@@ -88,10 +88,14 @@ class Server:
         self._settings = settings
         self._instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._started_at = now_ms()
-        self.state = self._build()
-        self._descriptions = Tail(settings.log, views_topic(app.name), self._describe, newest=None)
-        self._audit = Tail(settings.log, audit_topic(app.name), self.state.system.take, newest=50)
-        self._readings = Readings(settings.log, self.state.views.values())
+        self.context = self._build_context()
+        self._descriptions = TopicTail(
+            settings.log, views_topic(app.name), self._describe, newest=None
+        )
+        self._audit = TopicTail(
+            settings.log, audit_topic(app.name), self.context.system.add_report, newest=50
+        )
+        self._view_readers = ViewReaders(settings.log, self.context.views.values())
         self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ready = asyncio.Event()
@@ -101,13 +105,13 @@ class Server:
         self._socket = bind(self._settings.serve.host, self._settings.serve.port, tier="serve")
         self._socket.listen(2048)
         self.http = HttpServer(
-            Http(self.state),
+            HttpApi(self.context),
             self._settings.serve,
             tier="serve",
             stop_seconds=1,
-            websocket=protocol(self.state),
+            websocket=websocket_protocol(self.context),
         )
-        self.state.refused = self.http.refused
+        self.context.refused = self.http.refused
         self.url = self.http.url(self._socket)
         self._tasks.append(asyncio.create_task(self.http.serve([self._socket])))
         try:
@@ -119,40 +123,40 @@ class Server:
             await self.__aexit__()
             raise
         self._producer = Producer(self._settings.log)
-        works: tuple[Coroutine[Any, Any, None], ...] = (
-            self._follow(),
-            self.state.sql.run(),
+        background: tuple[Coroutine[Any, Any, None], ...] = (
+            self._read_views(),
+            self.context.sql.run(),
             self._report(),
-            self._refresh(),
+            self._send_positions(),
             self.http.watch(),
         )
-        self._tasks += [asyncio.create_task(work) for work in works]
+        self._tasks += [asyncio.create_task(work) for work in background]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.state.ready = False
-        self.state.close()
-        for connection in list(self.state.connections):
-            connection.close(1001, "the server is going away; connect again")
+        self.context.ready = False
+        self.context.close()
+        for connection in list(self.context.connections):
+            connection.close(1001, "the server is stopping; connect again")
         self.http.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for tail in (self._descriptions, self._audit):
-            tail.stop()
-        for on_demand in (self.state.streams, self.state.ledgers):
-            on_demand.stop()
-        await self.state.sql.stop()
+        self._descriptions.stop()
+        self._audit.stop()
+        self.context.streams.stop()
+        self.context.ledgers.stop()
+        await self.context.sql.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
 
     async def wait_ready(self, stop: asyncio.Event | None = None) -> bool:
-        """Whether every view has caught up with the log; False if told to stop before."""
+        """Wait until every view has caught up with the log; False if `stop` is set first."""
         await self.wait(self._ready, *([stop] if stop else []))
-        return self.state.ready
+        return self.context.ready
 
     async def wait(self, *events: asyncio.Event) -> None:
-        """Return when one of these happens; raise if a part of the server fails."""
+        """Wait for one of these events; raise if a part of the server fails."""
         waiting = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait((*waiting, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
@@ -166,26 +170,26 @@ class Server:
     def _failures(self) -> tuple[Failure, ...]:
         return () if self._home is None else read_failures(self._home)
 
-    def _build(self) -> State:
+    def _build_context(self) -> Context:
         app, settings = self._app, self._settings.serve
         views = {
-            view.name: Live(
+            view.name: ServedView(
                 view.name, "view", view_topic(app.name, view.name), settings, key=view.key
             )
             for view in app.views.values()
         }
         streams = {
-            stream.name: Live(
+            stream.name: ServedView(
                 stream.name,
                 "stream",
                 stream_topic(app.name, stream.name),
                 settings,
-                columns=tuple(Column(f.name, type_ddl(f.type)) for f in stream.schema.fields),
+                columns=event_columns(stream.schema),
             )
             for stream in app.streams.values()
         }
         ledgers = {
-            view.name: Ledger(views[view.name], ledger_topic(app.name, view.name), settings)
+            view.name: ServedLedger(views[view.name], ledger_topic(app.name, view.name), settings)
             for view in app.views.values()
             if view.ledger
         }
@@ -193,18 +197,18 @@ class Server:
             memory=settings.query_memory,
             seconds=settings.query_seconds,
             newest=settings.newest_rows,
-            most_bytes=settings.query_bytes,
+            max_bytes=settings.query_bytes,
         )
-        for live in views.values():
-            sql.add(live)
-            live.listeners.append(sql.changed)
+        for served in views.values():
+            sql.add(served)
+            served.listeners.append(sql.changed)
         log = self._settings.log
-        return State(
+        return Context(
             app=app,
             settings=settings,
             views=views,
-            streams=Streams(log, streams),
-            ledgers=Streams(log, ledgers),
+            streams=OnDemandViews(log, streams),
+            ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
             system=System(app, views, streams, self._failures),
             sql=sql,
@@ -215,28 +219,28 @@ class Server:
             description = msgspec.json.decode(record.value or b"", type=ViewDescription)
         except msgspec.MsgspecError:
             return
-        live = self.state.views.get(description.name)
-        if live is None:
+        served = self.context.views.get(description.name)
+        if served is None:
             return
-        if (ledger := self.state.ledgers.lives.get(live.name)) is not None:
+        if (ledger := self.context.ledgers.served.get(served.name)) is not None:
             ledger.describe(description)
-        held = live.description
-        topic = description.topic or view_topic(self._app.name, live.name)
-        if topic != live.topic and live.epoch:
-            self._readings.move(live, description, topic)
+        held = served.description
+        topic = description.topic or view_topic(self._app.name, served.name)
+        if topic != served.topic and served.epoch:
+            self._view_readers.switch_topic(served, description, topic)
             return
-        live.topic = topic
-        live.describe(description)
+        served.topic = topic
+        served.describe(description)
         if held is not None and held.generation != description.generation:
-            self._readings.expect_change()
+            self._view_readers.expect_change()
 
-    async def _follow(self) -> None:
-        # What a view's columns are must be known before its rows are read: decimals depend on it.
+    async def _read_views(self) -> None:
+        # A view's columns must be known before its rows are read: they decide how to read decimals.
         await self._descriptions.caught_up.wait()
-        reading = asyncio.create_task(self._readings.run())
+        reading = asyncio.create_task(self._view_readers.run())
         try:
-            await self._readings.caught_up.wait()
-            self.state.ready = True
+            await self._view_readers.caught_up.wait()
+            self.context.ready = True
             self._ready.set()
             await reading
         finally:
@@ -249,8 +253,10 @@ class Server:
                 instance=self._instance,
                 at=now_ms(),
                 started_at=self._started_at,
-                views={name: _counts(self._app, live) for name, live in self.state.views.items()},
-                clients=self.state.clients,
+                views={
+                    name: _counts(self._app, served) for name, served in self.context.views.items()
+                },
+                clients=self.context.clients,
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -259,27 +265,27 @@ class Server:
                 future.add_done_callback(lambda f: f.cancelled() or f.exception())
             await asyncio.sleep(1.0)
 
-    async def _refresh(self) -> None:
-        """Tell clients how far they have come whose filters let nothing through."""
+    async def _send_positions(self) -> None:
+        """Send positions to clients whose filters have hidden all recent changes."""
         while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            for connection in list(self.state.connections):
-                connection.refresh()
+            await asyncio.sleep(_POSITION_SECONDS)
+            for connection in list(self.context.connections):
+                connection.send_positions()
 
 
-def _counts(app: App, live: Live) -> ViewCounts:
+def _counts(app: App, served: ServedView) -> ViewCounts:
     return ViewCounts(
-        rows=len(live.table),
-        changes=live.tally.changes.total,
-        rate=round(live.tally.changes.per_second(), 2),
-        analyze_ms=live.tally.analyze.summary(),
-        serve_ms=live.tally.serve.summary(),
-        position=str(live.position),
+        rows=len(served.table),
+        changes=served.metrics.changes.total,
+        rate=round(served.metrics.changes.per_second(), 2),
+        analyze_ms=served.metrics.analyze.summary(),
+        serve_ms=served.metrics.serve.summary(),
+        position=str(served.position),
         read={
-            # A batch's number stands under the view's own name: it tells nothing of the inputs.
+            # The view's own name stands for a batch number, which says nothing about inputs.
             (stream_topic if source in app.streams else view_topic)(app.name, source): dict(offsets)
-            for source, offsets in live.tally.read.items()
-            if source != live.name
+            for source, offsets in served.metrics.read.items()
+            if source != served.name
         },
-        newest_received_at=to_ms_or_zero(live.tally.newest_received),
+        newest_received_at=to_ms_or_zero(served.metrics.newest_received),
     )

@@ -1,4 +1,4 @@
-"""Settings of the access tier."""
+"""Settings of the serve tier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.web.settings import HttpSettings
 
 
 class ServeSettings(HttpSettings):
-    """Where clients get answers."""
+    """Settings of a server for clients."""
 
     port: int = Field(8500, ge=0, le=65535, description="The port to listen on; 0: any free one.")
     recent_changes: int = Field(
@@ -24,7 +24,8 @@ class ServeSettings(HttpSettings):
     replay_limit: int = Field(
         100_000,
         ge=0,
-        description="Records read from Kafka for one client that resumes; further behind is a gap.",
+        description="Records read from Kafka for one client that resumes; one that is further "
+        "behind gets a gap.",
     )
     buffer_bytes: int = Field(
         256 * 1024, ge=1024, description="Unsent bytes per client at which sending to it pauses."
@@ -34,23 +35,25 @@ class ServeSettings(HttpSettings):
     )
     max_subscriptions: int = Field(100, ge=1, description="Subscriptions on one WebSocket.")
     ping_seconds: float = Field(
-        30.0, gt=0, description="Idle seconds before a client is asked whether it is still there."
+        30.0, gt=0, description="Idle seconds before a client is sent a ping."
     )
     query_seconds: float = Field(
         5.0,
         gt=0,
-        description="The longest that a SQL query may run, or a filter over the rows of a view.",
+        description="Maximum time of an SQL query, or of a filter over the rows of a view.",
     )
-    query_rows: int = Field(10_000, ge=1, description="The most rows that a SQL query returns.")
+    query_rows: int = Field(10_000, ge=1, description="Maximum rows that an SQL query returns.")
     query_bytes: int = Field(
-        16 * 1024 * 1024, ge=1024, description="The largest answer to a SQL query, in bytes."
+        16 * 1024 * 1024, ge=1024, description="Maximum bytes of the answer to an SQL query."
     )
-    query_memory: str = Field("512MB", description="Memory for SQL queries and what they read.")
+    query_memory: str = Field(
+        "512MB", description="Memory for SQL queries and the tables that they read."
+    )
     origins: list[str] = Field(
         default_factory=list,
-        description="Other origins whose pages may open a WebSocket, as in https://example.org.",
+        description="Other origins whose pages may open a WebSocket, such as https://example.org.",
     )
 
     def check_exposure(self) -> None:
-        """SettingsError if anybody on the network could read, unless that is meant."""
+        """SettingsError if anybody on the network could read without `insecure`."""
         check_exposure(self, tier="serve", has_login=False, has_tls=False)

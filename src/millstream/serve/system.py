@@ -1,4 +1,4 @@
-"""The whole system as its own reports tell it: what `/v1/system` answers."""
+"""The state of the whole system for `/v1/system`, from the reports of its processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.runtime.failing_processes import Failure
 from millstream.schema import type_ddl
-from millstream.serve.views.encoding import moment
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.encoding import iso_time
+from millstream.serve.views.served_view import ServedView
 from millstream.values.clock import now_ms, to_iso
 from millstream.values.report import (
     JournalDamage,
@@ -28,24 +28,24 @@ from millstream.values.report import (
 )
 
 _DEAD_MS = 5_000
-_FORGOTTEN_MS = 60_000
+_REMOVED_MS = 60_000
 _SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")
-_COUNTED = ("accepted", *_SETTLED, "pending", "recovered")
-_TIMED = ("out_of_order", "future")
+_COUNTS = ("accepted", *_SETTLED, "pending", "recovered")
+_TIME_COUNTS = ("out_of_order", "future")
 _STEPS = ("latency_ms", "journaled_ms", "sent_ms")
 
 
 class System:
-    """Collects the newest report of every process.
+    """The newest report of every process.
 
-    `failures` tells which processes keep dying; it is asked with every answer.
+    `failures` lists processes that keep failing; it is called for every answer.
     """
 
     def __init__(
         self,
         app: App,
-        views: Mapping[str, Live],
-        streams: Mapping[str, Live] | None = None,
+        views: Mapping[str, ServedView],
+        streams: Mapping[str, ServedView] | None = None,
         failures: Callable[[], Sequence[Failure]] = tuple,
     ) -> None:
         self._app = app
@@ -55,12 +55,12 @@ class System:
         self._reports: dict[tuple[str, str], Report] = {}
         self._decode = msgspec.json.Decoder(Report).decode
 
-    def take(self, record: Record) -> None:
-        """A record of the audit topic."""
+    def add_report(self, record: Record) -> None:
+        """Store the report in a record of the audit topic."""
         try:
             report = self._decode(record.value or b"")
         except msgspec.MsgspecError:
-            return  # of another version of us
+            return  # of another version
         self._reports[report.tier, report.instance] = report
         if report.tier == "analyze":
             for name, view in self._views.items():
@@ -70,14 +70,14 @@ class System:
                 stream.watermark = report.streams[name].watermark if name in report.streams else 0
 
     def describe(self) -> dict[str, Any]:
-        """The picture now."""
+        """The current state, as JSON objects."""
         now = time.time() * 1000
-        self._forget(now)
+        self._remove_old(now)
         collect, analyze, serve = (
             [r for r in self._reports.values() if r.tier == tier and now - r.at <= _DEAD_MS]
             for tier in ("collect", "analyze", "serve")
         )
-        collected = _collect(collect) if collect else _silent(self._last("collect"))
+        collected = _collect(collect) if collect else _collect_down(self._last_reports("collect"))
         return {
             "app": self._app.name,
             "version": millstream.__version__,
@@ -89,7 +89,7 @@ class System:
                 }
                 for stream in self._app.streams.values()
             ],
-            "views": [describe_view(self._app, live) for live in self._views.values()],
+            "views": [describe_view(self._app, served) for served in self._views.values()],
             "tiers": {
                 "collect": {**collected, "reported_at": self._reported_at("collect")},
                 "log": {
@@ -103,40 +103,42 @@ class System:
                 "serve": self._serve(serve),
             },
             "failing": self._failures(),
-            "end_to_end_ms": _merge(live.tally.whole.summary() for live in self._views.values()),
+            "end_to_end_ms": _merge_latencies(
+                served.metrics.end_to_end.summary() for served in self._views.values()
+            ),
         }
 
-    def _forget(self, now: float) -> None:
-        """Leave out what is long silent, but not the last that came of a whole tier."""
-        kept = {id(r) for tier in ("collect", "analyze") for r in self._last(tier)}
+    def _remove_old(self, now: float) -> None:
+        """Remove old reports, but keep the last ones of each tier."""
+        kept = {id(r) for tier in ("collect", "analyze") for r in self._last_reports(tier)}
         self._reports = {
             at: report
             for at, report in self._reports.items()
-            if now - report.at <= _FORGOTTEN_MS or id(report) in kept
+            if now - report.at <= _REMOVED_MS or id(report) in kept
         }
 
-    def _last(self, tier: str) -> list[Report]:
-        """The reports of the last seconds in which a tier reported at all."""
+    def _last_reports(self, tier: str) -> list[Report]:
+        """The reports of the last seconds in which the tier reported."""
         reports = [report for report in self._reports.values() if report.tier == tier]
         newest = max((report.at for report in reports), default=0)
         return [report for report in reports if newest - report.at <= _DEAD_MS]
 
     def _reported_at(self, tier: str) -> str | None:
-        """When the tier was last heard of; None if never since this server started."""
-        return moment(max((report.at for report in self._last(tier)), default=0))
+        """Time of the tier's last report; None if there is none since this server started."""
+        return iso_time(max((report.at for report in self._last_reports(tier)), default=0))
 
     def _stream_watermark(self, name: str) -> str | None:
-        return moment(self._streams[name].watermark) if name in self._streams else None
+        return iso_time(self._streams[name].watermark) if name in self._streams else None
 
     def _analyze(self, reports: Sequence[Report], serve: Sequence[Report]) -> dict[str, Any]:
         views = {name: counts for report in reports for name, counts in report.views.items()}
         starting = any(counts.state == "starting" for counts in views.values())
-        seen = _sum_views(serve)
+        served = _view_counts(serve)
         return {
             "state": "down" if not reports else "starting" if starting else "up",
             "instances": len(reports),
-            "rate": round(sum(counts.rate for counts in seen.values()), 2),
-            "latency_ms": _merge(
+            "rate": round(sum(counts.rate for counts in served.values()), 2),
+            "latency_ms": _merge_latencies(
                 counts.analyze_ms for report in serve for counts in report.views.values()
             ),
             "views": views,
@@ -145,13 +147,13 @@ class System:
         }
 
     def _serve(self, reports: Sequence[Report]) -> dict[str, Any]:
-        views = _sum_views(reports)
+        views = _view_counts(reports)
         return {
             "state": "up",
             "instances": max(1, len(reports)),
             "clients": sum(report.clients for report in reports),
             "rate": round(sum(counts.rate for counts in views.values()), 2),
-            "latency_ms": _merge(
+            "latency_ms": _merge_latencies(
                 counts.serve_ms for report in reports for counts in report.views.values()
             ),
             "views": views,
@@ -159,7 +161,7 @@ class System:
 
 
 def warning_of(counts: ViewCounts) -> str:
-    """Why a view's rows may not be up to date, if its query has said so."""
+    """Why a view's rows may be out of date, as its query reports; empty if it does not."""
     if counts.state in ("failed", "restarting"):
         return f"the query is {counts.state}: {counts.error}" if counts.error else ""
     return counts.warning
@@ -179,16 +181,16 @@ def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
     }
 
 
-def describe_view(app: App, live: Live) -> dict[str, Any]:
-    """A view as its pipeline and, once it runs, `analyze` describe it."""
-    view, described = app.views[live.name], live.description
+def describe_view(app: App, served: ServedView) -> dict[str, Any]:
+    """A view as the pipeline declares it and, once it runs, `analyze` describes it."""
+    view, described = app.views[served.name], served.description
     keep = None if view.keep is None else round(view.keep.total_seconds() * 1000)
     return {
-        "name": live.name,
-        "topic": live.topic,
+        "name": served.name,
+        "topic": served.topic,
         "inputs": list(view.inputs),
         "key": None if view.key is None else list(view.key),
-        "columns": list(live.columns),
+        "columns": list(served.columns),
         "window": described.window if described else None,
         "keep_ms": keep,
         "trigger": str(view.trigger),
@@ -199,10 +201,10 @@ def describe_view(app: App, live: Live) -> dict[str, Any]:
         "guarantee": described.guarantee if described else None,
         "lineage": described.lineage if described else None,
         "description": view.description,
-        "rows": len(live.table),
-        "position": str(live.position),
-        "watermark": moment(live.watermark),
-        "warning": live.warning or None,
+        "rows": len(served.table),
+        "position": str(served.position),
+        "watermark": iso_time(served.watermark),
+        "warning": served.warning or None,
     }
 
 
@@ -211,37 +213,44 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
     for report in reports:
         for name, counts in report.streams.items():
             held = streams.setdefault(name, StreamCounts())
-            for field in ("rate", *_COUNTED, *_TIMED):
+            for field in ("rate", *_COUNTS, *_TIME_COUNTS):
                 setattr(held, field, getattr(held, field) + getattr(counts, field))
             for field in (*_STEPS, "skew_ms"):
-                setattr(held, field, _merge((getattr(held, field), getattr(counts, field))))
+                setattr(
+                    held, field, _merge_latencies((getattr(held, field), getattr(counts, field)))
+                )
     total = {
         field: sum(getattr(counts, field) for counts in streams.values())
-        for field in ("rate", *_COUNTED)
+        for field in ("rate", *_COUNTS)
     }
     return {
         "state": "up" if reports else "down",
         "instances": len(reports),
         **total,
         "rate": round(total["rate"], 2),
-        **{step: _merge(getattr(each, step) for each in streams.values()) for step in _STEPS},
+        **{
+            step: _merge_latencies(getattr(each, step) for each in streams.values())
+            for step in _STEPS
+        },
         "unaccounted": sum(abs(counts.missing()) for counts in streams.values()),
-        "journal": _journal([report.journal for report in reports if report.journal is not None]),
+        "journal": _sum_journals(
+            [report.journal for report in reports if report.journal is not None]
+        ),
         "streams": streams,
         "sources": [source for report in reports for source in report.sources],
     }
 
 
-def _silent(reports: Sequence[Report]) -> dict[str, Any]:
-    """The last figures of collectors that do not report any more; how fast they are is unknown."""
+def _collect_down(reports: Sequence[Report]) -> dict[str, Any]:
+    """The last figures of collectors that no longer report; their rate is unknown."""
     last = _collect(reports)
     for counts in last["streams"].values():
         counts.rate = 0.0
     return {**last, "state": "down", "instances": 0, "rate": None}
 
 
-def _journal(journals: Sequence[JournalState]) -> JournalState | None:
-    """Several collectors' journals as one; `broken` tells the first reason that one has."""
+def _sum_journals(journals: Sequence[JournalState]) -> JournalState | None:
+    """Several collectors' journals as one; `broken` is the first reason found."""
     if not journals:
         return None
     return JournalState(
@@ -250,11 +259,11 @@ def _journal(journals: Sequence[JournalState]) -> JournalState | None:
             for field in ("entries", "bytes", "stored_bytes", "max_bytes")
         },
         broken=next((journal.broken for journal in journals if journal.broken), ""),
-        damage=_damage([journal.damage for journal in journals if journal.damage is not None]),
+        damage=_sum_damage([journal.damage for journal in journals if journal.damage is not None]),
     )
 
 
-def _damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
+def _sum_damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
     if not found:
         return None
     total = JournalDamage()
@@ -266,8 +275,8 @@ def _damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
     return total
 
 
-def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:
-    """Each server reads every view, so what they count is the same: the furthest one tells."""
+def _view_counts(reports: Sequence[Report]) -> dict[str, ViewCounts]:
+    """The counts of the server that is furthest: all servers read every view."""
     views: dict[str, ViewCounts] = {}
     for report in reports:
         for name, counts in report.views.items():
@@ -276,8 +285,8 @@ def _sum_views(reports: Sequence[Report]) -> dict[str, ViewCounts]:
     return views
 
 
-def _merge(latencies: Iterable[Latency | None]) -> Latency | None:
-    """Several processes' latencies as one: the medians by weight, the worst of the rest."""
+def _merge_latencies(latencies: Iterable[Latency | None]) -> Latency | None:
+    """Several processes' latencies as one: weighted means of p50 and mean, extremes of the rest."""
     seen = [latency for latency in latencies if latency is not None]
     count = sum(latency.count for latency in seen)
     if not count:

@@ -1,8 +1,8 @@
-"""The names under which a server answers: no other site's name may lead to it (DNS rebinding).
+"""Allowed values of the Host header, as a protection from DNS rebinding.
 
-A page of evil.example whose name was made to point to this machine would be of the same origin as
-the server, for a browser: it could read and send whatever a local user can. Its requests still have
-`Host: evil.example`.
+The owner of evil.example can point that name to this machine. For a browser, the owner's page then
+has the same origin as this server: it could read and send whatever a local user can. Its requests
+still have `Host: evil.example`, and are refused here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\s]+))(?::[0-9]*)?")
 
 
 class AllowedHosts:
-    """Decides which Host headers are ours.
+    """Checks the Host header.
 
-    These are `localhost`, addresses of this machine, the name that it listens on, and what the
-    settings allow.
+    Allowed are `localhost`, addresses of this machine, the name that it listens on, and the names
+    in the settings.
     """
 
     def __init__(self, bound: str = "127.0.0.1", allowed: Iterable[str] = ()) -> None:
-        patterns = [_normal(each) for each in ("localhost", bound, *allowed) if each]
+        patterns = [_normalize(each) for each in ("localhost", bound, *allowed) if each]
         self._allowed = re.compile(
             "|".join(re.escape(each).replace(r"\*", ".*") for each in patterns)
         )
@@ -38,7 +38,7 @@ class AllowedHosts:
         match = _HOST.fullmatch(host.decode("latin-1"))
         if match is None:
             return False
-        name = _normal(match[1] or match[2])
+        name = _normalize(match[1] or match[2])
         address = _address(name)
         if address is not None and (address.is_loopback or address.is_unspecified):
             return True
@@ -47,12 +47,7 @@ class AllowedHosts:
         return self._allowed.fullmatch(name) is not None
 
 
-def is_same_origin(origin: str, host: str) -> bool:
-    """Whether a page of this server sent the request, or no page: other clients send no origin."""
-    return not origin or origin.partition("://")[2] == host
-
-
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().removesuffix(".").removeprefix("[").removesuffix("]")
 
 

@@ -1,4 +1,4 @@
-"""ASGI as far as the servers need it: reading a body within bounds, and answering."""
+"""ASGI: its types, sending responses, and reading bodies within limits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _encode = msgspec.json.encode
 
 
 class Disconnected(Exception):
-    """The sender went away before its request was complete; there is nobody to answer."""
+    """The client disconnected before its request was complete; there is nobody to answer."""
 
 
 async def send_response(
     send: Send, status: int, body: bytes, content_type: bytes, headers: HeaderList | None = None
 ) -> None:
-    """Send a whole answer."""
+    """Send a complete response."""
     await send(
         {
             "type": "http.response.start",
@@ -44,10 +44,9 @@ async def send_response(
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
-    """Send what is wrong with a request."""
-    await send_response(
-        send, problem.status, _encode(problem.content), CONTENT_TYPE, problem.headers
-    )
+    """Send an error as problem+json."""
+    body = _encode(problem.content)
+    await send_response(send, problem.status, body, CONTENT_TYPE, problem.headers)
 
 
 async def send_json(send: Send, content: Any, status: int = 200) -> None:
@@ -56,66 +55,66 @@ async def send_json(send: Send, content: Any, status: int = 200) -> None:
 
 
 async def send_empty(send: Send, status: int = 204) -> None:
-    """Send an answer that has no content."""
+    """Send a response without content."""
     await send({"type": "http.response.start", "status": status, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
 
 async def read_body(
-    receive: Receive, announced: int, most: int, seconds: float, grow: Grow
+    receive: Receive,
+    announced: int,
+    limit: int,
+    seconds: float,
+    grow: Grow | None = None,
+    remedy: str = "",
 ) -> bytes:
-    """The request's body; Problem 413 beyond `most` bytes, 408 after `seconds`.
+    """The request's body; Problem 413 beyond `limit` bytes, 408 after `seconds`.
 
-    `grow` is awaited for each piece of it, before the next one is read.
+    `announced` is its Content-Length, 0 if there is none. `grow` is awaited with the size of each
+    piece of the body, before the next one is read. `remedy` tells clients what to do after a 413.
     """
-    if announced > most:
-        await _discard(receive, most, seconds)
-        raise _too_large(most)
+    if announced > limit:
+        await _discard(receive, limit, seconds)
+        raise _too_large(limit, remedy)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise Disconnected
-    body: bytes = message["body"]
-    if not message["more_body"]:
-        if len(body) > most:
-            raise _too_large(most)
-        await grow(len(body))
-        return body
-    return await _read_rest(receive, body, most, seconds, grow)
-
-
-async def _read_rest(receive: Receive, body: bytes, most: int, seconds: float, grow: Grow) -> bytes:
-    chunks, length, more = [body], len(body), True
-    try:
-        async with asyncio.timeout(seconds):
-            while more and length <= most:
-                await grow(len(chunks[-1]))
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Disconnected
-                chunks.append(message["body"])
-                length += len(message["body"])
-                more = message["more_body"]
-    except TimeoutError:
-        raise Problem(
-            408,
-            f"the body was not complete after {seconds:g} s; send it faster, or in parts",
-            headers=[CLOSE],
-        ) from None
-    if length > most:
+    chunks: list[bytes] = [message["body"]]
+    length, more = len(chunks[0]), message["more_body"]
+    if more:
+        try:
+            async with asyncio.timeout(seconds):
+                while more and length <= limit:
+                    if grow is not None:
+                        await grow(len(chunks[-1]))
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    chunks.append(message["body"])
+                    length += len(message["body"])
+                    more = message["more_body"]
+        except TimeoutError:
+            raise Problem(
+                408,
+                f"the body was not complete after {seconds:g} s; send it faster, or in parts",
+                headers=[CLOSE],
+            ) from None
+    if length > limit:
         if more:
-            await _discard(receive, most, seconds)
-        raise _too_large(most)
-    await grow(len(chunks[-1]))
-    return b"".join(chunks)
+            await _discard(receive, limit, seconds)
+        raise _too_large(limit, remedy)
+    if grow is not None:
+        await grow(len(chunks[-1]))
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _discard(receive: Receive, most: int, seconds: float) -> None:
-    # A sender that is still sending when the connection closes may never see the answer; so take in
-    # and forget a bounded amount more.
+async def _discard(receive: Receive, limit: int, seconds: float) -> None:
+    # A client that is still sending when the connection closes may never see the response. So read
+    # and drop a limited amount more.
     length, more = 0, True
     try:
         async with asyncio.timeout(seconds):
-            while more and length <= most:
+            while more and length <= limit:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
@@ -125,11 +124,11 @@ async def _discard(receive: Receive, most: int, seconds: float) -> None:
         return
 
 
-def _too_large(most: int) -> Problem:
+def _too_large(limit: int, remedy: str) -> Problem:
     return Problem(
         413,
-        f"the body is larger than {most} bytes; split it into several requests, or raise "
-        "collect.max_body",
+        f"the body is larger than {limit} bytes",
+        remedy=remedy,
         headers=[CLOSE],
-        max_body=most,
+        max_body=limit,
     )

@@ -397,7 +397,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over, with the request that was read.
 
-        The WebSocket's protocol calls its `leave` when the connection is lost.
+        The WebSocket's protocol calls `release` when the connection is lost.
         """
         self.connections.discard(self)
         head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
@@ -406,7 +406,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         successor = self._successor = cast(Any, self.ws_protocol_class)(
             config=self.config, server_state=self.server_state, app_state=self.app_state
         )
-        successor.leave = partial(self._limits.release, self._network)
+        successor.release = partial(self._limits.release, self._network)
         self._network, self._is_deaf = "", True
         successor.connection_made(self.transport)
         successor.data_received(b"".join([*head, b"\r\n"]))

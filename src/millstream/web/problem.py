@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: problem+json (RFC 9457)."""
+"""Errors as HTTP responses: problem+json (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY = (b"retry-after", b"1")
 
 
 class Problem(MillstreamError):
-    """A request that gets an error as its answer; `members` are added to its content."""
+    """An error with an HTTP status; `members` are added to the response's JSON."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Problem(MillstreamError):
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the answer's JSON says."""
+        """The JSON of the response."""
         return {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,

@@ -80,7 +80,8 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 async def test_a_page_that_does_not_ask_first_is_refused_unless_it_is_named(tmp_path: Path) -> None:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            check_origin(scope, dict(scope["headers"])[b"origin"].decode())
+            origin = dict(scope["headers"])[b"origin"].decode()
+            check_origin(scope, origin, "collect.cors_origins")
             await send_json(send, {})
         except Problem as problem:
             await send_problem(send, problem)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.serve.answer import Answer, Problem, Request
 from millstream.serve.api.assets import serve
+from millstream.serve.http import HttpRequest, Response
+from millstream.web.problem import Problem
 
 
 @pytest.fixture
@@ -21,12 +22,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def get(root: Path, path: str, **headers: bytes) -> Answer:
+def get(root: Path, path: str, **headers: bytes) -> Response:
     known = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-    return serve(Request("GET", tuple(path.split("/")[1:]), {}, known, path), root)
+    return serve(HttpRequest("GET", tuple(path.split("/")[1:]), {}, known, path), root)
 
 
-def header(answer: Answer, name: bytes) -> bytes:
+def header(answer: Response, name: bytes) -> bytes:
     return dict(answer.headers)[name]
 
 

@@ -13,7 +13,7 @@ from millstream.serve.description import messages
 from millstream.serve.description.messages import (
     SENT,
     Poll,
-    Problem,
+    ProblemDetails,
     Table,
     ViewRow,
     ViewRows,
@@ -63,7 +63,7 @@ async def test_http_answers_what_is_described(http: httpx.AsyncClient, pipeline:
         ("/v1/views", Views),
         ("/v1/views/by_city", ViewRows),
         ("/v1/views/by_city/Rome", ViewRow),
-        ("/v1/views/nothing", Problem),
+        ("/v1/views/nothing", ProblemDetails),
         (CHANGES, Poll),
         (f"{CHANGES}?after={position}", Poll),
         (f"{CHANGES}?after=x:0=1", Poll),

@@ -42,7 +42,7 @@ async def test_rows_that_a_snapshot_leaves_out_are_counted(
     for number in range(130):
         pipeline.append(number)
     pipeline.flush()
-    await until(lambda: len(server.state.views["newest"].table) == 130)
+    await until(lambda: len(server.context.views["newest"].table) == 130)
     path = "/v1/views/newest/changes"
     async with events(http, path) as stream, socket(server) as client:
         told = [await following(stream), await client.subscribe(view="newest")]
@@ -70,9 +70,9 @@ async def test_clients_of_events_are_counted_while_they_stay(
 ) -> None:
     async with events(http, "/v1/views/by_city/changes") as stream:
         await following(stream)
-        assert server.state.clients == 1
-    await until(lambda: server.state.clients == 0)
-    assert not server.state.views["by_city"].watchers
+        assert server.context.clients == 1
+    await until(lambda: server.context.clients == 0)
+    assert not server.context.views["by_city"].subscribers
 
 
 async def test_a_poll_waits_for_a_change_and_brings_all_there_are(
@@ -110,7 +110,7 @@ async def test_from_another_epoch_a_client_gets_a_gap_and_the_rows(
     http: httpx.AsyncClient, pipeline: Pipeline, server: Server
 ) -> None:
     pipeline.count("Rome", 1)
-    await until(lambda: len(server.state.views["by_city"].table))
+    await until(lambda: len(server.context.views["by_city"].table))
     answer = (await http.get("/v1/views/by_city/changes", params={"after": "other:0=3"})).json()
     assert answer["gap"]["asked"] == "other:0=3"
     assert answer["rows"][0]["row"]["n"] == 1

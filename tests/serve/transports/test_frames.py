@@ -98,7 +98,7 @@ async def test_a_wrong_frame_ends_the_connection_with_the_right_code(
         writer.write(data)
         assert await close_code(reader) == code
         assert await asyncio.wait_for(reader.read(), SECONDS) == b""
-    await until(lambda: not server.state.connections)
+    await until(lambda: not server.context.connections)
     assert not [r for r in caplog.records if r.exc_info and r.levelno >= logging.ERROR]
 
 
@@ -123,13 +123,13 @@ async def test_empty_pieces_do_not_hold_up_the_server(server: Server) -> None:
         assert time.perf_counter() - began < 10.0
         with contextlib.suppress(ConnectionError):  # it ended before it had read all of them
             assert await close_code(reader) == 1009
-    await until(lambda: not server.state.connections)
+    await until(lambda: not server.context.connections)
 
 
 async def flood(server: Server, data: bytes, count: int) -> int:
     """Send without reading; the most that the server held unsent for it."""
     async with raw(server) as (_, writer):
-        connection = next(iter(server.state.connections))
+        connection = next(iter(server.context.connections))
         unsent = connection._transport.underlying_transport.get_write_buffer_size
         most = 0
         with contextlib.suppress(ConnectionError):
@@ -163,22 +163,22 @@ async def test_a_client_that_does_not_read_takes_little_memory(
     async with pipeline.server() as server:
         for number in range(200):
             pipeline.count(f"{number} is the city with this long name", 1)
-        await until(lambda: len(server.state.views["by_city"].table) == 200)
+        await until(lambda: len(server.context.views["by_city"].table) == 200)
         piece = data * (65_536 // len(data))
         assert await flood(server, piece, 30_000_000 // len(piece)) < 1_500_000
         async with connected(server) as client:
             await client.send(type="ping")
             assert await client.next() == {"type": "pong"}
-        await until(lambda: not server.state.connections)
+        await until(lambda: not server.context.connections)
 
 
 async def test_a_client_that_reads_again_gets_its_newest_pong_and_its_subscriptions(
     pipeline: Pipeline,
 ) -> None:
     async with pipeline.server() as server, raw(server) as (reader, writer):
-        connection = next(iter(server.state.connections))
+        connection = next(iter(server.context.connections))
         count = 0
-        while not connection._full:
+        while not connection._is_full:
             writer.write(frame(FIN | PING, b"x" * 125) * 500)
             await writer.drain()
             count += 1

@@ -103,7 +103,7 @@ async def test_a_subscription_to_an_id_in_use_replaces_it(
 ) -> None:
     pipeline.count("Rome", 1)
     pipeline.count("Oslo", 1)
-    await until(lambda: len(server.state.views["by_city"].table) == 2)
+    await until(lambda: len(server.context.views["by_city"].table) == 2)
     async with socket(server) as client:
         assert len((await client.subscribe(view="by_city"))["rows"]) == 2
         narrowed = await client.subscribe(view="by_city", where="city = 'Oslo'")
@@ -111,12 +111,12 @@ async def test_a_subscription_to_an_id_in_use_replaces_it(
         pipeline.count("Rome", 2)
         pipeline.count("Oslo", 2)
         assert (await client.next())["key"] == ["Oslo"]
-        assert len(server.state.views["by_city"].watchers) == 1
+        assert len(server.context.views["by_city"].subscribers) == 1
 
 
 async def test_lineage_is_shown_to_who_asks_for_it(pipeline: Pipeline, server: Server) -> None:
     pipeline.count("Rome", 7)
-    await until(lambda: len(server.state.views["by_city"].table))
+    await until(lambda: len(server.context.views["by_city"].table))
     async with socket(server) as client:
         plain = await client.subscribe(view="by_city")
         assert plain["rows"][0]["row"] == {"city": "Rome", "n": 7}
@@ -207,7 +207,7 @@ async def test_bytes_that_are_no_frame_end_that_connection_only(server: Server) 
         writer.write_eof()
         await asyncio.wait_for(reader.read(), SECONDS)
         writer.close()
-    await until(lambda: not server.state.connections)
+    await until(lambda: not server.context.connections)
     async with socket(server) as client:
         await client.send(type="ping")
         assert await client.next() == {"type": "pong"}
@@ -243,7 +243,7 @@ async def test_nothing_stays_behind_when_clients_leave(pipeline: Pipeline, serve
         async with socket(server) as client:
             await client.subscribe(view="by_city")
             await client.subscribe(id="b", stream="rsvps")
-    await until(lambda: not server.state.connections)
-    assert not server.state.views["by_city"].watchers
-    assert not server.state.streams.lives["rsvps"].watchers
-    assert json.dumps(server.state.clients) == "0"
+    await until(lambda: not server.context.connections)
+    assert not server.context.views["by_city"].subscribers
+    assert not server.context.streams.served["rsvps"].subscribers
+    assert json.dumps(server.context.clients) == "0"

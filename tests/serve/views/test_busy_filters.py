@@ -14,7 +14,7 @@ from tests.serve.stage import SECONDS, Pipeline, socket, until
 
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.served_view import ServedView
 
 WHERE = " OR ".join(["city LIKE '%a_a_c%'", "city LIKE '%b_b_c%'", "city LIKE '%a__a_c%'"])
 ROWS = 150
@@ -47,7 +47,7 @@ async def filled(pipeline: Pipeline, server: Server) -> None:
         if number % 100 == 0:
             pipeline.flush()
     pipeline.flush()
-    await until(lambda: len(server.state.views["by_city"].table) == ROWS)
+    await until(lambda: len(server.context.views["by_city"].table) == ROWS)
 
 
 @pytest.mark.usefixtures("filled")
@@ -67,11 +67,11 @@ async def test_a_costly_filter_over_many_rows_holds_up_nobody(
 async def test_a_costly_filter_over_many_changes_holds_up_nobody(
     server: Server, pipeline: Pipeline
 ) -> None:
-    live = server.state.views["by_city"]
+    served = server.context.views["by_city"]
     async with socket(server) as client:
         async with never_stalled(2.0):
             await client.send(
-                type="subscribe", id="a", view="by_city", after=f"{live.epoch}:0=0", where=WHERE
+                type="subscribe", id="a", view="by_city", after=f"{served.epoch}:0=0", where=WHERE
             )
             pipeline.put("by_city", ["last"], {"city": "abac", "n": 1}, 1)
             pipeline.put("by_city", ["last"], {"city": "xaba_c", "n": 1}, 2)
@@ -85,7 +85,7 @@ async def test_a_filter_that_takes_too_long_is_an_error_everywhere(pipeline: Pip
     async with pipeline.server(query_seconds=0.000001) as server:
         for number in range(100):
             pipeline.count(f"{number}", 1)
-        await until(lambda: len(server.state.views["by_city"].table) == 100)
+        await until(lambda: len(server.context.views["by_city"].table) == 100)
         async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
             for path in ("", "/changes"):
                 answer = await http.get(f"/v1/views/by_city{path}", params={"where": "n > 0"})
@@ -96,7 +96,7 @@ async def test_a_filter_that_takes_too_long_is_an_error_everywhere(pipeline: Pip
             assert (answer_["type"], answer_["id"]) == ("error", "a")
             assert "took longer than" in answer_["detail"]
             pipeline.count("1", 2)
-            await until(lambda: server.state.views["by_city"].table.rows['["1"]']["n"] == 2)
+            await until(lambda: server.context.views["by_city"].table.rows['["1"]']["n"] == 2)
             await client.send(type="ping")
             assert await client.next() == {"type": "pong"}
 
@@ -112,25 +112,27 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
             message = await client.next()
             assert (message["type"], message["total"]) == ("snapshot", ROWS)
             got.add(message["id"])
-            (connection,) = server.state.connections
-            held = [each.has_ready for each, _ in connection._subscriptions.values()]
+            (connection,) = server.context.connections
+            held = [each.has_pending for each, _ in connection._subscriptions.values()]
             assert held.count(True) <= 1
-    (shared,) = [live.snapshots for live in server.state.views.values() if live.name == "by_city"]
-    assert sum(map(len, shared._held.values())) <= 32 << 20
+    (shared,) = [
+        served.snapshots for served in server.context.views.values() if served.name == "by_city"
+    ]
+    assert sum(map(len, shared._cached.values())) <= 32 << 20
 
 
 async def test_the_first_rows_of_very_many_hold_up_nobody() -> None:
     dice = random.Random(1)
     row: dict[str, object] = {"n": 1}
-    live = Live("v", "view", "t", ServeSettings(), key=("k",))
-    live.table.rows = {f'["{dice.randrange(10**12)}"]': row for _ in range(1_000_000)}
-    choose = live.choice(live.shape(None, None, False), limit=10)
+    served = ServedView("v", "view", "t", ServeSettings(), key=("k",))
+    served.table.rows = {f'["{dice.randrange(10**12)}"]': row for _ in range(1_000_000)}
+    choose = served.prepare_rows(served.encoding(None, None, False), limit=10)
     async with never_stalled(1.0):
         chosen = await asyncio.to_thread(choose)
-    assert [key for key, _ in chosen.rows] == sorted(live.table.rows)[:10]
-    assert chosen.total == len(live.table.rows)
-    everything = live.choice(live.shape(None, None, False), limit=10**30)()
-    assert [key for key, _ in everything.rows] == sorted(live.table.rows)
+    assert [key for key, _ in chosen.rows] == sorted(served.table.rows)[:10]
+    assert chosen.total == len(served.table.rows)
+    everything = served.prepare_rows(served.encoding(None, None, False), limit=10**30)()
+    assert [key for key, _ in everything.rows] == sorted(served.table.rows)
 
 
 async def test_a_key_that_is_not_there_holds_up_nobody(
@@ -141,7 +143,7 @@ async def test_a_key_that_is_not_there_holds_up_nobody(
         city = "".join(dice.choices("ab", k=199))
         pipeline.count(city, number)
     pipeline.flush()
-    await until(lambda: len(server.state.views["by_city"].table) == 1_000)
+    await until(lambda: len(server.context.views["by_city"].table) == 1_000)
     async with never_stalled(1.0):
         answer = await http.get("/v1/views/by_city/" + "".join(dice.choices("ab", k=199)))
     assert (answer.status_code, "the key is city" in answer.text) == (404, True)

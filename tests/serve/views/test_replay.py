@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator
 
 from millstream.log.record import Record
-from millstream.serve.views.replay import Chunks
+from millstream.serve.views.replay import RecordChunks
 
 
 async def test_what_is_being_read_when_the_client_leaves_is_closed_after_that() -> None:
@@ -21,8 +21,8 @@ async def test_what_is_being_read_when_the_client_leaves_is_closed_after_that() 
         finally:
             closed.set()
 
-    chunks = Chunks(records())
-    taking = asyncio.create_task(asyncio.to_thread(chunks.take))
+    chunks = RecordChunks(records())
+    taking = asyncio.create_task(asyncio.to_thread(chunks.read))
     await asyncio.to_thread(reading.wait, 10)
     taking.cancel()
     closing = asyncio.create_task(asyncio.to_thread(chunks.close))

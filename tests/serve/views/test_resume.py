@@ -26,12 +26,12 @@ def numbers(messages: list[dict[str, Any]]) -> list[int]:
 
 
 async def caught_up(server: Server, n: int, city: str = "Berlin") -> None:
-    rows = server.state.views["by_city"].table.rows
+    rows = server.context.views["by_city"].table.rows
     await until(lambda: rows.get(f'["{city}"]', {}).get("n") == n)
 
 
 def has_applied(server: Server, count: int) -> bool:
-    return server.state.views["by_city"].tally.changes.total == count
+    return server.context.views["by_city"].metrics.changes.total == count
 
 
 async def read_until(client: Socket, n: int) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ async def test_what_was_written_in_transactions_is_read_from_kafka_without_a_gap
     writer = Producer(client_config(pipeline.log, transactional_id=topic))
     writer.init_transactions(30)
     async with pipeline.server(recent_changes=3) as server:
-        await until(lambda: server.state.views["by_city"].is_whole)
+        await until(lambda: server.context.views["by_city"].is_uncompacted)
         async with socket(server) as client:
             position = (await client.subscribe(view="by_city"))["position"]
         for revision in range(1, 11):
@@ -156,7 +156,7 @@ async def test_too_far_behind_is_a_gap_and_a_snapshot(pipeline: Pipeline) -> Non
 async def test_a_position_that_was_never_given_out_is_a_gap(
     pipeline: Pipeline, server: Server, offsets: str
 ) -> None:
-    epoch = server.state.views["by_city"].epoch
+    epoch = server.context.views["by_city"].epoch
     async with socket(server) as client:
         assert (await client.subscribe(view="by_city", after=f"{epoch}:{offsets}"))["type"] == "gap"
         assert (await client.next())["type"] == "snapshot"
@@ -201,7 +201,7 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_catches_up_later(
         await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
         async with socket(server, sock=raw, max_queue=1) as client:
             await client.subscribe(view="by_city")
-            connection = next(iter(server.state.connections))
+            connection = next(iter(server.context.connections))
             transport = connection._transport.underlying_transport
             transport.get_extra_info("socket").setsockopt(
                 sockets.SOL_SOCKET, sockets.SO_SNDBUF, 8192
@@ -230,7 +230,7 @@ async def test_a_client_that_would_rather_go_than_lag_is_disconnected(pipeline: 
         await client.subscribe(view="by_city", when_slow="disconnect")
         text = "x" * 20_000
         n = 0
-        while server.state.connections:
+        while server.context.connections:
             n += 1
             pipeline.put("by_city", [text], {"city": text, "n": n}, n)
             await asyncio.sleep(0.001)
@@ -265,8 +265,8 @@ async def test_several_partitions_are_replayed_each_in_order_with_nothing_missin
         pipeline.flush()
         for server in (one, other):
             await until(partial(has_applied, server, 120))
-        assert len(one.state.views["by_city"].table.offsets) == 2
-        assert all(one.state.views["by_city"].table.offsets), "both partitions are in use"
+        assert len(one.context.views["by_city"].table.offsets) == 2
+        assert all(one.context.views["by_city"].table.offsets), "both partitions are in use"
         seen: dict[str, list[int]] = {city: [] for city in cities}
         for server, count in ((one, 50), (other, 70)):  # changes servers on the way
             async with socket(server) as client:

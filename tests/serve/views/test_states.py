@@ -27,7 +27,7 @@ def put(pipeline: Pipeline, n: int, state: str = "") -> None:
 
 
 async def shown(server: Server, n: int, state: str) -> None:
-    rows = server.state.views["per_minute"].table.rows
+    rows = server.context.views["per_minute"].table.rows
     await until(lambda: [(r["n"], r["_state"]) for r in rows.values()] == [(n, state)])
 
 
@@ -93,7 +93,7 @@ async def test_the_watermark_stands_beside_the_position(
     await shown(server, 1, "provisional")
     assert (await http.get("/v1/views/per_minute")).json()["watermark"] is None
     report(pipeline, PASSED)
-    await until(lambda: server.state.views["per_minute"].watermark == PASSED)
+    await until(lambda: server.context.views["per_minute"].watermark == PASSED)
     moment = "2026-11-16T16:42:00.000Z"
     answer = (await http.get("/v1/views/per_minute")).json()
     assert answer["watermark"] == moment
@@ -130,7 +130,7 @@ async def test_rows_of_a_query_that_stopped_are_served_with_a_warning(
     fine = await http.get("/v1/views/per_minute")
     assert "warning" not in fine.json()
     report(pipeline, PASSED, "failed", "topic t was deleted")
-    await until(lambda: server.state.views["per_minute"].warning)
+    await until(lambda: server.context.views["per_minute"].warning)
     warning = "the query is failed: topic t was deleted"
     has_it = {"if-none-match": fine.headers["etag"]}
     answer = (await http.get("/v1/views/per_minute", headers=has_it)).json()
@@ -141,7 +141,7 @@ async def test_rows_of_a_query_that_stopped_are_served_with_a_warning(
     told = {view["name"]: view["warning"] for view in views}
     assert told == {"by_city": None, "per_minute": warning, "newest": None}
     report(pipeline, PASSED)
-    await until(lambda: not server.state.views["per_minute"].warning)
+    await until(lambda: not server.context.views["per_minute"].warning)
     assert "warning" not in (await http.get("/v1/views/per_minute")).json()
 
 
@@ -176,7 +176,7 @@ async def test_errors_of_estimates_can_be_asked_for(
     row = {"city": "Bern", "n": 40, "_error": {"n": 11.5}}
     pipeline.put("by_city", ["Bern"], row, 10)
     pipeline.flush()
-    view = server.state.views["by_city"]
+    view = server.context.views["by_city"]
     await until(lambda: len(view.columns) == 3 and view.table.rows)
     assert (await http.get("/v1/views/by_city")).json()["rows"] == [row]
     selected = await http.get("/v1/views/by_city", params={"select": "n,_error"})

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.serve.settings import ServeSettings
-from millstream.serve.views.encoding import SocketFrame
+from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.replay import Replay
-from millstream.serve.views.served_view import Live
-from millstream.serve.views.subscription import Asked, Subscription
+from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.subscription import RowSelection, Subscription
 from millstream.store.views.ring import Offsets
 from millstream.values.position import Position
 
@@ -28,14 +28,14 @@ class NothingLost(Replay):
     def __init__(self) -> None:
         super().__init__(LogSettings(), 0)
 
-    async def is_beyond_end(self, live: Live, offsets: Offsets) -> bool:
+    async def is_beyond_end(self, served: ServedView, offsets: Offsets) -> bool:
         return False
 
 
-def new_server() -> Live:
-    live = Live("v", "view", "t", ServeSettings(), key=None)
-    live.begin("epoch", dict.fromkeys(range(PARTITIONS), 0))
-    return live
+def new_server() -> ServedView:
+    served = ServedView("v", "view", "t", ServeSettings(), key=None)
+    served.reset("epoch", dict.fromkeys(range(PARTITIONS), 0))
+    return served
 
 
 def record(partition: int, offset: int) -> Record:
@@ -51,18 +51,23 @@ class Client:
         self.position = Position("epoch", dict.fromkeys(range(PARTITIONS), 0))
         self.subscription: Subscription | None = None
 
-    def move(self, live: Live) -> None:
+    def move(self, served: ServedView) -> None:
         if self.subscription is not None:
             self.subscription.close()
         self.subscription = Subscription(
-            live, Asked(), SocketFrame("a"), lambda: None, NothingLost(), after=self.position
+            served,
+            RowSelection(),
+            WebSocketFormat("a"),
+            lambda: None,
+            NothingLost(),
+            after=self.position,
         )
 
     async def read(self) -> None:
         assert self.subscription is not None
         await asyncio.sleep(0)  # a question to Kafka may be under way
         await asyncio.sleep(0)
-        for text in self.subscription.take():
+        for text in self.subscription.next_messages():
             message: dict[str, Any] = json.loads(text)
             assert message["type"] == "change", message
             partition, offset = message["row"]["id"]

@@ -145,7 +145,7 @@ class CollectApp:
         ack = ack_of(lane.stream, scope["query_string"])
         request = read_request(scope["headers"])
         if request.origin:
-            check_origin(scope, request.origin)
+            check_origin(scope, request.origin, "collect.cors_origins")
         try:
             check_readable(request.content_type, request.attributes)
         except BodyRefused as refused:
@@ -191,6 +191,7 @@ class CollectApp:
                     self._settings.max_body,
                     self._settings.body_timeout,
                     held.grow,
+                    "split it into several requests, or raise collect.max_body",
                 )
                 if not body or body.isspace():
                     raise Problem(400, EMPTY)

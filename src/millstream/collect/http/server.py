@@ -13,7 +13,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
 from millstream.web.asgi import Application
 from millstream.web.auth.middleware import AuthenticationMiddleware
-from millstream.web.cors import Cors
+from millstream.web.cors import CorsMiddleware
 from millstream.web.server import HttpServer
 from millstream.web.tls import Certificate
 
@@ -46,7 +46,7 @@ class Server(HttpServer):
                 application, settings, streams, path
             )
         if settings.cors_origins:
-            application = Cors(application, settings.cors_origins)
+            application = CorsMiddleware(application, settings.cors_origins)
         super().__init__(
             application,
             settings,

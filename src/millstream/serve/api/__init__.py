@@ -1,0 +1,1 @@
+"""HTTP calls that answer at once: rows, SQL, metrics, the dashboard."""

@@ -6,7 +6,8 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from millstream.serve.answer import Answer, Problem, Request
+from millstream.serve.http import HttpRequest, Response
+from millstream.web.problem import Problem
 
 _ROOT = Path(__file__).parents[1] / "static"
 _TYPES = {
@@ -38,26 +39,26 @@ _MISSING = (
 )
 
 
-def serve(request: Request, root: Path = _ROOT) -> Answer:
+def serve(request: HttpRequest, root: Path = _ROOT) -> Response:
     """The file at the request's path; the dashboard itself at `/`."""
     names = [part for part in request.path if part]
     if any(part in (".", "..") or "/" in part or "\0" in part for part in names):
         raise Problem(404, f"there is nothing at {request.raw_path[:200]}")
     path = root.joinpath(*names) if names else root / "index.html"
     if not names and not path.is_file():
-        return Answer(_MISSING, content_type=_TYPES[".html"], headers=_HEADERS)
+        return Response(_MISSING, content_type=_TYPES[".html"], headers=_HEADERS)
     if not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
         raise Problem(404, f"there is nothing at {request.raw_path[:200]}")
     stat = path.stat()
     body, tag = _read(path, stat.st_mtime_ns, stat.st_size)
-    # The build names what is in assets/ by its hash: the same name is the same file, for ever.
-    lasting = names[:1] == ["assets"]
-    caching = b"public, max-age=31536000, immutable" if lasting else b"no-cache"
+    # The build names files in assets/ by their hash, so they never change.
+    is_immutable = names[:1] == ["assets"]
+    caching = b"public, max-age=31536000, immutable" if is_immutable else b"no-cache"
     headers = (*_HEADERS, (b"etag", tag), (b"cache-control", caching))
     if request.headers.get(b"if-none-match") == tag:
-        return Answer(status=304, headers=headers)
+        return Response(status=304, headers=headers)
     kind = _TYPES.get(path.suffix, b"application/octet-stream")
-    return Answer(body, content_type=kind, headers=headers)
+    return Response(body, content_type=kind, headers=headers)
 
 
 @lru_cache(256)

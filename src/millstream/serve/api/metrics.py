@@ -1,45 +1,52 @@
-"""Counts for Prometheus."""
+"""Counters and gauges for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.serve.context import State
-from millstream.serve.views.served_view import Live
+from millstream.serve.context import Context
+from millstream.serve.views.served_view import ServedView
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_GAUGES: dict[str, Callable[[ServedView], int]] = {
+    "rows gauge": lambda view: len(view.table),
+    "changes_total counter": lambda view: view.metrics.changes.total,
+    "unreadable_total counter": lambda view: view.table.unreadable,
+    "subscriptions gauge": lambda view: len(view.subscribers),
+}
 
 
-def write(state: State) -> str:
+def render(context: Context) -> str:
     """The counters and gauges of this process, in Prometheus' text format."""
     lines = [
         "# TYPE millstream_serve_ready gauge",
-        f"millstream_serve_ready {int(state.ready)}",
+        f"millstream_serve_ready {int(context.ready)}",
         "# TYPE millstream_serve_clients gauge",
-        f"millstream_serve_clients {state.clients}",
+        f"millstream_serve_clients {context.clients}",
         "# TYPE millstream_serve_turned_away_total counter",
         *(
             f'millstream_serve_turned_away_total{{reason="{reason}"}} {count}'
-            for reason, count in sorted(state.refused.items())
+            for reason, count in sorted(context.refused.items())
         ),
     ]
-    gauges: dict[str, Callable[[Live], int]] = {
-        "rows gauge": lambda live: len(live.table),
-        "changes_total counter": lambda live: live.tally.changes.total,
-        "unreadable_total counter": lambda live: live.table.unreadable,
-        "subscriptions gauge": lambda live: len(live.watchers),
-    }
-    for title, value in gauges.items():
+    for title, value in _GAUGES.items():
         name, kind = title.split()
         lines.append(f"# TYPE millstream_view_{name} {kind}")
-        for live in state.views.values():
-            lines.append(f'millstream_view_{name}{{view="{live.name}"}} {value(live)}')
+        for view in context.views.values():
+            lines.append(f'millstream_view_{name}{{view="{view.name}"}} {value(view)}')
     lines.append("# TYPE millstream_view_latency_milliseconds gauge")
-    for live in state.views.values():
-        for step in ("analyze", "serve", "whole"):
-            summary = getattr(live.tally, step).summary()
-            for quantile in ("p50", "p99", "max") if summary else ():
-                labels = f'view="{live.name}",step="{step}",quantile="{quantile}"'
-                amount = getattr(summary, quantile)
-                lines.append(f"millstream_view_latency_milliseconds{{{labels}}} {amount:.3f}")
+    for view in context.views.values():
+        lines += _latencies(view)
     return "\n".join(lines) + "\n"
+
+
+def _latencies(view: ServedView) -> list[str]:
+    metrics, lines = view.metrics, []
+    steps = {"analyze": metrics.analyze, "serve": metrics.serve, "whole": metrics.end_to_end}
+    for step, latencies in steps.items():
+        summary = latencies.summary()
+        for quantile in ("p50", "p99", "max") if summary else ():
+            labels = f'view="{view.name}",step="{step}",quantile="{quantile}"'
+            amount = getattr(summary, quantile)
+            lines.append(f"millstream_view_latency_milliseconds{{{labels}}} {amount:.3f}")
+    return lines

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.serve.answer import JSON, Answer, Problem, Request
-from millstream.serve.context import State
-from millstream.web.allowed_hosts import is_same_origin
+from millstream.serve.context import Context
+from millstream.serve.http import JSON, HttpRequest, Response
+from millstream.web.cors import is_same_origin
+from millstream.web.problem import Problem
 
 _MAX_BODY = 100_000
 
@@ -16,10 +17,10 @@ class Query(msgspec.Struct, forbid_unknown_fields=True):
     limit: int | None = None
 
 
-async def run_query(state: State, request: Request) -> Answer:
-    """The rows that a query finds, in a process of its own with little memory and less time."""
-    _check_sender(state, request)
-    state.check_ready()
+async def run_query(context: Context, request: HttpRequest) -> Response:
+    """Run a query in the SQL process, which has limited memory and time."""
+    _check_origin(context, request)
+    context.check_ready()
     try:
         query = msgspec.json.decode(await request.body(_MAX_BODY), type=Query)
     except RecursionError:
@@ -28,17 +29,18 @@ async def run_query(state: State, request: Request) -> Answer:
         raise Problem(
             400, f"cannot read the query: {error}", remedy='send {"sql": "SELECT …"}'
         ) from None
-    most = state.settings.query_rows
-    limit = most if query.limit is None else query.limit
-    if not 0 <= limit <= most:
-        raise Problem(400, f"limit {limit} is not from 0 to {most}")
-    return Answer(await state.sql.query(query.sql, limit))
+    max_rows = context.settings.query_rows
+    limit = max_rows if query.limit is None else query.limit
+    if not 0 <= limit <= max_rows:
+        raise Problem(400, f"limit {limit} is not from 0 to {max_rows}")
+    return Response(await context.sql.query(query.sql, limit))
 
 
-def _check_sender(state: State, request: Request) -> None:
-    """Problem unless our own pages sent it, or no page at all.
+def _check_origin(context: Context, request: HttpRequest) -> None:
+    """Problem if a page of another origin sent the request.
 
-    A browser sends text/plain to any server for any page, without asking that server first.
+    The type must be JSON: a browser sends text/plain to any server for any page, without asking
+    that server first.
     """
     kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != JSON:
@@ -50,9 +52,9 @@ def _check_sender(state: State, request: Request) -> None:
     origin, host = (
         request.headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host")
     )
-    if not is_same_origin(origin, host) and origin not in state.settings.origins:
+    if not is_same_origin(origin, host) and origin not in context.settings.origins:
         raise Problem(
             403,
-            f"a page of {origin[:100]} may not ask",
-            remedy="add its origin to serve.origins, if it may",
+            f"a page of {origin[:100]} may not send queries",
+            remedy="add its origin to serve.origins if it may",
         )

@@ -8,88 +8,90 @@ from urllib.parse import quote
 
 import msgspec
 
-from millstream.serve.answer import Answer, Problem, Request
-from millstream.serve.context import State
+from millstream.serve.context import Context
+from millstream.serve.http import HttpRequest, Response
 from millstream.serve.system import describe_view
-from millstream.serve.views.encoding import Shape, encode
+from millstream.serve.views.encoding import Encoding, encode
 from millstream.serve.views.filter import split_select
-from millstream.serve.views.served_view import Chosen, Live
-from millstream.serve.views.subscription import Asked
+from millstream.serve.views.served_view import SelectedRows, ServedView
+from millstream.serve.views.subscription import RowSelection
 from millstream.syntax.names import closest
+from millstream.web.problem import Problem
 
 MAX_ROWS = 1_000_000
-# Keys among which the one that was meant is looked for; the comparison is slow.
-_MOST_KEYS, _LONGEST_KEY = 500, 40
-ASKED = ("where", "select", "lineage", "limit")
+_DEFAULT_LIMIT = 100  # rows of a view without key
+# Keys that an unknown key is compared with, to suggest one; the comparison is slow.
+_MAX_KEYS, _MAX_KEY_LENGTH = 500, 40
+SELECTION_PARAMETERS = ("where", "select", "lineage", "limit")
 
 
-def asked(request: Request) -> Asked:
-    """Which rows, and what of them, the query string asks for."""
+def read_selection(request: HttpRequest) -> RowSelection:
+    """The rows and columns that the query string selects."""
     select = request.query.get("select")
-    return Asked(
+    return RowSelection(
         where=request.query.get("where") or None,
         select=split_select(select) if select else None,
         lineage=request.flag("lineage"),
-        limit=request.whole("limit", MAX_ROWS),
+        limit=request.integer("limit", MAX_ROWS),
     )
 
 
-async def list_views(state: State, request: Request) -> Answer:
+async def list_views(context: Context, request: HttpRequest) -> Response:
     request.refuse_unknown(())
-    views = [describe_view(state.app, live) for live in state.views.values()]
-    return Answer(encode({"views": views}))
+    views = [describe_view(context.app, view) for view in context.views.values()]
+    return Response(encode({"views": views}))
 
 
-async def show_view(state: State, request: Request, name: str) -> Answer:
-    """A view's rows now, unless the client has them already."""
-    live = state.view(name)
-    request.refuse_unknown((*ASKED, "order"))
-    wanted, order = asked(request), request.query.get("order") or None
-    shape = wanted.shape(live)
-    position = str(live.position)
-    tag = f'"{position}"'.encode()
+async def show_view(context: Context, request: HttpRequest, name: str) -> Response:
+    """A view's current rows, or 304 if the client has them already."""
+    view = context.view(name)
+    request.refuse_unknown((*SELECTION_PARAMETERS, "order"))
+    selection, order = read_selection(request), request.query.get("order") or None
+    encoding = selection.encoding(view)
+    position = str(view.position).encode()
+    tag = b'"%b"' % position
     headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
-    if not live.warning and _has(request, tag):
-        return Answer(status=304, headers=headers)
-    limit = wanted.limit
-    if limit is None and not live.table.keyed:
-        limit = 100
-    choose = live.choice(shape, order, limit)
-    if live.is_slow(shape, order):
-        counts, rows = await asyncio.to_thread(lambda: _encode(shape, choose()))
+    if not view.warning and _has_tag(request, tag):
+        return Response(status=304, headers=headers)
+    limit = selection.limit
+    if limit is None and not view.table.keyed:
+        limit = _DEFAULT_LIMIT
+    select = view.prepare_rows(encoding, order, limit)
+    if view.is_expensive(encoding, order):
+        rows = await asyncio.to_thread(lambda: _encode_rows(encoding, select()))
     else:
-        counts, rows = _encode(shape, choose())
-    body = b'{"view":%b,"position":"%b","watermark":%b,%b%b,"rows":%b}' % (
-        *(encode(name), position.encode(), live.watermark_json, live.warning_json),
-        *(counts, rows),
-    )
-    return Answer(body, headers=headers)
+        rows = _encode_rows(encoding, select())
+    return Response(b"{%b%b}" % (_head(view, position), rows), headers=headers)
 
 
-async def show_row(state: State, request: Request, name: str, key: str) -> Answer:
+async def show_row(context: Context, request: HttpRequest, name: str, key: str) -> Response:
     """One row by its key: a JSON array, or the plain value where the key is one column."""
-    live = state.view(name)
+    view = context.view(name)
     request.refuse_unknown(("select", "lineage"))
-    if not live.table.keyed:
+    if not view.table.keyed:
         raise Problem(404, f"view {name} has no key, so it has no row {key[:100]!r}")
-    shape = asked(request).shape(live)
-    held = _find(live, key)
-    if held is None:
-        raise _no_row(live, key)
-    position = str(live.position).encode()
-    headers = ((b"etag", b'"%b"' % position), (b"cache-control", b"no-cache"))
-    if not live.warning and _has(request, headers[0][1]):
-        return Answer(status=304, headers=headers)
-    row = encode(shape.pick(live.table.rows[held]))
-    body = b'{"view":%b,"position":"%b","watermark":%b,%b"key":%b,"row":%b}' % (
-        *(encode(name), position, live.watermark_json, live.warning_json),
-        *(held.encode(), row),
-    )
-    return Answer(body, headers=headers)
+    encoding = read_selection(request).encoding(view)
+    found = _find_key(view, key)
+    if found is None:
+        raise _no_row(view, key)
+    position = str(view.position).encode()
+    tag = b'"%b"' % position
+    headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
+    if not view.warning and _has_tag(request, tag):
+        return Response(status=304, headers=headers)
+    row = encode(encoding.project(view.table.rows[found]))
+    body = b'{%b"key":%b,"row":%b}' % (_head(view, position), found.encode(), row)
+    return Response(body, headers=headers)
 
 
-def _find(live: Live, key: str) -> str | None:
-    rows = live.table.rows
+def _head(view: ServedView, position: bytes) -> bytes:
+    """The first members of an answer."""
+    members = encode(view.name), position, view.watermark_json, view.warning_json
+    return b'"view":%b,"position":"%b","watermark":%b,%b' % members
+
+
+def _find_key(view: ServedView, key: str) -> str | None:
+    rows = view.table.rows
     spellings = [key, encode([key]).decode()]
     try:
         value = msgspec.json.decode(key)
@@ -99,12 +101,12 @@ def _find(live: Live, key: str) -> str | None:
     return next((spelling for spelling in spellings if spelling in rows), None)
 
 
-def _no_row(live: Live, key: str) -> Problem:
-    """What a key must look like, with one that this view has as the example."""
-    names, known = live.key or (), list(islice(live.table.rows, _MOST_KEYS))
-    message = f"view {live.name} has no row with key {key[:100]!r}"
-    likely = [held.strip('[]"') for held in known if len(held) <= _LONGEST_KEY]
-    close = closest(key, likely) if len(key) <= _LONGEST_KEY else None
+def _no_row(view: ServedView, key: str) -> Problem:
+    """Problem 404 that shows how to write a key, with one of this view as the example."""
+    names, known = view.key or (), list(islice(view.table.rows, _MAX_KEYS))
+    message = f"view {view.name} has no row with key {key[:100]!r}"
+    likely = [held.strip('[]"') for held in known if len(held) <= _MAX_KEY_LENGTH]
+    close = closest(key, likely) if len(key) <= _MAX_KEY_LENGTH else None
     if close:
         return Problem(404, message, remedy=f"did you mean {close!r}?")
     example = known[0] if known else encode([f"<{name}>" for name in names]).decode()
@@ -117,16 +119,14 @@ def _no_row(live: Live, key: str) -> Problem:
     )
 
 
-def _encode(shape: Shape, chosen: Chosen) -> tuple[bytes, bytes]:
-    """How many rows there are and whether these are all, and these."""
-    truncated = len(chosen.rows) < chosen.total
-    return (
-        b'"total":%d,"truncated":%b' % (chosen.total, encode(truncated)),
-        b"[%b]" % b",".join([encode(shape.pick(row)) for _, row in chosen.rows]),
-    )
+def _encode_rows(encoding: Encoding, selected: SelectedRows) -> bytes:
+    """The total, whether the limit left some out, and the rows without keys."""
+    truncated = encode(len(selected.rows) < selected.total)
+    rows = b",".join([encode(encoding.project(row)) for _, row in selected.rows])
+    return b'"total":%d,"truncated":%b,"rows":[%b]' % (selected.total, truncated, rows)
 
 
-def _has(request: Request, tag: bytes) -> bool:
+def _has_tag(request: HttpRequest, tag: bytes) -> bool:
     given = request.headers.get(b"if-none-match", b"")
     tags = [one.strip().removeprefix(b"W/") for one in given.split(b", ")]
     return tag in tags or b"*" in tags

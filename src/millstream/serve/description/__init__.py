@@ -1,0 +1,1 @@
+"""Descriptions of the API: OpenAPI and AsyncAPI."""

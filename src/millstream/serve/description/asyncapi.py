@@ -6,28 +6,28 @@ from collections.abc import Iterable
 from typing import Any
 
 import millstream
-from millstream.serve.context import State
+from millstream.serve.context import Context
 from millstream.serve.description.messages import SENT
 from millstream.serve.description.openapi import message_schemas
 from millstream.serve.transports.websocket import PATH, RECEIVED
 
-Described = dict[str, Any]
+JsonObject = dict[str, Any]
 _CHANNEL = "#/channels/connect"
 
 
-def describe(state: State) -> Described:
+def describe(context: Context) -> JsonObject:
     """The document for /v1/asyncapi.json."""
     messages = {each.__name__: _message(each) for each in (*RECEIVED, *SENT)}
     return {
         "asyncapi": "3.0.0",
-        "info": {"title": f"{state.app.name}: serve", "version": millstream.__version__},
+        "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
         "channels": {
             "connect": {
                 "address": PATH,
                 "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
             }
         },
-        # The server's own view, as AsyncAPI wants it: it receives what clients send.
+        # AsyncAPI describes the server's side: it receives what clients send.
         "operations": {
             "request": _operation("receive", RECEIVED),
             "inform": _operation("send", SENT),
@@ -39,7 +39,7 @@ def describe(state: State) -> Described:
     }
 
 
-def _message(message: type) -> Described:
+def _message(message: type) -> JsonObject:
     return {
         "summary": (message.__doc__ or "").partition("\n")[0],
         "contentType": "application/json",
@@ -47,7 +47,7 @@ def _message(message: type) -> Described:
     }
 
 
-def _operation(action: str, messages: Iterable[type]) -> Described:
+def _operation(action: str, messages: Iterable[type]) -> JsonObject:
     return {
         "action": action,
         "channel": {"$ref": _CHANNEL},

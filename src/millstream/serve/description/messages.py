@@ -1,7 +1,7 @@
-"""Answers and messages that clients get, as types: what OpenAPI and AsyncAPI publish.
+"""Types of the answers and messages that clients get, for OpenAPI and AsyncAPI.
 
 The server writes most of them byte by byte, because it sends one row to many clients. So these
-types only describe them; `test_messages.py` reads what a running server sends with these types.
+types only describe them. `test_messages.py` decodes a running server's messages with these types.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 Identifier = Annotated[str, Meta(description="The id of the subscription.")]
-Place = Annotated[
+PositionText = Annotated[
     str, Meta(description="A position, <epoch>:<partition>=<offset>,…: send it back as `after`.")
 ]
 Watermark = Annotated[
     str | None,
-    Meta(description="Windows that end by then are final (RFC 3339); null if it is not known."),
+    Meta(description="Windows that end by then are final (RFC 3339); null if it is unknown."),
 ]
 Key = Annotated[
     list[Any] | None,
     Meta(description="The values of the key columns; null if there is no key."),
 ]
 Row = Annotated[dict[str, Any], Meta(description="The columns and their values.")]
-Name = Annotated[str, Meta(description="What the subscription names.")]
+Name = Annotated[str, Meta(description="The name in the subscription.")]
 Total = Annotated[int, Meta(description="How many rows satisfy the filter.")]
-Truncated = Annotated[bool, Meta(description="Whether some of those are left out, by the limit.")]
-_STALE = "Why the rows may not be up to date; missing if nothing is known to be wrong."
+Truncated = Annotated[bool, Meta(description="Whether the limit left some of them out.")]
+_STALE = "Why the rows may be out of date; missing if there is no known reason."
 
 
 class KeyedRow(msgspec.Struct):
@@ -38,10 +38,10 @@ class KeyedRow(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
-    """The rows at `position`. Replace everything that you hold by them; changes follow."""
+    """The rows at `position`. Replace all rows that you hold by them; changes follow."""
 
     id: Identifier | UnsetType = UNSET
-    position: Place
+    position: PositionText
     watermark: Watermark
     view: Name | UnsetType = UNSET
     stream: Name | UnsetType = UNSET
@@ -52,21 +52,21 @@ class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
 
 
 class Change(msgspec.Struct, tag_field="type", tag="change", kw_only=True):
-    """One row that was added, changed or deleted; `position` is the place after it."""
+    """One row that was added, changed or deleted; `position` is after it."""
 
     id: Identifier | UnsetType = UNSET
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
-    position: Place
+    position: PositionText
 
 
 class Gap(msgspec.Struct, tag_field="type", tag="gap", kw_only=True):
     """The changes after `asked` are not available any more. A snapshot follows."""
 
     id: Identifier | UnsetType = UNSET
-    position: Place
-    asked: Annotated[str, Meta(description="The position that the client was at.")]
+    position: PositionText
+    asked: Annotated[str, Meta(description="The position of the client.")]
     reason: Annotated[str, Meta(description="Why it cannot continue from there.")]
 
 
@@ -74,15 +74,15 @@ class Lag(msgspec.Struct, tag_field="type", tag="lag", kw_only=True):
     """The client reads too slowly, or its filter matched nothing for 15 seconds (`behind` is 0)."""
 
     id: Identifier | UnsetType = UNSET
-    position: Place
+    position: PositionText
     behind: Annotated[int, Meta(description="Changes that wait for the client.")]
 
 
 class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
-    """A message of the client that the server cannot fulfil; the connection stays open."""
+    """The answer to a message that the server cannot fulfil; the connection stays open."""
 
     id: Annotated[str | None, Meta(description="The id in that message; null if it has none.")]
-    title: Annotated[str, Meta(description="The phrase of an HTTP status, as in Bad Request.")]
+    title: Annotated[str, Meta(description="The words of an HTTP status, such as Bad Request.")]
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
 
 
@@ -103,30 +103,30 @@ EVENTS = (Snapshot, Change, Gap, Lag)
 """Server-sent events; they are named after `type`, and have no `id` in their data."""
 
 
-class Changed(msgspec.Struct):
+class PollChange(msgspec.Struct):
     """A change in the answer to a long poll."""
 
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
-    position: Place
+    position: PositionText
 
 
 class PollGap(msgspec.Struct):
     """Why the answer has rows although the request had a position."""
 
-    position: Place
+    position: PositionText
     asked: str
     reason: str
 
 
 class Poll(msgspec.Struct, kw_only=True):
-    """The answer to a long poll: `changes` since `after`, or else `rows`, which replace all."""
+    """The answer to a long poll: `changes` since `after`, or `rows`, which replace all rows."""
 
     gap: PollGap | UnsetType = UNSET
-    position: Place
+    position: PositionText
     watermark: Watermark
-    changes: list[Changed] | UnsetType = UNSET
+    changes: list[PollChange] | UnsetType = UNSET
     total: Total | UnsetType = UNSET
     truncated: Truncated | UnsetType = UNSET
     rows: list[KeyedRow] | UnsetType = UNSET
@@ -137,7 +137,7 @@ class ViewRows(msgspec.Struct):
     """The rows of a view."""
 
     view: str
-    position: Place
+    position: PositionText
     watermark: Watermark
     total: Total
     truncated: Truncated
@@ -149,7 +149,7 @@ class ViewRow(msgspec.Struct):
     """One row of a view."""
 
     view: str
-    position: Place
+    position: PositionText
     watermark: Watermark
     key: Key
     row: Row
@@ -178,8 +178,8 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
-class Problem(msgspec.Struct):
-    """What went wrong, as RFC 9457 writes it."""
+class ProblemDetails(msgspec.Struct):
+    """An error, in the format of RFC 9457."""
 
     type: str
     title: Annotated[str, Meta(description="The status in words.")]
@@ -187,4 +187,4 @@ class Problem(msgspec.Struct):
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
 
 
-ANSWERS = (Poll, ViewRows, ViewRow, Table, Views, Problem)
+RESPONSES = (Poll, ViewRows, ViewRow, Table, Views, ProblemDetails)

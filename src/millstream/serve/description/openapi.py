@@ -9,58 +9,58 @@ import msgspec
 
 import millstream
 from millstream.schema import json_schema
-from millstream.serve.context import State
-from millstream.serve.description.messages import ANSWERS, EVENTS, SENT
+from millstream.serve.context import Context
+from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import websocket
 
-Described = dict[str, Any]
-Parameter = tuple[str, str, Described]
+JsonObject = dict[str, Any]
+Parameter = tuple[str, str, JsonObject]
 
-_TEXT: Described = {"type": "string"}
-_YES_OR_NO: Described = {"type": "boolean"}
-_WHERE = ("where", "Which rows, as in n > 3 AND city = 'Berlin'", _TEXT)
-_SELECT = ("select", "Which columns, comma-separated; fields of structs as window.start", _TEXT)
+_STRING: JsonObject = {"type": "string"}
+_BOOLEAN: JsonObject = {"type": "boolean"}
+_WHERE = ("where", "Which rows, such as n > 3 AND city = 'Berlin'", _STRING)
+_SELECT = ("select", "Which columns, comma-separated; a struct's field is window.start", _STRING)
 _LIMIT = ("limit", "The maximum number of rows", {"type": "integer", "minimum": 0})
-_LINEAGE = ("lineage", "Whether rows have the columns _revision, _position …", _YES_OR_NO)
-_ORDER = ("order", "As in n DESC, city", _TEXT)
-_AFTER = ("after", "The position to continue from", _TEXT)
+_LINEAGE = ("lineage", "Whether rows have the columns _revision, _position …", _BOOLEAN)
+_ORDER = ("order", "Such as n DESC, city", _STRING)
+_AFTER = ("after", "The position to continue from", _STRING)
 _WAIT = ("wait", "Long poll: seconds to wait for a change", {"type": "number", "maximum": 60})
-_NAMED = ("named", "Server-sent events: false sends all as `message`, for onmessage", _YES_OR_NO)
-_LAST_EVENT = ("Last-Event-ID", "As after, which it yields to; EventSource sends it", _TEXT)
-_IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _TEXT)
+_NAMED = ("named", "Server-sent events: false sends all as `message`, for onmessage", _BOOLEAN)
+_LAST_EVENT = ("Last-Event-ID", "As after, which takes precedence; EventSource sends it", _STRING)
+_IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",
-    "405": "The method is not possible here; Allow has the ones that are",
+    "405": "The method is not allowed here; Allow lists the allowed ones",
     "403": "The page's origin is not listed in serve.origins",
     "413": "The body is too large",
     "415": "The body is not application/json",
-    "503": "The server still reads the log, or Kafka does not answer; Retry-After has the seconds",
+    "503": "The server is still reading the log, or Kafka does not answer; see Retry-After",
 }
 
 
-def describe(state: State) -> Described:
+def describe(context: Context) -> JsonObject:
     """The document for /v1/openapi.json."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": f"{state.app.name}: serve", "version": millstream.__version__},
-        "paths": {**_fixed(), **_views(state), **_streams(state)},
-        "components": {"schemas": _schemas(state)},
+        "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
+        "paths": {**_fixed(), **_views(context), **_streams(context)},
+        "components": {"schemas": _schemas(context)},
     }
 
 
-def message_schemas(types: Iterable[type]) -> Described:
-    """JSON Schemas of those types and of what they contain, by name."""
+def message_schemas(types: Iterable[type]) -> JsonObject:
+    """JSON Schemas of these types and of the types that they contain, by name."""
     _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return schemas
 
 
-def _schemas(state: State) -> Described:
-    streams = {f"stream.{s.name}": json_schema(s.schema) for s in state.app.streams.values()}
-    return {**streams, **message_schemas((*ANSWERS, *SENT, *websocket.RECEIVED))}
+def _schemas(context: Context) -> JsonObject:
+    streams = {f"stream.{s.name}": json_schema(s.schema) for s in context.app.streams.values()}
+    return {**streams, **message_schemas((*RESPONSES, *SENT, *websocket.RECEIVED))}
 
 
-def _fixed() -> Described:
+def _fixed() -> JsonObject:
     return {
         "/v1/views": _get("All views", _json("Views")),
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
@@ -74,32 +74,32 @@ def _fixed() -> Described:
     }
 
 
-def _views(state: State) -> Described:
-    paths: Described = {}
-    for live in state.views.values():
-        at = f"/v1/views/{live.name}"
-        what = (live.description.description if live.description else "") or live.name
-        asked = (_WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
-        paths[at] = _cached(_get(f"Rows of {what}", _json("ViewRows"), *asked))
-        paths[f"{at}/changes"] = _changes(live.name)
-        if live.name in state.ledgers.lives:
-            paths[f"{at}/ledger"] = _changes(f"the ledger of {live.name}, from its first entry on")
-        if live.key is not None:
+def _views(context: Context) -> JsonObject:
+    paths: JsonObject = {}
+    for view in context.views.values():
+        at = f"/v1/views/{view.name}"
+        what = (view.description.description if view.description else "") or view.name
+        parameters = (_WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
+        paths[at] = _cached(_get(f"Rows of {what}", _json("ViewRows"), *parameters))
+        paths[f"{at}/changes"] = _changes(view.name)
+        if view.name in context.ledgers.served:
+            paths[f"{at}/ledger"] = _changes(f"the ledger of {view.name}, from its first entry on")
+        if view.key is not None:
             row = _get("One row", _json("ViewRow"), _SELECT, _LINEAGE)
-            what = "A JSON array of the key's values, as in [\"a\",1]; one column's value alone"
-            row["get"]["parameters"].append(_parameter("path", ("key", what, _TEXT)))
+            what = "A JSON array of the key's values, such as [\"a\",1]; or one column's value"
+            row["get"]["parameters"].append(_parameter("path", ("key", what, _STRING)))
             paths[f"{at}/{{key}}"] = _cached(row)
     return paths
 
 
-def _streams(state: State) -> Described:
-    return {f"/v1/streams/{name}/events": _changes(name) for name in state.streams.lives}
+def _streams(context: Context) -> JsonObject:
+    return {f"/v1/streams/{name}/events": _changes(name) for name in context.streams.served}
 
 
-def _changes(name: str) -> Described:
+def _changes(name: str) -> JsonObject:
     what = f"Changes of {name}: a long poll, or server-sent events with Accept: text/event-stream"
-    asked = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _AFTER, _WAIT, _NAMED)
-    call = _get(what, _json("Poll"), *asked)
+    parameters = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _AFTER, _WAIT, _NAMED)
+    call = _get(what, _json("Poll"), *parameters)
     call["get"]["parameters"].append(_parameter("header", _LAST_EVENT))
     call["get"]["responses"]["200"]["content"]["text/event-stream"] = {
         "schema": {
@@ -111,12 +111,12 @@ def _changes(name: str) -> Described:
     return call
 
 
-def _connect() -> Described:
+def _connect() -> JsonObject:
     refused = {
         "101": {"description": "The connection is a WebSocket now"},
         "403": {"description": "The page's origin is not listed in serve.origins"},
         "426": _problem("The request does not ask for a WebSocket; connect with ws://"),
-        "503": {"description": "The server still reads the log"},
+        "503": {"description": "The server is still reading the log"},
     }
     return {
         "summary": "A WebSocket with any number of subscriptions; /v1/asyncapi.json describes it",
@@ -128,11 +128,11 @@ def _connect() -> Described:
     }
 
 
-def _query() -> Described:
+def _query() -> JsonObject:
     body = {
         "type": "object",
         "required": ["sql"],
-        "properties": {"sql": _TEXT, "limit": {"type": "integer", "minimum": 0}},
+        "properties": {"sql": _STRING, "limit": {"type": "integer", "minimum": 0}},
         "additionalProperties": False,
     }
     return {
@@ -142,41 +142,43 @@ def _query() -> Described:
     }
 
 
-def _get(summary: str, answer: Described, *asked: Parameter) -> Described:
-    parameters = [_parameter("query", each) for each in asked]
-    return {"get": {"summary": summary, "parameters": parameters, "responses": _responses(answer)}}
+def _get(summary: str, answer: JsonObject, *parameters: Parameter) -> JsonObject:
+    described = [_parameter("query", each) for each in parameters]
+    return {"get": {"summary": summary, "parameters": described, "responses": _responses(answer)}}
 
 
-def _cached(path: Described) -> Described:
+def _cached(path: JsonObject) -> JsonObject:
     """A path whose answer has an ETag."""
     path["get"]["parameters"].append(_parameter("header", _IF_NONE_MATCH))
     path["get"]["responses"]["304"] = {"description": "It has not changed since that answer"}
     return path
 
 
-def _parameter(place: str, parameter: Parameter) -> Described:
+def _parameter(place: str, parameter: Parameter) -> JsonObject:
     name, what, schema = parameter
     described = {"name": name, "in": place, "description": what, "schema": schema}
     return {**described, "required": True} if place == "path" else described
 
 
-def _responses(answer: Described, *more: str) -> Described:
+def _responses(answer: JsonObject, *more: str) -> JsonObject:
     statuses = ("400", "404", "405", "503", *more)
     return {"200": answer, **{status: _problem(_PROBLEMS[status]) for status in statuses}}
 
 
-def _json(schema: str = "") -> Described:
+def _json(schema: str = "") -> JsonObject:
     described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
     return _content("The answer", "application/json", described)
 
 
-def _problem(what: str) -> Described:
-    return _content(what, "application/problem+json", {"$ref": "#/components/schemas/Problem"})
+def _problem(what: str) -> JsonObject:
+    return _content(
+        what, "application/problem+json", {"$ref": "#/components/schemas/ProblemDetails"}
+    )
 
 
-def _content(what: str, media: str, schema: Described = _TEXT) -> Described:
+def _content(what: str, media: str, schema: JsonObject = _STRING) -> JsonObject:
     return {"description": what, "content": {media: {"schema": schema}}}
 
 
-def _references(types: Iterable[type]) -> list[Described]:
+def _references(types: Iterable[type]) -> list[JsonObject]:
     return [{"$ref": f"#/components/schemas/{each.__name__}"} for each in types]

@@ -1,0 +1,1 @@
+"""Ways to send changes: WebSocket, server-sent events, long poll."""

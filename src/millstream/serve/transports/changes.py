@@ -9,16 +9,17 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from millstream.errors import QueryError
-from millstream.serve.answer import Answer, Request, Send, start
-from millstream.serve.api.snapshots import ASKED, asked
-from millstream.serve.context import State
-from millstream.serve.views.encoding import EventFrame, Frame, encode
-from millstream.serve.views.served_view import Live
+from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
+from millstream.serve.context import Context
+from millstream.serve.http import HttpRequest, Response, send_head
+from millstream.serve.views.encoding import EventStreamFormat, MessageFormat, encode
+from millstream.serve.views.served_view import ServedView
 from millstream.serve.views.subscription import Subscription
 from millstream.values.position import Position
+from millstream.web.asgi import Send
 
 _MAX_WAIT = 60.0
-_ALIVE_SECONDS = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
 _SLOW_SECONDS = 1.0
 _PAGE_BYTES = 1 << 20  # of changes in the answer to a poll, about
 _HINT = (
@@ -26,102 +27,108 @@ _HINT = (
     "Accept: text/event-stream (curl -N -H 'Accept: text/event-stream' …), or open a WebSocket to "
     "/v1/connect"
 )
-
-
 _EVENTS_LINK = b'<%b>; rel="alternate"; type="text/event-stream"'
-_VARIED = ((b"cache-control", b"no-store"), (b"vary", b"accept"))
+_HEADERS = ((b"cache-control", b"no-store"), (b"vary", b"accept"))
 
 
-def wants_events(request: Request) -> bool:
+def wants_events(request: HttpRequest) -> bool:
     return b"text/event-stream" in request.headers.get(b"accept", b"")
 
 
-@contextlib.asynccontextmanager
-async def opened(state: State, kind: str, name: str) -> AsyncIterator[Live]:
-    """The view, stream or ledger of that name, kept up to date while it is used."""
-    if kind == "view":
-        yield state.view(name)
-        return
-    async with state.read_on_demand(kind, name) as live:
-        yield live
-
-
-def resume_from(request: Request) -> Position | None:
-    text = request.query.get("after") or request.headers.get(b"last-event-id", b"").decode(
-        "latin-1"
-    )
+def _position(request: HttpRequest) -> Position | None:
+    """The position to continue from, as `after` or as EventSource sends it."""
+    text = request.query.get("after")
+    text = text or request.headers.get(b"last-event-id", b"").decode("latin-1")
     return Position.parse(text) if text else None
 
 
-class Listening:
-    """An HTTP client's subscription, and what wakes or ends its answer."""
+class HttpSubscription:
+    """An HTTP client's subscription; `wake_event` is set on news and when it ends."""
 
     def __init__(
-        self, state: State, subscription: Subscription, awake: asyncio.Event, request: Request
+        self,
+        context: Context,
+        subscription: Subscription,
+        wake_event: asyncio.Event,
+        request: HttpRequest,
     ) -> None:
         self.subscription = subscription
-        self.awake = awake
-        self._state = state
-        self._gone = asyncio.ensure_future(_disconnected(request))
-        self._gone.add_done_callback(lambda _: awake.set())
+        self.wake_event = wake_event
+        self._context = context
+        self._disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
+        self._disconnected.add_done_callback(lambda _: wake_event.set())
 
     @property
     def ended(self) -> bool:
-        return self._gone.done() or self._state.closing
+        return self._disconnected.done() or self._context.closing
 
     def close(self) -> None:
-        self._gone.cancel()
+        self._disconnected.cancel()
         self.subscription.close()
 
 
 @contextlib.asynccontextmanager
-async def listening(
-    state: State, request: Request, frame: Frame, kind: str, name: str
-) -> AsyncIterator[Listening]:
-    """The subscription that a request asks for, as long as it lasts."""
-    wanted, after = asked(request), resume_from(request)
-    with state.awake() as awake:
-        async with opened(state, kind, name) as live:
-            subscription = Subscription(live, wanted, frame, awake.set, state.replay, after=after)
-            client = Listening(state, subscription, awake, request)
+async def _subscribe(
+    context: Context, request: HttpRequest, message_format: MessageFormat, kind: str, name: str
+) -> AsyncIterator[HttpSubscription]:
+    """A subscription as the request describes it, within the block."""
+    selection, after = read_selection(request), _position(request)
+    with context.wake_event() as wake_event:
+        async with _open(context, kind, name) as served:
+            subscription = Subscription(
+                served, selection, message_format, wake_event.set, context.replay, after=after
+            )
+            client = HttpSubscription(context, subscription, wake_event, request)
             try:
                 yield client
             finally:
                 client.close()
 
 
-async def send_events(state: State, request: Request, send: Send, kind: str, name: str) -> None:
-    """Server-sent events until the client leaves. What it does not read, we do not produce."""
-    request.refuse_unknown((*ASKED, "after", "named"))
-    frame = EventFrame(named=request.flag("named", default=True))
-    async with listening(state, request, frame, kind, name) as client:
-        state.event_clients += 1
+@contextlib.asynccontextmanager
+async def _open(context: Context, kind: str, name: str) -> AsyncIterator[ServedView]:
+    """The view, stream or ledger of that name, up to date within the block."""
+    if kind == "view":
+        yield context.view(name)
+        return
+    async with context.read_on_demand(kind, name) as served:
+        yield served
+
+
+async def send_events(
+    context: Context, request: HttpRequest, send: Send, kind: str, name: str
+) -> None:
+    """Send server-sent events until the client disconnects, as fast as it reads them."""
+    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named"))
+    message_format = EventStreamFormat(named=request.flag("named", default=True))
+    async with _subscribe(context, request, message_format, kind, name) as client:
+        context.event_clients += 1
         try:
-            headers = (*_VARIED, (b"x-accel-buffering", b"no"))
-            await start(send, 200, b"text/event-stream", headers)
+            headers = [*_HEADERS, (b"x-accel-buffering", b"no")]
+            await send_head(send, 200, b"text/event-stream", headers)
             await _write(send, b"retry: 1000\n\n")
-            await _pump(client, send)
+            await _send_messages(client, send)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            state.event_clients -= 1
+            context.event_clients -= 1
 
 
-async def _pump(client: Listening, send: Send) -> None:
-    clock, awake = asyncio.get_running_loop().time, client.awake
+async def _send_messages(client: HttpSubscription, send: Send) -> None:
+    clock, wake_event = asyncio.get_running_loop().time, client.wake_event
     while not client.ended:
-        awake.clear()
-        if messages := client.subscription.take():
+        wake_event.clear()
+        if messages := client.subscription.next_messages():
             began = clock()
-            await _write(send, b"".join(messages))  # returns when the client has taken most of it
+            await _write(send, b"".join(messages))  # returns when the client has read most of it
             if clock() - began > _SLOW_SECONDS:
-                client.subscription.stall()
+                client.subscription.mark_slow()
             if client.subscription.has_more:
                 await asyncio.sleep(0)
             continue
         try:
-            await asyncio.wait_for(awake.wait(), _ALIVE_SECONDS)
+            await asyncio.wait_for(wake_event.wait(), _KEEP_ALIVE_SECONDS)
         except TimeoutError:
-            # A write tells a dead connection from a quiet view.
+            # Only a write shows whether the connection still exists.
             await _write(send, client.subscription.refresh() or b": alive\n\n")
 
 
@@ -129,17 +136,16 @@ async def _write(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _disconnected(request: Request) -> None:
-    assert request.receive is not None
+async def _wait_for_disconnect(request: HttpRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-class PollFrame:
-    """A long poll's answer is put together at its end; until then messages are JSON parts.
+class PollFormat:
+    """Collects the messages for one answer to a long poll.
 
-    `skips_start`: where all rows come as changes, the snapshot before them is no answer by itself,
-    unless it tells to begin anew.
+    `skips_start`: all rows come as changes. The empty snapshot before them is then no answer,
+    unless it follows a gap.
     """
 
     def __init__(self, *, skips_start: bool = False) -> None:
@@ -165,55 +171,49 @@ class PollFrame:
         return b""
 
 
-async def poll(state: State, request: Request, kind: str, name: str) -> Answer:
-    """The changes since `after`, as soon as there is one; the rows if that is not held."""
-    request.refuse_unknown((*ASKED, "after", "wait"))
+async def poll(context: Context, request: HttpRequest, kind: str, name: str) -> Response:
+    """The changes since `after`, as soon as there is one; all rows if the log lacks some."""
+    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "wait"))
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
-    frame = PollFrame(skips_start=kind == "ledger" and "limit" not in request.query)
-    async with listening(state, request, frame, kind, name) as client:
-        changes = await _collect(client, frame, wait)
+    answer = PollFormat(skips_start=kind == "ledger" and "limit" not in request.query)
+    async with _subscribe(context, request, answer, kind, name) as client:
+        changes = await _collect(client, answer, wait)
         position = str(client.subscription.position)
-        watermark = client.subscription.live.watermark_json
-    if frame.error is not None:
-        raise QueryError(msgspec.json.decode(frame.error)["detail"])
-    headers = (*_VARIED, (b"link", _EVENTS_LINK % request.raw_path.encode("latin-1")))
-    hint = _hint(request)
-    if frame.rows is not None:
-        # What changed since these rows comes with the next poll, from their position on.
-        gap = b"" if frame.gap is None else b'"gap":%b,' % frame.gap
-        body = b'{%b"position":"%b","watermark":%b,%b%b}' % (
-            *(gap, frame.position.encode(), frame.watermark),
-            *(frame.rows, hint),
-        )
-        return Answer(body, headers=headers)
-    body = b'{"position":"%b","watermark":%b,"changes":[%b]%b}' % (
-        *(position.encode(), watermark),
-        *(b",".join(changes), hint),
-    )
-    return Answer(body, headers=headers)
+        watermark = client.subscription.served.watermark_json
+    if answer.error is not None:
+        raise QueryError(msgspec.json.decode(answer.error)["detail"])
+    link = _EVENTS_LINK % request.raw_path.encode("latin-1")
+    gap, content = b"", b'"changes":[%b]' % b",".join(changes)
+    if answer.rows is not None:
+        # Changes after these rows come with the next poll, from the rows' position on.
+        gap = b"" if answer.gap is None else b'"gap":%b,' % answer.gap
+        position, watermark, content = answer.position, answer.watermark, answer.rows
+    place = b'"position":"%b","watermark":%b' % (position.encode(), watermark)
+    body = b"{%b%b,%b%b}" % (gap, place, content, _hint(request))
+    return Response(body, headers=(*_HEADERS, (b"link", link)))
 
 
-def _hint(request: Request) -> bytes:
-    """A member for people who try it out: they say neither what they accept nor where they are."""
-    if b"json" in request.headers.get(b"accept", b"") or resume_from(request) is not None:
+def _hint(request: HttpRequest) -> bytes:
+    """A member with advice for people, whose requests have neither Accept nor a position."""
+    if b"json" in request.headers.get(b"accept", b"") or _position(request) is not None:
         return b""
     return b',"hint":%b' % encode(_HINT)
 
 
-async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[bytes]:
+async def _collect(client: HttpSubscription, answer: PollFormat, wait: float) -> list[bytes]:
     clock, subscription = asyncio.get_running_loop().time, client.subscription
     deadline = clock() + wait
     changes: list[bytes] = []
     while True:
-        client.awake.clear()
-        messages = subscription.take(_PAGE_BYTES)
-        while subscription.has_ready:  # the position of the answer is after them
-            messages += subscription.take(_PAGE_BYTES)
+        client.wake_event.clear()
+        messages = subscription.next_messages(_PAGE_BYTES)
+        while subscription.has_pending:  # the position of the answer is after them
+            messages += subscription.next_messages(_PAGE_BYTES)
         changes += [message for message in messages if message]
         left = deadline - clock()
         if (
-            frame.rows is not None
-            or frame.error is not None
+            answer.rows is not None
+            or answer.error is not None
             or client.ended
             or sum(map(len, changes)) >= _PAGE_BYTES
         ):
@@ -221,5 +221,5 @@ async def _collect(client: Listening, frame: PollFrame, wait: float) -> list[byt
         if not subscription.is_busy and (changes or left <= 0):
             return changes
         with contextlib.suppress(TimeoutError):
-            # A snapshot or a replay that is under way is waited for, whatever was asked.
-            await asyncio.wait_for(client.awake.wait(), left if left > 0 else _MAX_WAIT)
+            # Wait for a snapshot or a replay that has begun, even beyond the requested time.
+            await asyncio.wait_for(client.wake_event.wait(), left if left > 0 else _MAX_WAIT)

@@ -1,4 +1,4 @@
-"""The WebSocket: many subscriptions on one connection, by picows on uvicorn's port."""
+"""WebSocket connections with many subscriptions each; picows on uvicorn's port."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from picows import (
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from millstream.errors import MillstreamError, QueryError
-from millstream.serve.context import State
-from millstream.serve.transports.frames import Assembly, ProtocolError, is_extended
-from millstream.serve.views.encoding import SocketFrame, encode
-from millstream.serve.views.served_view import Live
-from millstream.serve.views.subscription import Asked, Subscription
+from millstream.serve.context import Context
+from millstream.serve.transports.frames import MessageAssembler, ProtocolError, has_reserved_bits
+from millstream.serve.views.encoding import WebSocketFormat, encode
+from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.subscription import RowSelection, Subscription
 from millstream.values.position import Position
-from millstream.web.allowed_hosts import is_same_origin
+from millstream.web.cors import is_same_origin
 
 _log = logging.getLogger(__name__)
 PATH = "/v1/connect"
 TOO_SLOW = 4008
-_LONGEST_ID = 200
-_LINGER_SECONDS = 10.0
+_MAX_ID_LENGTH = 200
+_CLOSE_SECONDS = 10.0
 
 
 class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
-    """Asks for a view, a stream or a ledger: a snapshot first, or what came after `after`."""
+    """Subscribes to a view, stream or ledger: a snapshot and changes, or changes since `after`."""
 
     id: str
     view: str | None = None
     stream: str | None = None
-    ledger: str | None = None  # of the view of that name
+    ledger: str | None = None  # the name of its view
     where: str | None = None
     select: list[str] | None = None
     after: str | None = None
@@ -75,104 +75,105 @@ _decode = msgspec.json.Decoder(Subscribe | Unsubscribe | Ping | Ack).decode
 class Connection(WSListener):
     """One client. Everything here runs in the event loop's thread.
 
-    What waits to be sent to it is bounded: about `buffer_bytes` and one message of subscriptions,
-    one pong, and `buffer_bytes` of answers. Who asks on without reading answers is disconnected.
+    Data that waits to be sent is limited: about `buffer_bytes` and one message of subscriptions,
+    one pong, and `buffer_bytes` of answers. A client that sends requests without reading the
+    answers is disconnected.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__()
-        self._state = state
+        self._context = context
         self._subscriptions: dict[str, tuple[Subscription, Subscribe]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
-        self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # while it is full
-        self._assembly = Assembly(state.settings.max_frame_bytes)
-        self._turn = asyncio.Lock()  # of the subscription that has a large snapshot
-        self._full = False
-        self._unread = 0  # bytes of answers since it is full
+        self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # until it has room
+        self._assembler = MessageAssembler(context.settings.max_frame_bytes)
+        self._snapshot_lock = asyncio.Lock()  # one large snapshot at a time
+        self._is_full = False  # the client has not read `buffer_bytes`
+        self._unread = 0  # bytes of answers while it is full
         self._pong: bytes | None = None  # the answer to the newest ping, while it is full
-        self._closed = False
+        self._is_closed = False
         self._transport: WSTransport
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        limit = self._state.settings.buffer_bytes
+        limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
-        self._state.connections.add(self)
+        self._context.connections.add(self)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._leave()
+        self._end()
 
-    def _leave(self) -> None:
-        self._closed = True
-        self._state.connections.discard(self)
-        for identifier in self._held():
+    def _end(self) -> None:
+        self._is_closed = True
+        self._context.connections.discard(self)
+        for identifier in self._identifiers():
             self._drop(identifier)
 
-    def _held(self) -> set[str]:
+    def _identifiers(self) -> set[str]:
         return {*self._opening, *self._subscriptions, *self._deferred}
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._is_full = True
 
     def resume_writing(self) -> None:
-        self._full, self._unread = False, 0
+        self._is_full, self._unread = False, 0
         if self._pong is not None:
             pong, self._pong = self._pong, None
             self._send_pong(pong)
         for identifier in list(self._deferred):
-            if not self._full:
+            if not self._is_full:
                 self._open(*self._deferred.pop(identifier))
         for identifier in list(self._subscriptions):
-            self._pump(identifier)
+            self._send_messages(identifier)
 
-    def refresh(self) -> None:
-        """Tell how far each subscription has come that had nothing to send."""
+    def send_positions(self) -> None:
+        """Send the position of each subscription whose filter has hidden all recent changes."""
         for subscription, _ in self._subscriptions.values():
-            if not self._full and (message := subscription.refresh()) is not None:
+            if not self._is_full and (message := subscription.refresh()) is not None:
                 self._send(message)
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
-        """End the connection, telling the client why."""
-        if self._closed:
+        """Close the connection, and tell the client why."""
+        if self._is_closed:
             return
-        self._leave()
+        self._end()
         self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
         self._transport.disconnect()
-        # Who does not read what is left, and the reason at its end, is not waited for.
+        # Do not wait for a client that does not read the rest.
         asyncio.get_running_loop().call_later(
-            _LINGER_SECONDS, self._transport.underlying_transport.abort
+            _CLOSE_SECONDS, self._transport.underlying_transport.abort
         )
 
     def is_user_specific_pong(self, frame: WSFrame) -> bool:
-        return frame.msg_type == WSMsgType.PONG and not is_extended(frame)
+        return frame.msg_type == WSMsgType.PONG and not has_reserved_bits(frame)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if self._closed:
+        if self._is_closed:
             return
         try:
-            self._take(transport, frame)
+            self._handle_frame(transport, frame)
         except ProtocolError as error:
             self.close(error.code, error.reason)
 
-    def _take(self, transport: WSTransport, frame: WSFrame) -> None:
-        if is_extended(frame):
+    def _handle_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if has_reserved_bits(frame):
             raise ProtocolError(WSCloseCode.PROTOCOL_ERROR, "no extension was agreed on")
         match frame.msg_type:
             case WSMsgType.PING:
                 self._send_pong(frame.get_payload_as_bytes())
             case WSMsgType.CLOSE:
-                self._leave()
+                self._end()
                 code = frame.get_close_code()
                 transport.send_close(WSCloseCode.OK if code == WSCloseCode.NO_INFO else code)
                 transport.disconnect()
             case WSMsgType.TEXT | WSMsgType.BINARY | WSMsgType.CONTINUATION:
-                message = self._assembly.add(frame)
+                message = self._assembler.add(frame)
                 if message is not None:
-                    self._answer(message)
+                    self._handle_message(message)
 
-    def _answer(self, message: bytes) -> None:
+    def _handle_message(self, message: bytes) -> None:
         try:
-            asked = _decode(message)
+            request = _decode(message)
         except msgspec.MsgspecError as error:
             self._error(_identifier(message), "Bad Request", f"cannot read the message: {error}")
             return
@@ -180,93 +181,95 @@ class Connection(WSListener):
             raise ProtocolError(WSCloseCode.POLICY_VIOLATION, "the JSON is too deep") from None
         except UnicodeDecodeError:  # of a binary message, which is JSON too
             raise ProtocolError(WSCloseCode.INVALID_TEXT, "the text is not UTF-8") from None
-        match asked:
+        match request:
             case Subscribe():
-                self._subscribe(asked)
+                self._subscribe(request)
             case Unsubscribe():
-                self._drop(asked.id)
-                self._send(encode({"type": "unsubscribed", "id": asked.id}))
+                self._drop(request.id)
+                self._send(encode({"type": "unsubscribed", "id": request.id}))
             case Ping():
                 self._send(b'{"type":"pong"}')
 
-    def _subscribe(self, asked: Subscribe) -> None:
+    def _subscribe(self, request: Subscribe) -> None:
         try:
-            self._check(asked)
-            after = Position.parse(asked.after) if asked.after else None
+            self._check(request)
+            after = Position.parse(request.after) if request.after else None
         except MillstreamError as error:
-            self._error(asked.id, "Bad Request", str(error))
+            self._error(request.id, "Bad Request", str(error))
             return
-        self._drop(asked.id)
-        if self._full:  # a snapshot for each would be held for who does not read
-            self._deferred[asked.id] = (asked, after)
+        self._drop(request.id)
+        if self._is_full:  # else a snapshot would be held for a client that does not read
+            self._deferred[request.id] = (request, after)
             return
-        self._open(asked, after)
+        self._open(request, after)
 
-    def _open(self, asked: Subscribe, after: Position | None) -> None:
-        if asked.view is not None:
-            self._begin_view(asked, asked.view, after)
+    def _open(self, request: Subscribe, after: Position | None) -> None:
+        if request.view is not None:
+            self._subscribe_to_view(request, request.view, after)
             return
-        # Other topics are read only while someone wants them, so that it may have to begin first.
-        task = asyncio.get_running_loop().create_task(self._begin_on_demand(asked, after))
-        self._opening[asked.id] = task
+        # Other topics are read only while clients use them, so reading may have to start first.
+        task = asyncio.get_running_loop().create_task(self._subscribe_on_demand(request, after))
+        self._opening[request.id] = task
 
-    def _check(self, asked: Subscribe) -> None:
-        if (asked.view, asked.stream, asked.ledger).count(None) != 2:
+    def _check(self, request: Subscribe) -> None:
+        if (request.view, request.stream, request.ledger).count(None) != 2:
             raise QueryError("a subscription names either a view, or a stream, or a view's ledger")
-        if len(asked.id) > _LONGEST_ID:
-            raise QueryError(f"the id is longer than {_LONGEST_ID} characters")
-        if asked.limit is not None and asked.limit < 0:
-            raise QueryError(f"limit {asked.limit} is negative")
-        most = self._state.settings.max_subscriptions
-        held = self._held()
-        if asked.id not in held and len(held) >= most:
+        if len(request.id) > _MAX_ID_LENGTH:
+            raise QueryError(f"the id is longer than {_MAX_ID_LENGTH} characters")
+        if request.limit is not None and request.limit < 0:
+            raise QueryError(f"limit {request.limit} is negative")
+        limit = self._context.settings.max_subscriptions
+        identifiers = self._identifiers()
+        if request.id not in identifiers and len(identifiers) >= limit:
             raise QueryError(
-                f"this connection has {most} subscriptions already",
+                f"this connection has {limit} subscriptions already",
                 remedy="unsubscribe from one, or open another connection",
             )
 
-    def _begin_view(self, asked: Subscribe, view: str, after: Position | None) -> None:
+    def _subscribe_to_view(self, request: Subscribe, view: str, after: Position | None) -> None:
         try:
-            self._begin(asked, self._state.view(view), after)
+            self._begin(request, self._context.view(view), after)
         except MillstreamError as error:
-            self._error(asked.id, "Bad Request", str(error))
+            self._error(request.id, "Bad Request", str(error))
 
-    async def _begin_on_demand(self, asked: Subscribe, after: Position | None) -> None:
-        kind = "stream" if asked.stream is not None else "ledger"
+    async def _subscribe_on_demand(self, request: Subscribe, after: Position | None) -> None:
+        kind = "stream" if request.stream is not None else "ledger"
         try:
-            async with self._state.read_on_demand(kind, asked.stream or asked.ledger or "") as live:
-                self._begin(asked, live, after)
+            async with self._context.read_on_demand(
+                kind, request.stream or request.ledger or ""
+            ) as served:
+                self._begin(request, served, after)
                 await asyncio.Event().wait()  # until the subscription is dropped
         except MillstreamError as error:
-            self._fail(asked.id, "Bad Request", str(error))
+            self._fail(request.id, "Bad Request", str(error))
         except TimeoutError:
-            self._fail(asked.id, "Service Unavailable", "Kafka does not answer; try again")
+            self._fail(request.id, "Service Unavailable", "Kafka does not answer; try again")
 
     def _fail(self, identifier: str, title: str, detail: str) -> None:
-        """Report that a subscription could not begin, which is then none."""
+        """Report that a subscription could not start."""
         if self._opening.get(identifier) is asyncio.current_task():
             del self._opening[identifier]
         self._error(identifier, title, detail)
 
-    def _begin(self, asked: Subscribe, live: Live, after: Position | None) -> None:
-        wanted = Asked(
-            asked.where or None,
-            tuple(asked.select) if asked.select else None,
-            asked.lineage,
-            asked.limit,
+    def _begin(self, request: Subscribe, served: ServedView, after: Position | None) -> None:
+        selection = RowSelection(
+            request.where or None,
+            tuple(request.select) if request.select else None,
+            request.lineage,
+            request.limit,
         )
-        identifier = asked.id
+        identifier = request.id
         subscription = Subscription(
-            live,
-            wanted,
-            SocketFrame(identifier),
-            lambda: self._pump(identifier),
-            self._state.replay,
+            served,
+            selection,
+            WebSocketFormat(identifier),
+            lambda: self._send_messages(identifier),
+            self._context.replay,
             after=after,
-            turn=self._turn,
+            snapshot_lock=self._snapshot_lock,
         )
-        self._subscriptions[identifier] = (subscription, asked)
-        self._pump(identifier)
+        self._subscriptions[identifier] = (subscription, request)
+        self._send_messages(identifier)
 
     def _drop(self, identifier: str) -> None:
         self._deferred.pop(identifier, None)
@@ -275,38 +278,38 @@ class Connection(WSListener):
         if (task := self._opening.pop(identifier, None)) is not None:
             task.cancel()
 
-    def _pump(self, identifier: str) -> None:
-        """Send what there is, as long as the client takes it."""
+    def _send_messages(self, identifier: str) -> None:
+        """Send messages of one subscription until there are none, or the client has no room."""
         held = self._subscriptions.get(identifier)
         if held is None:
             return
-        subscription, asked = held
-        while not self._full and not self._closed:
-            messages = subscription.take()
+        subscription, request = held
+        while not self._is_full and not self._is_closed:
+            messages = subscription.next_messages()
             if not messages:
                 return
             for message in messages:
                 self._transport.send(WSMsgType.TEXT, message)
             if subscription.has_more:
                 return
-        if subscription.behind and not self._closed:
-            subscription.stall()
-            if asked.when_slow == "disconnect":
+        if subscription.behind and not self._is_closed:
+            subscription.mark_slow()
+            if request.when_slow == "disconnect":
                 self.close(TOO_SLOW, "the client is too slow")
 
     def _send(self, message: bytes) -> None:
-        """Send an answer, unless the client has left too many of them unread."""
-        if self._closed:
+        """Send an answer; disconnect the client if it leaves too many of them unread."""
+        if self._is_closed:
             return
-        if self._full:
+        if self._is_full:
             self._unread += len(message)
-            if self._unread > self._state.settings.buffer_bytes:
+            if self._unread > self._context.settings.buffer_bytes:
                 self.close(TOO_SLOW, "the client does not read its answers")
                 return
         self._transport.send(WSMsgType.TEXT, message)
 
     def _send_pong(self, payload: bytes) -> None:
-        if self._full:  # RFC 6455, 5.5.3: the newest ping is the one to answer
+        if self._is_full:  # RFC 6455, 5.5.3: the newest ping is the one to answer
             self._pong = payload
         else:
             self._transport.send_pong(payload)
@@ -320,44 +323,44 @@ class _Identified(msgspec.Struct):
 
 
 def _identifier(message: bytes) -> str | None:
-    """The id in a message that is otherwise wrong, so that the client knows which one it was."""
+    """The id in an invalid message, so that the client knows which message it was."""
     try:
         return msgspec.json.decode(message, type=_Identified).id
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 
 
-def protocol(state: State) -> type[Any]:
-    """The class that uvicorn hands a connection to when it becomes a WebSocket."""
+def websocket_protocol(context: Context) -> type[Any]:
+    """The class to which uvicorn hands a connection that becomes a WebSocket."""
 
     def accept(request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         path = request.path.decode("latin-1").partition("?")[0]
         if path != PATH:
             return _refuse(404, f"there is no WebSocket at {path}; it is at {PATH}")
-        if not _may_connect(request, state.settings.origins):
+        if not _may_connect(request, context.settings.origins):
             return _refuse(403, "a page of another origin may not connect")
-        if not state.ready:
+        if not context.ready:
             return _refuse(503, "the server is still reading the log")
-        return Connection(state)
+        return Connection(context)
 
     class Upgraded(WSProtocol):  # type: ignore[misc]
-        leave: Callable[[], None]  # for who counts connections
+        release: Callable[[], None]  # ends the counting of this connection
 
         def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
-            ping = state.settings.ping_seconds
+            ping = context.settings.ping_seconds
             super().__init__(
                 None, None, False, accept, _log, True, 10.0, True, ping, ping,
                 WSAutoPingStrategy.PING_WHEN_IDLE,
-                False,  # answer no pings: we do, and count what is not read
-                state.settings.max_frame_bytes, None, 2048,
+                False,  # no automatic pongs: we send them, and limit the unread ones
+                context.settings.max_frame_bytes, None, 2048,
             )  # fmt: skip
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            self.leave()
+            self.release()
 
         def data_received(self, data: bytes) -> None:
-            # uvicorn hands over the request that it has read already; picows reads by buffer.
+            # uvicorn hands over the request that it has read; picows reads from a buffer.
             while data:
                 buffer = self.get_buffer(-1)
                 size = min(len(buffer), len(data))
@@ -368,13 +371,13 @@ def protocol(state: State) -> type[Any]:
     return Upgraded
 
 
-def _refuse(status: int, why: str) -> WSUpgradeResponseWithListener:
+def _refuse(status: int, reason: str) -> WSUpgradeResponseWithListener:
     return WSUpgradeResponseWithListener(
-        WSUpgradeResponse.create_error_response(status, why.encode()), None
+        WSUpgradeResponse.create_error_response(status, reason.encode()), None
     )
 
 
 def _may_connect(request: WSUpgradeRequest, others: list[str]) -> bool:
-    """Whether the page that connects is ours, or one that the settings allow."""
+    """Whether the page is ours, or of an origin that the settings allow."""
     origin = request.headers.get("origin", "")
     return origin in others or is_same_origin(origin, request.headers.get("host", ""))

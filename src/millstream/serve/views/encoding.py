@@ -1,4 +1,4 @@
-"""What clients get of a view's rows, encoded once for all that asked for the same."""
+"""JSON of rows and changes, encoded once for all clients with the same filter and columns."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.expression.condition import Predicate
-from millstream.serve.views.filter import Pick
+from millstream.serve.views.filter import Projection
 from millstream.store.views.ring import Change
 from millstream.values.clock import to_iso
 from millstream.values.hidden_columns import LINEAGE
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
-_SHARED, _SHARED_BYTES = 100, 32 << 20  # snapshots that are kept; a larger one is kept alone
-_CACHED = 512  # changes; who is further behind than that pays for its own encoding
+_MAX_SNAPSHOTS, _MAX_SNAPSHOT_BYTES = 100, 32 << 20  # a larger snapshot is cached alone
+_MAX_CHANGES = 512  # cached; a client that is further behind has its changes encoded again
 
 
-class Shape:
-    """One distinct filter and selection of one view."""
+class Encoding:
+    """One distinct filter and selection of columns of one view."""
 
-    def __init__(self, where: Predicate | None, pick: Pick) -> None:
+    def __init__(self, where: Predicate | None, project: Projection) -> None:
         self.where = where
-        self.pick = pick
+        self.project = project
         self._bodies: dict[int, bytes | None] = {}
 
     def body(self, change: Change, number: int | None = None) -> bytes | None:
-        """A change's JSON from `"op"` up to the position, which is the client's own; None: skip it.
+        """JSON of a change from `"op"` to before the position, which differs by client.
 
-        `number` is the change's place in the ring; without one, nothing is kept.
+        None: the change is not for clients with this filter. `number` is the change's number in
+        the ring, under which the JSON is cached.
         """
         if number is None:
             return self._encode(change)
@@ -38,61 +39,63 @@ class Shape:
         except KeyError:
             pass
         body = self._bodies[number] = self._encode(change)
-        if len(self._bodies) > _CACHED:
+        if len(self._bodies) > _MAX_CHANGES:
             del self._bodies[next(iter(self._bodies))]
         return body
 
-    def forget(self) -> None:
-        """Numbers begin anew: drop what was encoded under the old ones."""
+    def clear(self) -> None:
+        """Drop the cached changes: the ring numbers its changes from 0 again."""
         self._bodies.clear()
 
     def matches(self, row: Mapping[str, Any]) -> bool:
         return self.where is None or self.where(row)
 
     def encode_rows(self, rows: Iterable[tuple[str | None, Mapping[str, Any]]]) -> bytes:
-        """A snapshot's rows, with their keys."""
-        pick = self.pick
+        """The rows of a snapshot, with their keys."""
+        project = self.project
         return b"[%b]" % b",".join(
-            b'{"key":%b,"row":%b}' % (b"null" if key is None else key.encode(), encode(pick(row)))
+            b'{"key":%b,"row":%b}'
+            % (b"null" if key is None else key.encode(), encode(project(row)))
             for key, row in rows
         )
 
     def _encode(self, change: Change) -> bytes | None:
         key = b"null" if change.key is None else change.key.encode()
         if change.row is not None and self.matches(change.row):
-            row = encode(self.pick(change.row))
+            row = encode(self.project(change.row))
             return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key, row)
         if change.key is None:
             return None
         if change.known and (change.before is None or not self.matches(change.before)):
             return None
-        # What was there is gone, or satisfies the filter no longer (or may have: it is not known).
+        # The row was deleted, or does not match any more. If the row before is unknown, the client
+        # may have it.
         return b'"op":"delete","key":%b,"row":null,"position":"' % key
 
 
-class Snapshots:
-    """A view's encoded rows at one position, kept so that clients who come at once share them."""
+class SnapshotCache:
+    """Encoded rows of a view at one position, for clients that connect at the same time."""
 
     def __init__(self) -> None:
         self._position = ""
-        self._held: dict[tuple[Shape, int | None], bytes] = {}
+        self._cached: dict[tuple[Encoding, int | None], bytes] = {}
 
     def get(
-        self, position: str, asked: tuple[Shape, int | None], make: Callable[[], bytes]
+        self, position: str, key: tuple[Encoding, int | None], make: Callable[[], bytes]
     ) -> bytes:
-        """What `make` gives; it may be called in any thread."""
-        held = self._held if self._position == position else {}
-        if (found := held.get(asked)) is not None:
+        """The snapshot for an encoding and limit, by `make` if it is not cached. Thread-safe."""
+        cached = self._cached if self._position == position else {}
+        if (found := cached.get(key)) is not None:
             return found
         made = make()
-        size = sum(map(len, tuple(held.values()))) + len(made)
-        if size > _SHARED_BYTES or len(held) >= _SHARED:
-            held = {}
-        self._position, self._held = position, {**held, asked: made}
+        size = sum(map(len, tuple(cached.values()))) + len(made)
+        if size > _MAX_SNAPSHOT_BYTES or len(cached) >= _MAX_SNAPSHOTS:
+            cached = {}
+        self._position, self._cached = position, {**cached, key: made}
         return made
 
-    def forget(self) -> None:
-        self._position, self._held = "", {}
+    def clear(self) -> None:
+        self._position, self._cached = "", {}
 
 
 def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,17 +106,13 @@ def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(row)
 
 
-def moment(milliseconds: int) -> str | None:
-    """RFC 3339 in UTC; None for 0, which means that it is unknown."""
+def iso_time(milliseconds: int) -> str | None:
+    """RFC 3339 in UTC; None for 0, which means unknown."""
     return to_iso(milliseconds) if milliseconds else None
 
 
-def encode_moment(milliseconds: int) -> bytes:
-    return encode(moment(milliseconds))
-
-
-class Frame(Protocol):
-    """How a transport writes the four messages."""
+class MessageFormat(Protocol):
+    """How a transport writes messages."""
 
     def change(self, body: bytes, position: bytes) -> bytes: ...
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
@@ -121,7 +120,7 @@ class Frame(Protocol):
         ...
 
 
-class SocketFrame:
+class WebSocketFormat:
     """Messages of one subscription on a WebSocket."""
 
     def __init__(self, identifier: str) -> None:
@@ -132,43 +131,28 @@ class SocketFrame:
         return b'%b%b%b"}' % (self._change, body, position)
 
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
-        return b'{"type":"%b",%b,"position":"%b",%b}' % (
-            kind.encode(),
-            self._id,
-            position.encode(),
-            fields,
-        )
+        head = b'{"type":"%b",%b,"position":"%b",' % (kind.encode(), self._id, position.encode())
+        return b"%b%b}" % (head, fields)
 
 
-class EventFrame:
-    """Server-sent events. JSON has no line ends outside of text, where they are escaped.
+class EventStreamFormat:
+    """Server-sent events. JSON needs no escaping here: it has no line ends outside of strings.
 
-    An event is named after its message's type. Without a name it is a `message`, the only kind that
-    `EventSource.onmessage` gets.
+    An event is named after its message's type. An event without a name is a `message`, the only
+    kind that `EventSource.onmessage` gets.
     """
 
     def __init__(self, *, named: bool = True) -> None:
         self._named = named
 
     def change(self, body: bytes, position: bytes) -> bytes:
-        return b'%bid: %b\ndata: {"type":"change",%b%b"}\n\n' % (
-            self._name(b"change"),
-            position,
-            body,
-            position,
-        )
+        name = b"event: change\n" if self._named else b""
+        return b'%bid: %b\ndata: {"type":"change",%b%b"}\n\n' % (name, position, body, position)
 
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
-        name, place = kind.encode(), position.encode()
-        # Who loses the connection between a gap and its snapshot must be told of the gap again.
+        kind_, place = kind.encode(), position.encode()
+        name = b"event: %b\n" % kind_ if self._named else b""
+        # A gap has no id: a client that disconnects before the snapshot must get the gap again.
         identity = b"" if kind == "gap" else b"id: %b\n" % place
-        return b'%b%bdata: {"type":"%b","position":"%b",%b}\n\n' % (
-            self._name(name),
-            identity,
-            name,
-            place,
-            fields,
-        )
-
-    def _name(self, name: bytes) -> bytes:
-        return b"event: %b\n" % name if self._named else b""
+        data = b'{"type":"%b","position":"%b",%b}' % (kind_, place, fields)
+        return b"%b%bdata: %b\n\n" % (name, identity, data)

@@ -1,4 +1,4 @@
-"""What a client asks of rows: which (`where`), what of them (`select`), in which order."""
+"""A client's `where`, `select` and `order`, compiled to Python."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from millstream.expression.condition import (
 from millstream.values.report import Column
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
-Pick = Callable[[Mapping[str, Any]], dict[str, Any]]
+Projection = Callable[[Mapping[str, Any]], dict[str, Any]]
 _MAX_PATHS = 1_000
 _MAX_ORDERS = 32
 
 
 def compile_where(text: str, columns: tuple[Column, ...], canonical: bool = True) -> Predicate:
-    """Whether a row satisfies `text`, as SQL's WHERE says: NULL is no. QueryError if not SQL."""
-    with _pointing_to_queries():
+    """A test of rows for SQL's WHERE; NULL means no. QueryError if `text` is not SQL."""
+    with _suggesting_sql():
         return compile_condition(text, columns, canonical)
 
 
 class Deadline:
-    """How long rows may be looked at for one client; QueryError after that."""
+    """Time limit for filtering and sorting rows for one client; QueryError after that."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -47,7 +47,7 @@ class Deadline:
         self._checks = 0
 
     def check(self) -> None:
-        """To be called for each row, and for each comparison of two."""
+        """Call this for each row, and for each comparison of two rows."""
         self._checks += 1
         if self._checks % 16 == 0 and time.monotonic() > self._end:
             raise QueryError(
@@ -57,7 +57,7 @@ class Deadline:
 
 
 class Order(NamedTuple):
-    """One expression that rows are ordered by."""
+    """One expression of ORDER BY."""
 
     evaluate: Evaluate
     descending: bool
@@ -75,33 +75,33 @@ class Order(NamedTuple):
         return sign if x > y else -sign
 
 
-_picks: TextCache[Pick] = TextCache(250_000)
+_projections: TextCache[Projection] = TextCache(250_000)
 _orders: TextCache[list[Order]] = TextCache(100_000)
 
 
-def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Pick:
-    """The named columns of a row, in that order; a field of a struct keeps its dotted name."""
+def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Projection:
+    """A function that reads these columns of a row; a struct's field keeps its dotted name."""
     if len(paths) > _MAX_PATHS:
         raise QueryError(f"select names {len(paths)} columns; at most {_MAX_PATHS} are read")
-    return _picks.get(
+    return _projections.get(
         (paths, columns), sum(map(len, paths)), lambda: _compile_select(paths, columns)
     )
 
 
-def _compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Pick:
-    picks = {}
+def _compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Projection:
+    getters = {}
     for path in paths:
         tree = parse(path, "select")
         if not isinstance(tree, exp.Column | exp.Dot):
             raise QueryError(
                 f"cannot select {path[:100]!r}", remedy="select takes column names; see /v1/query"
             )
-        picks[path], _ = _compile(tree, columns, as_held=True)
-    return lambda row: {name: pick(row) for name, pick in picks.items()}
+        getters[path], _ = _compile(tree, columns, as_held=True)
+    return lambda row: {name: get(row) for name, get in getters.items()}
 
 
 def compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
-    """What rows are ordered by in `n DESC, city`; NULLs come last, as in DuckDB."""
+    """The expressions of an order such as `n DESC, city`; NULLs come last, as in DuckDB."""
     return _orders.get((text, columns), len(text), lambda: _compile_order(text, columns))
 
 
@@ -125,7 +125,7 @@ def order_rows(
     columns: tuple[Column, ...],
     deadline: Deadline | None = None,
 ) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Keyed rows in the order that `text` asks for. Each row is evaluated once."""
+    """Keyed rows, sorted by `text`. Each row is evaluated once."""
     orders = compile_order(text, columns)
 
     def values(row: Mapping[str, Any]) -> list[Any]:
@@ -141,8 +141,8 @@ def order_rows(
                 return found
         return 0
 
-    in_order = cmp_to_key(compare)
-    return sorted(rows, key=lambda keyed: in_order(values(keyed[1])))
+    sort_key = cmp_to_key(compare)
+    return sorted(rows, key=lambda keyed: sort_key(values(keyed[1])))
 
 
 def split_select(text: str) -> tuple[str, ...]:
@@ -153,13 +153,13 @@ def split_select(text: str) -> tuple[str, ...]:
 def _compile(
     tree: exp.Expression, columns: tuple[Column, ...], *, as_held: bool = False
 ) -> tuple[Evaluate, str]:
-    with _pointing_to_queries():
+    with _suggesting_sql():
         return compile_tree(tree, columns, as_held=as_held)
 
 
 @contextmanager
-def _pointing_to_queries() -> Iterator[None]:
-    """Add to a refusal that a query of its own can do more."""
+def _suggesting_sql() -> Iterator[None]:
+    """Add to an error that SQL queries can do more."""
     try:
         yield
     except Unsupported as error:

@@ -1,4 +1,4 @@
-"""Streams' events and ledgers' entries: read while a client wants them, once for all who do."""
+"""Streams and ledgers that this server reads only while clients use them."""
 
 from __future__ import annotations
 
@@ -11,79 +11,68 @@ from confluent_kafka import KafkaException
 from millstream.errors import LogError
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
-from millstream.serve.views.served_view import Live
-from millstream.serve.views.view_readers import Reading
+from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.view_readers import ViewReader
 
-_NEWEST = 500  # records of each partition that a first client can be shown at once
-_LINGER_SECONDS = 10.0  # a client that reconnects finds the reading still going
+_NEWEST = 500  # records of each partition that the first client can get at once
+_LINGER_SECONDS = 10.0  # reading continues that long for clients that reconnect
 
 
-class Streams:
-    """The readings of streams, or of ledgers, that have clients."""
+class OnDemandViews:
+    """Streams or ledgers by name. All clients of one share its reader."""
 
-    def __init__(self, log: LogSettings, lives: Mapping[str, Live]) -> None:
+    def __init__(self, log: LogSettings, served: Mapping[str, ServedView]) -> None:
         self._log = log
-        self.lives = lives
-        self._readings: dict[str, Reading] = {}
+        self.served = served
+        self._readers: dict[str, ViewReader] = {}
         self._users: dict[str, int] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._endings: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[Live]:
-        """The one of that name, up to date when this is entered and as long as it lasts."""
-        await self.acquire(name)
-        try:
-            yield self.lives[name]
-        finally:
-            self.release(name)
-
-    async def acquire(self, name: str) -> Live:
+    async def use(self, name: str) -> AsyncIterator[ServedView]:
+        """Read the stream or ledger within the block; it has caught up when the block begins."""
         self._users[name] = self._users.get(name, 0) + 1
-        if (ending := self._endings.pop(name, None)) is not None:
-            ending.cancel()
+        if (timer := self._timers.pop(name, None)) is not None:
+            timer.cancel()
         try:
             async with self._locks.setdefault(name, asyncio.Lock()):
                 await self._read(name)
-        except BaseException:
-            self.release(name)
-            raise
-        return self.lives[name]
-
-    def release(self, name: str) -> None:
-        self._users[name] -= 1
-        if self._users[name] == 0:
-            loop = asyncio.get_running_loop()
-            self._endings[name] = loop.call_later(_LINGER_SECONDS, self._end, name)
+            yield self.served[name]
+        finally:
+            self._users[name] -= 1
+            if self._users[name] == 0:
+                loop = asyncio.get_running_loop()
+                self._timers[name] = loop.call_later(_LINGER_SECONDS, self._end, name)
 
     def stop(self) -> None:
-        for ending in self._endings.values():
-            ending.cancel()
-        for name in list(self._readings):
+        for timer in self._timers.values():
+            timer.cancel()
+        for name in list(self._readers):
             self._end(name)
 
     async def _read(self, name: str) -> None:
-        live = self.lives[name]
-        reading = self._readings.get(name)
-        if reading is None:
+        served = self.served[name]
+        reader = self._readers.get(name)
+        if reader is None:
             try:
-                ids = await asyncio.to_thread(topic_ids, self._log, [live.topic])
+                ids = await asyncio.to_thread(topic_ids, self._log, [served.topic])
             except (KafkaException, TimeoutError) as error:
-                what = f"cannot read {live.kind} {name}"
+                what = f"cannot read {served.kind} {name}"
                 raise LogError(f"{what}: Kafka does not answer") from error
-            if live.topic not in ids:
+            if served.topic not in ids:
                 raise LogError(
-                    f"{live.kind} {name} has no topic {live.topic} in the log",
-                    remedy="start collect, analyze or serve anew: each makes what is missing",
+                    f"{served.kind} {name} has no topic {served.topic} in the log",
+                    remedy="restart collect, analyze or serve: each creates missing topics",
                 )
-            reading = Reading(self._log, live, newest=_NEWEST, lost=lambda: self._again(name))
-            await reading.start(ids[live.topic])
-            self._readings[name] = reading
-        await asyncio.wait_for(reading.caught_up.wait(), 10)
+            reader = ViewReader(self._log, served, newest=_NEWEST, lost=lambda: self._again(name))
+            await reader.start(ids[served.topic])
+            self._readers[name] = reader
+        await asyncio.wait_for(reader.caught_up.wait(), 10)
 
     def _again(self, name: str) -> None:
-        """The topic is not as it was: read what there is now, for those who still want it."""
+        """Read the topic again after it changed, for the clients that still use it."""
         self._end(name)
 
         async def read() -> None:
@@ -96,6 +85,6 @@ class Streams:
         task.add_done_callback(self._tasks.discard)
 
     def _end(self, name: str) -> None:
-        self._endings.pop(name, None)
-        if (reading := self._readings.pop(name, None)) is not None:
-            reading.stop()
+        self._timers.pop(name, None)
+        if (reader := self._readers.pop(name, None)) is not None:
+            reader.stop()

@@ -12,117 +12,105 @@ from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.served_view import ServedView
 from millstream.store.views.ring import Change, Offsets, Row
 
 _log = logging.getLogger(__name__)
 _CHUNK = 500
-_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
-class Gone(Exception):
-    """The log does not hold every change since that position; the message says why."""
+class PositionUnavailable(Exception):
+    """The log does not hold every change since a position; the message says why."""
 
 
 class Replay:
     """Reads ranges of a view's topic in threads, so that the event loop never waits for Kafka."""
 
     def __init__(self, log: LogSettings, limit: int) -> None:
-        self._log = log
+        self._settings = log
         self._limit = limit
 
-    async def changes(self, live: Live, start: Offsets) -> AsyncIterator[Change]:
-        """Every change from `start` up to what the ring holds, partition by partition.
+    async def changes(self, served: ServedView, start: Offsets) -> AsyncIterator[Change]:
+        """Every change from `start` to the oldest in the ring, partition by partition.
 
-        Raises Gone if one of them is not in the log any more: a hole in the offsets means that
-        compaction took records away, and the deletes among them would be missed.
+        PositionUnavailable if the log lacks one. A missing offset means that Kafka compacted
+        records away, perhaps deletes: a client without them would keep rows that are gone.
         """
-        table, beginning, stop = live.table, live.beginnings, live.table.ring.floor
+        table, restarts, stop = served.table, served.restarts, served.table.ring.floor
         ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
-        wanted = sum(max(0, high - low) for _, low, high in ranges)
-        if wanted > self._limit and not live.adds_up:
-            raise Gone(f"{wanted} changes behind; at most {self._limit} are read again")
+        behind = sum(max(0, high - low) for _, low, high in ranges)
+        if behind > self._limit and not served.sends_full_history:
+            raise PositionUnavailable(f"{behind} changes behind; at most {self._limit} are read")
         for partition, low, high in ranges:
-            if low < table.replayable.get(partition, 0):
-                raise Gone("it is too long ago")
+            if low < table.replayable_from.get(partition, 0):
+                raise PositionUnavailable("it is too long ago")
             if low >= high:
                 continue
             before: dict[str, Row | None] = {}
-            async for record in self._records(live, partition, low, high):
-                if live.beginnings != beginning:
+            async for record in self._records(served, partition, low, high):
+                if served.restarts != restarts:
                     return  # the subscription notices by itself
                 if table.is_ignored(partition, record.offset):
                     continue
-                change = _change(live, record, start)
-                if change.key is None:
-                    yield change
-                    continue
-                known = change.key in before
-                yield Change(
-                    change.key,
-                    change.row,
-                    before.get(change.key),
-                    partition,
-                    change.offset,
-                    change.offsets,
-                    change.timestamp,
-                    known,
-                )
-                before[change.key] = change.row
+                change = _change(served, record, start, before)
+                if change.key is not None:
+                    before[change.key] = change.row
+                yield change
 
-    async def first(self, live: Live) -> Offsets:
-        """Where the log's oldest records are; waits while Kafka is away."""
+    async def first(self, served: ServedView) -> Offsets:
+        """The offsets of the log's oldest records; waits while Kafka is away."""
         while True:
             try:
-                held = await asyncio.to_thread(bounds, self._log, live.topic)
+                held = await asyncio.to_thread(bounds, self._settings, served.topic)
                 return tuple(low for _, (low, _) in sorted(held.items()))
             except LogError as error:
                 _log.warning("%s", error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    async def is_beyond_end(self, live: Live, offsets: Offsets) -> bool:
-        """Whether `offsets` name records that Kafka has not got."""
+    async def is_beyond_end(self, served: ServedView, offsets: Offsets) -> bool:
+        """Whether `offsets` are beyond the last records in Kafka."""
         try:
-            held = await asyncio.to_thread(bounds, self._log, live.topic)
+            held = await asyncio.to_thread(bounds, self._settings, served.topic)
         except LogError:
-            return False  # Kafka is away: nothing says that the client is wrong
+            return False  # Kafka is away, so nothing shows that the position is wrong
         return any(offset > held.get(p, (0, 0))[1] for p, offset in enumerate(offsets))
 
     async def _records(
-        self, live: Live, partition: int, low: int, high: int
+        self, served: ServedView, partition: int, low: int, high: int
     ) -> AsyncIterator[Record]:
-        chunks = Chunks(read_range(self._log, live.topic, partition, low, high))
+        chunks = RecordChunks(read_range(self._settings, served.topic, partition, low, high))
         next_offset = low
         try:
             while next_offset < high:
                 try:
-                    chunk = await asyncio.to_thread(chunks.take)
+                    chunk = await asyncio.to_thread(chunks.read)
                 except LogError as error:
-                    raise Gone(f"the log does not hold it: {error.message}") from error
+                    raise PositionUnavailable(f"the log lacks it: {error.message}") from error
                 for record in chunk:
-                    if record.offset != next_offset and not live.is_whole:
-                        raise Gone("the log was compacted since")
+                    if record.offset != next_offset and not served.is_uncompacted:
+                        raise PositionUnavailable("the log was compacted since")
                     next_offset = record.offset + 1
                     yield record
                 if not chunk:
-                    if live.is_whole:
+                    if served.is_uncompacted:
                         return
-                    raise Gone("the log was compacted since")
+                    raise PositionUnavailable("the log was compacted since")
         finally:
             await asyncio.to_thread(chunks.close)
 
 
-class Chunks:
-    """Records some at a time, in any thread; blocks.
+class RecordChunks:
+    """Reads records in chunks, in any thread; blocks.
 
-    A client may leave while a thread reads for it: closing waits until that has what it wanted.
+    A client may disconnect while a thread reads for it. `close` waits until that read has ended.
     """
 
     def __init__(self, records: Generator[Record, None, None]) -> None:
         self._records = records
         self._lock = threading.Lock()
 
-    def take(self) -> list[Record]:
+    def read(self) -> list[Record]:
         with self._lock:
             return list(islice(self._records, _CHUNK))
 
@@ -131,9 +119,14 @@ class Chunks:
             self._records.close()
 
 
-def _change(live: Live, record: Record, start: Offsets) -> Change:
-    p, table = record.partition, live.table
+def _change(
+    served: ServedView, record: Record, start: Offsets, before: dict[str, Row | None]
+) -> Change:
+    p, table = record.partition, served.table
     row = None if record.value is None else table.read_again(p, record.offset, record.value)
-    key = (record.key or b"null").decode() if table.keyed else None
     offsets = (*start[:p], *(0,) * (p - len(start)), record.offset + 1, *start[p + 1 :])
-    return Change(key, row, None, p, record.offset, offsets, record.timestamp)
+    if not table.keyed:
+        return Change(None, row, None, p, record.offset, offsets, record.timestamp)
+    key = (record.key or b"null").decode()
+    held, known = before.get(key), key in before
+    return Change(key, row, held, p, record.offset, offsets, record.timestamp, known)

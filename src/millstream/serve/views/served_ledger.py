@@ -1,4 +1,4 @@
-"""A view's ledger as this process serves it: every entry, from the first one on."""
+"""A view's ledger that this process serves: every entry, from the first one on."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, TypeVar
 
 from millstream.expression.condition import Predicate
 from millstream.serve.settings import ServeSettings
-from millstream.serve.views.filter import Pick
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.filter import Projection
+from millstream.serve.views.served_view import ServedView
 from millstream.values.report import Column, ViewDescription
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
-class Ledger(Live):
-    """Entries as the topic holds them; in `where` and `select` the key has its columns' names."""
+class ServedLedger(ServedView):
+    """Entries as in the topic. `where` and `select` use the key columns' names: `key.city`."""
 
-    adds_up = True
+    sends_full_history = True
 
-    def __init__(self, view: Live, topic: str, settings: ServeSettings) -> None:
+    def __init__(self, view: ServedView, topic: str, settings: ServeSettings) -> None:
         super().__init__(view.name, "ledger", topic, settings)
         self._view = view
 
@@ -29,7 +29,7 @@ class Ledger(Live):
         return self._view.watermark_json
 
     @property
-    def is_whole(self) -> bool:
+    def is_uncompacted(self) -> bool:
         return True
 
     def _is_exact(self, columns: tuple[Column, ...]) -> bool:
@@ -47,12 +47,13 @@ class Ledger(Live):
         )
 
     def _predicate(self, where: str) -> Predicate:
-        return self._over_named_keys(super()._predicate(where))
+        return self._with_named_key(super()._predicate(where))
 
-    def _pick(self, select: tuple[str, ...]) -> Pick:
-        return self._over_named_keys(super()._pick(select))
+    def _projection(self, select: tuple[str, ...]) -> Projection:
+        return self._with_named_key(super()._projection(select))
 
-    def _over_named_keys(self, function: Callable[[Row], T]) -> Callable[[Row], T]:
+    def _with_named_key(self, function: Callable[[Row], T]) -> Callable[[Row], T]:
+        """`function` over entries whose key is a struct of columns instead of an array."""
         described = self.description
         names = described.key or () if described is not None else ()
         return lambda row: function({**row, "key": dict(zip(names, row["key"], strict=False))})

@@ -1,4 +1,4 @@
-"""A view or stream as this process serves it: rows, newest changes, and who wants to know."""
+"""A view or stream that this process serves: its rows, newest changes and subscribers."""
 
 from __future__ import annotations
 
@@ -15,40 +15,46 @@ from millstream.log.record import Record
 from millstream.schema.column_types import is_exact
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.encoding import (
-    Shape,
-    Snapshots,
+    Encoding,
+    SnapshotCache,
     encode,
-    encode_moment,
+    iso_time,
     with_lineage,
     without_lineage,
 )
-from millstream.serve.views.filter import Deadline, Pick, compile_select, compile_where, order_rows
-from millstream.serve.views.tally import Tally
+from millstream.serve.views.filter import (
+    Deadline,
+    Projection,
+    compile_select,
+    compile_where,
+    order_rows,
+)
+from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import Change
 from millstream.store.views.table import Table
 from millstream.values.position import Position
 from millstream.values.report import Column, ViewDescription
 
 _log = logging.getLogger(__name__)
-_BIG = 2_000  # rows; from here on they are chosen and encoded beside the event loop
-_FILTERED = 50  # the same, where a client's expressions are evaluated for each
-_RUN = 10_000  # rows that are sorted at a time: until Python's sort has ended, no thread goes on
-Keyed = tuple[str | None, Mapping[str, Any]]
+_MANY_ROWS = 2_000  # more are selected and encoded in a thread, not in the event loop
+_MANY_FILTERED_ROWS = 50  # the same, if a client's expressions are evaluated for each row
+_SORTED_AT_ONCE = 10_000  # rows; Python's sort lets no other thread run until it ends
+KeyedRow = tuple[str | None, Mapping[str, Any]]
 
 
-class Chosen(NamedTuple):
-    """Rows that were asked for."""
+class SelectedRows(NamedTuple):
+    """Rows that match a selection."""
 
-    rows: list[Keyed]
-    total: int  # how many there are without the limit
+    rows: list[KeyedRow]
+    total: int  # matching rows, without the limit
 
 
-class Live:
+class ServedView:
     """Belongs to the event loop's thread. Nothing here blocks."""
 
-    # Whether its rows mean something only all together: who names no position then gets them from
-    # the first one on, each as a change, instead of a snapshot.
-    adds_up = False
+    # True if rows are useful only all together. A client without a position then gets every row
+    # as a change, from the first one on, instead of a snapshot.
+    sends_full_history = False
 
     def __init__(
         self,
@@ -67,15 +73,16 @@ class Live:
         self.columns = columns
         self.description: ViewDescription | None = None
         self.epoch = ""
-        self.warning = ""  # why its rows may not be up to date; empty: nothing is known
+        self.warning = ""  # why the rows may be out of date; empty: no known reason
         self.watermark = 0  # windows that ended by then are final; milliseconds, 0: unknown
-        self.beginnings = 0  # how often the reading began; numbers in the ring are of one only
-        self.tally = Tally()
-        self.snapshots = Snapshots()
-        self.watchers: set[Callable[[], None]] = set()
-        self.listeners: list[Callable[[Live, list[Change]], None]] = []
+        self.restarts = 0  # how often reading began; change numbers are valid for one start only
+        self.metrics = ViewMetrics()
+        self.snapshots = SnapshotCache()
+        self.subscribers: set[Callable[[], None]] = set()
+        # Called with the changes; an empty list means that the view starts again.
+        self.listeners: list[Callable[[ServedView, list[Change]], None]] = []
         self._settings = settings
-        self._shapes: weakref.WeakValueDictionary[object, Shape] = weakref.WeakValueDictionary()
+        self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
 
     @property
@@ -84,51 +91,54 @@ class Live:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether its rows are provisional, final or corrected: those of windows are."""
+        """Whether rows are provisional, final or corrected, as rows of windows are."""
         return self.description is not None and self._has_states(self.description)
 
     def _has_states(self, description: ViewDescription) -> bool:
         return self.key is not None and description.has_states
 
     @property
-    def is_whole(self) -> bool:
-        """Whether its topic is never compacted: what offsets lack are the ends of transactions."""
+    def is_uncompacted(self) -> bool:
+        """Whether Kafka never compacts the topic: missing offsets are the ends of transactions."""
         described = self.description
         return described is not None and described.accumulation == "discard"
 
     @property
     def watermark_json(self) -> bytes:
         """`"2026-01-31T12:00:00.000Z"`, or null while it is unknown."""
-        return encode_moment(self.watermark)
+        return encode(iso_time(self.watermark))
 
     @property
     def warning_json(self) -> bytes:
         """`"warning":"…",`, or nothing."""
         return b'"warning":%b,' % encode(self.warning) if self.warning else b""
 
-    def begin(self, epoch: str, starts: Mapping[int, int]) -> None:
-        """Start over with the topic of that id, of which nothing before `starts` is held."""
-        self.tally.start_over()
-        self._begin(epoch, self._empty_table(self.columns, self.is_stateful, starts))
+    def reset(self, epoch: str, starts: Mapping[int, int]) -> None:
+        """Start empty with the topic of that id; nothing before the offsets `starts` is read."""
+        self.metrics.reset()
+        self._start(epoch, self._empty_table(self.columns, self.is_stateful, starts))
 
-    def move(self, description: ViewDescription, topic: str, epoch: str, table: Table) -> None:
-        """Go over to another topic at once, whose records are in `table` already."""
+    def switch_topic(
+        self, description: ViewDescription, topic: str, epoch: str, table: Table
+    ) -> None:
+        """Continue with another topic, whose records are already in `table`."""
+        self.metrics.reset()
         self.topic, self.description = topic, description
         self.columns = self._columns_of(description)
-        self._begin(epoch, table)
+        self._start(epoch, table)
 
-    def _begin(self, epoch: str, table: Table) -> None:
+    def _start(self, epoch: str, table: Table) -> None:
         self.epoch, self.table = epoch, table
-        self.beginnings += 1
-        self.snapshots.forget()
-        for shape in self._shapes.values():
-            shape.forget()
+        self.restarts += 1
+        self.snapshots.clear()
+        for encoding in self._encodings.values():
+            encoding.clear()
         for listener in self.listeners:
             listener(self, [])
         self.wake()
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Take records in, each partition's in order, and tell everyone who watches."""
+        """Apply records, each partition's in order, and wake the subscribers."""
         apply, changes = self.table.apply, []
         for record in records:
             change = apply(
@@ -136,81 +146,87 @@ class Live:
             )
             if change is not None:
                 changes.append(change)
-        self.tally.count(changes)
+        self.metrics.count(changes)
         if changes:
             for listener in self.listeners:
                 listener(self, changes)
         self.wake()
 
     def wake(self) -> None:
-        for watcher in tuple(self.watchers):
+        for subscriber in tuple(self.subscribers):
             try:
-                watcher()
-            except Exception:  # one client's trouble must not stop the reading for all
-                _log.exception("a client of %s %s could not be told", self.kind, self.name)
+                subscriber()
+            except Exception:  # one client's failure must not stop reading for all others
+                _log.exception("cannot send to a client of %s %s", self.kind, self.name)
 
     def describe(self, description: ViewDescription) -> None:
-        """Take in what `analyze` says about the view."""
+        """Use the description of the view that `analyze` wrote."""
         before = self._is_exact(self.columns), self.is_stateful
         self.description = description
         columns = self._columns_of(description)
         if columns != self.columns:
             self.columns = columns
             if (self._is_exact(columns), self.is_stateful) != before and not len(self.table):
-                self.begin(self.epoch, dict(enumerate(self.table.offsets)))
+                self.reset(self.epoch, dict(enumerate(self.table.offsets)))
             for listener in self.listeners:
                 listener(self, [])
 
     def _columns_of(self, description: ViewDescription) -> tuple[Column, ...]:
         return description.shown_columns
 
-    def shape(self, where: str | None, select: tuple[str, ...] | None, lineage: bool) -> Shape:
-        """The shape of that filter and selection; QueryError if it cannot be had."""
-        asked = (where, select, lineage, self.columns)
-        shape = self._shapes.get(asked)
-        if shape is None:
+    def encoding(
+        self, where: str | None, select: tuple[str, ...] | None, lineage: bool
+    ) -> Encoding:
+        """The encoding for a filter and columns; QueryError if they do not fit the view."""
+        key = (where, select, lineage, self.columns)
+        encoding = self._encodings.get(key)
+        if encoding is None:
             if (where or select) and not self.columns:
                 raise LogError(
                     f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
                     remedy="start analyze, or try again in a moment",
                 )
-            pick: Pick = with_lineage if lineage else without_lineage
+            project: Projection = with_lineage if lineage else without_lineage
             if select:
-                pick = self._pick(select)
-            shape = self._shapes[asked] = Shape(self._predicate(where) if where else None, pick)
-        return shape
+                project = self._projection(select)
+            predicate = self._predicate(where) if where else None
+            encoding = self._encodings[key] = Encoding(predicate, project)
+        return encoding
 
     def _predicate(self, where: str) -> Predicate:
         return compile_where(where, self.columns, self.kind == "view")
 
-    def _pick(self, select: tuple[str, ...]) -> Pick:
+    def _projection(self, select: tuple[str, ...]) -> Projection:
         return compile_select(select, self.columns)
 
     def _is_exact(self, columns: tuple[Column, ...]) -> bool:
         return is_exact(columns)
 
-    def choice(
-        self, shape: Shape, order: str | None = None, limit: int | None = None
-    ) -> Callable[[], Chosen]:
-        """What chooses from the rows as they are now; it may be called in any thread, once.
+    def prepare_rows(
+        self, encoding: Encoding, order: str | None = None, limit: int | None = None
+    ) -> Callable[[], SelectedRows]:
+        """A function that selects from the current rows. Call it once, in any thread.
 
-        A table's rows come by key unless an order is asked for, a stream's are the newest.
-        QueryError when called, if the filter or the order takes too long.
+        Rows of a table are sorted by key unless there is an order; of a stream they are the newest.
+        The function raises QueryError if the filter or the order takes too long.
         """
         keyed, columns, seconds = self.table.keyed, self.columns, self._settings.query_seconds
-        rows: list[Keyed]
+        rows: list[KeyedRow]
         if keyed:
             rows = list(self.table.rows.items())
         else:
             rows = [(None, row) for row in self.table.newest]
-        return lambda: _choose(rows, shape, columns, order, limit, Deadline(seconds), keyed=keyed)
+        return lambda: _select_rows(
+            rows, encoding, columns, order, limit, Deadline(seconds), keyed=keyed
+        )
 
-    def is_slow(self, shape: Shape, order: str | None = None) -> bool:
-        """Whether choosing and encoding the rows would hold up the event loop."""
-        return len(self.table) > (_BIG if shape.where is None and not order else _FILTERED)
+    def is_expensive(self, encoding: Encoding, order: str | None = None) -> bool:
+        """Whether selecting and encoding the rows would block the event loop for too long."""
+        is_filtered = encoding.where is not None or order
+        return len(self.table) > (_MANY_FILTERED_ROWS if is_filtered else _MANY_ROWS)
 
     def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> Table:
-        """An empty table for the view as described, of which nothing before `starts` is held."""
+        """An empty table for the view as described; nothing before the offsets `starts` is read."""
         columns = self._columns_of(description)
         return self._empty_table(columns, self._has_states(description), starts)
 
@@ -229,42 +245,47 @@ class Live:
         return table
 
 
-def _choose(
-    rows: list[Keyed],
-    shape: Shape,
+def _select_rows(
+    rows: list[KeyedRow],
+    encoding: Encoding,
     columns: tuple[Column, ...],
     order: str | None,
     limit: int | None,
     deadline: Deadline,
     *,
     keyed: bool,
-) -> Chosen:
-    if shape.where is not None:
-        rows = list(_matching(rows, shape, deadline))
+) -> SelectedRows:
+    if encoding.where is not None:
+        rows = list(_matching(rows, encoding, deadline))
     total = len(rows)
     if order:
         rows = order_rows(rows, order, columns, deadline)
     elif keyed:
-        # Every server must give the same answer, whatever order it read the rows in.
-        return Chosen(_sort(rows, limit), total)
+        # Every server must give the same answer, whatever the order in which it read the rows.
+        return SelectedRows(_sort_by_key(rows, limit), total)
     elif limit is not None:
-        return Chosen(rows[-limit:] if limit else [], total)
-    return Chosen(rows if limit is None else rows[:limit], total)
+        return SelectedRows(rows[-limit:] if limit else [], total)
+    return SelectedRows(rows if limit is None else rows[:limit], total)
 
 
-def _sort(rows: list[Keyed], limit: int | None) -> list[Keyed]:
+def _sort_by_key(rows: list[KeyedRow], limit: int | None) -> list[KeyedRow]:
     """The first `limit` rows by key."""
-    runs = [sorted(rows[at : at + _RUN], key=_key_of) for at in range(0, len(rows), _RUN)]
-    most = len(rows) if limit is None else min(limit, len(rows))
-    return list(islice(merge(*runs, key=_key_of), most))
+    parts = [
+        sorted(rows[at : at + _SORTED_AT_ONCE], key=_key_of)
+        for at in range(0, len(rows), _SORTED_AT_ONCE)
+    ]
+    count = len(rows) if limit is None else min(limit, len(rows))
+    return list(islice(merge(*parts, key=_key_of), count))
 
 
-def _key_of(keyed_row: Keyed) -> str:
+def _key_of(keyed_row: KeyedRow) -> str:
     return keyed_row[0] or ""
 
 
-def _matching(rows: Iterable[Keyed], shape: Shape, deadline: Deadline) -> Iterator[Keyed]:
+def _matching(
+    rows: Iterable[KeyedRow], encoding: Encoding, deadline: Deadline
+) -> Iterator[KeyedRow]:
     for keyed_row in rows:
         deadline.check()
-        if shape.matches(keyed_row[1]):
+        if encoding.matches(keyed_row[1]):
             yield keyed_row

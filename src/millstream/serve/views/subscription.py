@@ -1,8 +1,8 @@
-"""A client's place in the changes of a view, and what it gets next.
+"""A client's subscription: its position in the changes of a view, and the messages it gets next.
 
-A subscription is a cursor, not a queue: while a client's transport is full nothing is kept for it.
-When it can take more it goes on from its cursor: from the ring; if that has moved on, from Kafka;
-if Kafka does not hold it either, with a gap and a snapshot.
+A subscription is a cursor, not a queue. While a client's transport is full, nothing is kept for
+it. When the transport has room again, the subscription continues from its cursor: from the ring;
+from Kafka if the ring no longer has the change; with a gap and a snapshot if Kafka lacks it too.
 """
 
 from __future__ import annotations
@@ -17,72 +17,75 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.errors import LogError, MillstreamError, QueryError
-from millstream.serve.views.encoding import Frame, Shape, encode
-from millstream.serve.views.replay import Gone, Replay
-from millstream.serve.views.served_view import Chosen, Live
+from millstream.serve.views.encoding import Encoding, MessageFormat, encode
+from millstream.serve.views.replay import PositionUnavailable, Replay
+from millstream.serve.views.served_view import SelectedRows, ServedView
 from millstream.store.views.ring import Change, Offsets, covers
 from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
-_TURN_SECONDS = 0.05  # then others have theirs
+_TURN_SECONDS = 0.05  # then other clients have their turn
+_MAX_PENDING = 200  # messages from Kafka that wait for the transport
+_DEFAULT_LIMIT = 100  # rows of a view without key
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which rows, and what of them."""
+class RowSelection:
+    """Which rows a client wants, and which of their columns."""
 
     where: str | None = None
     select: tuple[str, ...] | None = None
     lineage: bool = False
     limit: int | None = None
 
-    def shape(self, live: Live) -> Shape:
-        return live.shape(self.where, self.select, self.lineage)
+    def encoding(self, served: ServedView) -> Encoding:
+        return served.encoding(self.where, self.select, self.lineage)
 
 
 class Subscription:
-    """Messages for one client about one view; `wake` is called when there may be some to take.
+    """Messages for one client about one view; `wake` is called when there may be new ones.
 
-    Who has several of them gives each the same `turn`: only one at a time holds a large snapshot.
+    Subscriptions of one client share a `snapshot_lock`: only one at a time holds a large snapshot.
     """
 
     def __init__(
         self,
-        live: Live,
-        asked: Asked,
-        frame: Frame,
+        served: ServedView,
+        selection: RowSelection,
+        message_format: MessageFormat,
         wake: Callable[[], None],
         replay: Replay,
         *,
         after: Position | None = None,
-        turn: asyncio.Lock | None = None,
+        snapshot_lock: asyncio.Lock | None = None,
     ) -> None:
-        self.live = live
-        self._turn = turn or asyncio.Lock()
-        self.shape = asked.shape(live)
-        self._asked = asked
-        self._frame = frame
+        self.served = served
+        self._snapshot_lock = snapshot_lock or asyncio.Lock()
+        self._encoding = selection.encoding(served)
+        self._selection = selection
+        self._format = message_format
         self._wake = wake
         self._replay = replay
-        shows_all = live.table.keyed or live.adds_up
-        self._limit = asked.limit if asked.limit is not None or shows_all else 100
-        self._ready: deque[bytes] = deque()
-        self._taken = asyncio.Event()
+        self._limit = selection.limit
+        if self._limit is None and not (served.table.keyed or served.sends_full_history):
+            self._limit = _DEFAULT_LIMIT
+        self._pending: deque[bytes] = deque()
+        self._drained = asyncio.Event()  # no pending message is left
         self._task: asyncio.Task[None] | None = None
-        self._epoch = live.epoch
-        self._beginning = live.beginnings
-        self._cursor = live.table.ring.end
-        self._offsets: Offsets = live.table.offsets
-        self._told: Offsets = ()  # the newest position that the client was sent
+        self._epoch = served.epoch
+        self._restarts = served.restarts
+        self._cursor = served.table.ring.end
+        self._offsets: Offsets = served.table.offsets
+        self._sent_offsets: Offsets = ()  # the newest position that the client was sent
         self._ahead = False  # the client has seen changes that our next ones do not cover
-        self._stalled = False
+        self._is_slow = False
         self._failed = False
-        self._more = False  # changes wait that a turn had not the time for
-        live.watchers.add(wake)
+        self._has_more = False  # the turn ended before all changes were looked at
+        served.subscribers.add(wake)
         self._begin(after)
 
     def close(self) -> None:
-        self.live.watchers.discard(self._wake)
+        self.served.subscribers.discard(self._wake)
         if self._task is not None:
             self._task.cancel()
 
@@ -92,82 +95,82 @@ class Subscription:
 
     @property
     def behind(self) -> int:
-        """Changes that the client has not been given yet."""
-        return max(0, self.live.table.ring.end - self._cursor)
+        """Changes that the client has not been sent yet."""
+        return max(0, self.served.table.ring.end - self._cursor)
 
     @property
-    def has_ready(self) -> bool:
-        """Whether messages are made already that were not taken: `position` is after them."""
-        return bool(self._ready)
+    def has_pending(self) -> bool:
+        """Whether messages are ready to be sent; `position` is after them."""
+        return bool(self._pending)
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` ended early and will wake the client again: others have their turn."""
-        return self._more
+        """Whether `next_messages` stopped early. It will wake the client again."""
+        return self._has_more
 
     @property
     def is_busy(self) -> bool:
-        """Whether messages are on their way that take a while: a snapshot, a replay, a filter."""
-        return self._task is not None or bool(self._ready) or self._more
+        """Whether messages will come without a new change: a snapshot, a replay, a slow filter."""
+        return self._task is not None or bool(self._pending) or self._has_more
 
     def refresh(self) -> bytes | None:
-        """How far the client has come, if it cannot know: its filter let nothing through."""
-        if self._told == self._offsets or self.is_busy:
+        """A message with the position, if the filter has hidden all changes since the last one."""
+        if self._sent_offsets == self._offsets or self.is_busy:
             return None
         return self._lag()
 
-    def stall(self) -> None:
-        """The client's transport is full: when it takes more, tell it how far behind it is."""
-        self._stalled = True
+    def mark_slow(self) -> None:
+        """Note that the transport is full; the client's next message is its lag."""
+        self._is_slow = True
 
-    def take(self, size: int = 65_536) -> list[bytes]:
-        """The next messages, about `size` bytes of them; none if there is nothing now.
+    def next_messages(self, size: int = 65_536) -> list[bytes]:
+        """The next messages, about `size` bytes of them; empty if there are none now.
 
-        It does not go on for long: a filter may have to look at many changes that are not for this
-        client. It then asks to be called again.
+        Stops after a short time, because a filter may skip many changes. It then wakes the client
+        again.
         """
-        if self._more:  # its next turn comes, whoever asks for one before
+        if self._has_more:  # the next turn is scheduled already
             return []
         if self._failed:
-            messages, self._ready = list(self._ready), deque()
+            messages, self._pending = list(self._pending), deque()
             return messages
-        if self._beginning != self.live.beginnings:
-            is_other = self._epoch != self.live.epoch
-            self._restart(_replaced(self.live) if is_other else "the server had to read it again")
+        if self._restarts != self.served.restarts:
+            is_new = self._epoch != self.served.epoch
+            self._restart(_replaced(self.served) if is_new else "the server had to read it again")
         messages = []
-        while size > 0 and self._ready:
-            messages.append(self._ready.popleft())
+        while size > 0 and self._pending:
+            messages.append(self._pending.popleft())
             size -= len(messages[-1])
-        if not self._ready:
-            self._taken.set()
-        if self._task is not None or self._ready:
+        if not self._pending:
+            self._drained.set()
+        if self._task is not None or self._pending:
             return messages
-        ring = self.live.table.ring
-        if self._stalled and not messages:
-            self._stalled = False
+        ring = self.served.table.ring
+        if self._is_slow and not messages:
+            self._is_slow = False
             if self._cursor < ring.end:
                 messages.append(self._lag())
         end = time.monotonic() + _TURN_SECONDS
         while size > 0 and self._cursor < ring.end:
             if self._cursor < ring.start:
-                self._catch_up()
+                self._start(self._read_log)
                 break
             if time.monotonic() > end:
-                self._more = True
+                self._has_more = True
                 asyncio.get_running_loop().call_later(0, self._next_turn)
                 break
-            message = self._pass(ring[self._cursor], self._cursor)
+            message = self._advance(ring[self._cursor], self._cursor)
             self._cursor += 1
             if message is not None:
                 messages.append(message)
                 size -= len(message)
         else:
-            if self._cursor == ring.end and covers(self.live.table.offsets, self._offsets):
-                self._offsets, self._ahead = self.live.table.offsets, False
+            if self._cursor == ring.end and covers(self.served.table.offsets, self._offsets):
+                self._offsets, self._ahead = self.served.table.offsets, False
         return messages
 
     def _next_turn(self) -> None:
-        self._more = False
+        self._has_more = False
         self._wake()
 
     def _begin(self, after: Position | None) -> None:
@@ -175,7 +178,7 @@ class Subscription:
             self._send_snapshot()
             return
         if after.epoch != self._epoch:
-            self._gap(after, _replaced(self.live))
+            self._gap(after, _replaced(self.served))
             return
         partitions = len(self._offsets)
         if any(partition >= partitions for partition in after.offsets):
@@ -185,154 +188,143 @@ class Subscription:
         self._resume()
 
     def _resume(self) -> None:
-        """Go on from the client's position, wherever that is held."""
-        table = self.live.table
-        if table.ring.holds(self._offsets):
-            ring, self._cursor = table.ring, table.ring.find(self._offsets)
-            # We may have read the partitions in another order than the server that gave the
-            # position: then our next changes are partly ones that the client has seen.
-            following = ring[self._cursor].offsets if self._cursor < ring.end else table.offsets
-            self._ahead = not covers(following, self._offsets)
-            if not covers(table.offsets, self._offsets):
-                self._start(partial(self._check_end, self.position))
-        else:
-            self._catch_up()
+        """Continue from the client's position, in the ring or in the log."""
+        table = self.served.table
+        if not table.ring.holds(self._offsets):
+            self._start(self._read_log)
+            return
+        ring, self._cursor = table.ring, table.ring.find(self._offsets)
+        # Another server, which gave the position, may have read the partitions in another order.
+        # Some of our next changes are then ones that the client has seen.
+        following = ring[self._cursor].offsets if self._cursor < ring.end else table.offsets
+        self._ahead = not covers(following, self._offsets)
+        if not covers(table.offsets, self._offsets):
+            self._start(partial(self._check_end, self.position))
 
     def _restart(self, reason: str) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._ready.clear()
+        self._pending.clear()
         asked = self.position
-        self._epoch, self._beginning = self.live.epoch, self.live.beginnings
-        with contextlib.suppress(MillstreamError):  # a filter that no longer fits finds nothing
-            self.shape = self._asked.shape(self.live)
+        self._epoch, self._restarts = self.served.epoch, self.served.restarts
+        with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
+            self._encoding = self._selection.encoding(self.served)
         self._gap(asked, reason)
 
     def _gap(self, asked: Position, reason: str) -> None:
         fields = b'"asked":%b,"reason":%b' % (encode(str(asked)), encode(reason))
-        self._ready.append(self._frame.message("gap", str(self.live.position), fields))
+        self._pending.append(self._format.message("gap", str(self.served.position), fields))
         self._send_snapshot()
 
     def _lag(self) -> bytes:
-        self._told = self._offsets
-        return self._frame.message("lag", str(self.position), b'"behind":%d' % self.behind)
+        self._sent_offsets = self._offsets
+        return self._format.message("lag", str(self.position), b'"behind":%d' % self.behind)
 
-    def _pass(self, change: Change, number: int | None) -> bytes | None:
-        """Move past a change; the message, if it is for this client."""
+    def _advance(self, change: Change, number: int) -> bytes | None:
+        """Move past a change; its message if it is for this client."""
         if self._ahead:
             seen = self._offsets
             if change.partition < len(seen) and change.offset < seen[change.partition]:
                 return None
-            self._offsets = _greatest(seen, change.offsets)
+            self._offsets = _highest(seen, change.offsets)
             self._ahead = not covers(change.offsets, seen)
         else:
             self._offsets = change.offsets
-        body = self.shape.body(change, number)
+        body = self._encoding.body(change, number)
         if body is None:
             return None
-        self._told = self._offsets
-        return self._frame.change(body, self._place())
+        self._sent_offsets = self._offsets
+        return self._format.change(body, self._position_text())
 
-    def _place(self) -> bytes:
+    def _position_text(self) -> bytes:
         if len(self._offsets) == 1:  # the usual case, and this runs for each message
             return b"%b:0=%d" % (self._epoch.encode(), self._offsets[0])
         return str(self.position).encode()
 
     def _send_snapshot(self) -> None:
-        live, shape = self.live, self.shape
-        if live.adds_up and self._limit is None:
-            self._start(self._send_all)
-            return
-        if live.is_slow(shape):
-            self._start(self._send_beside)
+        if self.served.sends_full_history and self._limit is None:
+            self._start(self._send_full_history)
+        elif self.served.is_expensive(self._encoding):
+            self._start(self._send_large_snapshot)
         else:
-            position, rows = self._choose()
-            self._ready.append(self._snapshot(position, rows()))
+            position, rows = self._prepare_snapshot()
+            self._pending.append(self._snapshot(position, rows()))
 
-    async def _send_beside(self) -> None:
-        """A large snapshot, made in its turn and beside the event loop."""
-        async with self._turn:
-            position, rows = self._choose()
+    async def _send_large_snapshot(self) -> None:
+        """Make a snapshot in a thread, when no other one of this client is held."""
+        async with self._snapshot_lock:
+            position, rows = self._prepare_snapshot()
             try:
-                self._ready.append(self._snapshot(position, await asyncio.to_thread(rows)))
+                self._pending.append(self._snapshot(position, await asyncio.to_thread(rows)))
             except QueryError as error:
                 self._fail(error)
                 return
-            await self._drained()
+            await self._wait_until_drained()
 
-    def _choose(self) -> tuple[str, Callable[[], bytes]]:
-        """The position from which the client goes on, and what gives the rows that it has then."""
-        live, shape, limit = self.live, self.shape, self._limit
-        self._cursor, self._offsets, self._ahead = live.table.ring.end, live.table.offsets, False
-        self._told = self._offsets
-        position, choose = str(live.position), live.choice(shape, limit=limit)
-        make = partial(_encode_chosen, shape, choose)
-        return position, lambda: live.snapshots.get(position, (shape, limit), make)
+    def _prepare_snapshot(self) -> tuple[str, Callable[[], bytes]]:
+        """The position after which changes follow, and a function that encodes the rows there."""
+        served, encoding, limit = self.served, self._encoding, self._limit
+        self._cursor, self._ahead = served.table.ring.end, False
+        self._offsets = self._sent_offsets = served.table.offsets
+        position = str(served.position)
+        make = partial(_encode_rows, encoding, served.prepare_rows(encoding, limit=limit))
+        return position, lambda: served.snapshots.get(position, (encoding, limit), make)
 
     def _fail(self, error: QueryError) -> None:
-        """End with an error: the rows cannot be chosen, so changes to them mean nothing."""
+        """End with an error: without the rows, changes to them mean nothing."""
         fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
-        self._ready.append(self._frame.message("error", str(self.live.position), fields))
+        self._pending.append(self._format.message("error", str(self.served.position), fields))
         self._failed = True
-        self.live.watchers.discard(self._wake)
+        self.served.subscribers.discard(self._wake)
 
-    async def _send_all(self) -> None:
-        """No rows, at the first position that the log holds; then each as a change."""
-        self._offsets, self._ahead = await self._replay.first(self.live), False
-        self._told = self._offsets
-        self._ready.append(self._snapshot(str(self.position), b'"rows":[]'))
+    async def _send_full_history(self) -> None:
+        """Send an empty snapshot at the log's first position, then each record as a change."""
+        self._offsets, self._ahead = await self._replay.first(self.served), False
+        self._sent_offsets = self._offsets
+        self._pending.append(self._snapshot(str(self.position), b'"rows":[]'))
         self._resume()
 
     def _snapshot(self, position: str, rows: bytes) -> bytes:
-        live = self.live
-        fields = b'"watermark":%b,"%b":%b,%b' % (
-            *(live.watermark_json, live.kind.encode(), encode(live.name)),
-            rows,
-        )
-        return self._frame.message("snapshot", position, fields)
-
-    def _catch_up(self) -> None:
-        self._start(self._read_log)
+        served = self.served
+        name = b'"%b":%b' % (served.kind.encode(), encode(served.name))
+        fields = b'"watermark":%b,%b,%b' % (served.watermark_json, name, rows)
+        return self._format.message("snapshot", position, fields)
 
     async def _read_log(self) -> None:
-        """Give the client what the ring has no longer, from Kafka, no faster than it takes it."""
-        asked, floor = self.position, self.live.table.ring.floor
+        """Send changes that are no longer in the ring from Kafka, as fast as the client reads."""
+        asked, floor = self.position, self.served.table.ring.floor
         try:
             end = time.monotonic() + _TURN_SECONDS
-            async for change in self._replay.changes(self.live, self._offsets):
-                message = self._pass_old(change)
+            async for change in self._replay.changes(self.served, self._offsets):
+                self._offsets = _highest(self._offsets, change.offsets)
+                body = self._encoding.body(change)
                 if time.monotonic() > end:
                     await asyncio.sleep(0)
                     end = time.monotonic() + _TURN_SECONDS
-                if message is not None:
-                    self._ready.append(message)
-                    if len(self._ready) >= 200:
-                        await self._drained()
-        except Gone as gone:
-            self._gap(asked, str(gone))
+                if body is not None:
+                    self._pending.append(self._format.change(body, self._position_text()))
+                    if len(self._pending) >= _MAX_PENDING:
+                        await self._wait_until_drained()
+        except PositionUnavailable as reason:
+            self._gap(asked, str(reason))
             return
         except LogError as error:
             _log.warning("%s", error)
             self._gap(asked, "the log could not be read")
             return
-        # The last offsets before the ring may hold no record, but the end of a transaction.
-        self._offsets = _greatest(self._offsets, floor)
+        # The last offsets before the ring may be no records, but the end of a transaction.
+        self._offsets = _highest(self._offsets, floor)
         self._resume()
 
-    def _pass_old(self, change: Change) -> bytes | None:
-        self._offsets = _greatest(self._offsets, change.offsets)
-        body = self.shape.body(change)
-        return None if body is None else self._frame.change(body, self._place())
-
-    async def _drained(self) -> None:
-        self._taken.clear()
+    async def _wait_until_drained(self) -> None:
+        self._drained.clear()
         self._wake()
-        await self._taken.wait()
+        await self._drained.wait()
 
     async def _check_end(self, asked: Position) -> None:
-        """A position beyond the log's end is none of this log's: it lost its tail."""
-        if await self._replay.is_beyond_end(self.live, self._offsets):
+        """Send a gap if the position is beyond the log's end: the log has lost its last records."""
+        if await self._replay.is_beyond_end(self.served, self._offsets):
             self._gap(asked, "the position is beyond the end of the log")
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -347,22 +339,23 @@ class Subscription:
         self._task = asyncio.get_running_loop().create_task(run())
 
 
-def _replaced(live: Live) -> str:
-    """Why a position of another epoch is of no use."""
-    if live.kind == "view":
-        return f"view {live.name} was rebuilt"
-    return f"the topic of {live.kind} {live.name} was created again"
+def _replaced(served: ServedView) -> str:
+    """Why a position of another epoch cannot be used."""
+    if served.kind == "view":
+        return f"view {served.name} was rebuilt"
+    return f"the topic of {served.kind} {served.name} was created again"
 
 
-def _greatest(one: Sequence[int], other: Sequence[int]) -> Offsets:
+def _highest(one: Sequence[int], other: Sequence[int]) -> Offsets:
+    """The higher offset of each partition."""
     width = max(len(one), len(other))
     padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
     return tuple(map(max, *padded))
 
 
-def _encode_chosen(shape: Shape, choose: Callable[[], Chosen]) -> bytes:
-    """Rows with their keys, how many there are, and whether these are all."""
-    chosen = choose()
-    truncated = encode(len(chosen.rows) < chosen.total)
-    rows = shape.encode_rows(chosen.rows)
-    return b'"total":%d,"truncated":%b,"rows":%b' % (chosen.total, truncated, rows)
+def _encode_rows(encoding: Encoding, select: Callable[[], SelectedRows]) -> bytes:
+    """Rows with their keys, the total, and whether the limit left some out."""
+    selected = select()
+    truncated = encode(len(selected.rows) < selected.total)
+    rows = encoding.encode_rows(selected.rows)
+    return b'"total":%d,"truncated":%b,"rows":%b' % (selected.total, truncated, rows)

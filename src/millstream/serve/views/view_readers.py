@@ -1,9 +1,9 @@
-"""Keeps views up to date from their topics: every server reads them whole, from the beginning.
+"""Readers that keep views up to date. Every server reads each view's topic from the beginning.
 
-A view's topic can be made anew (its query changed). The topic's id is then another: that is a new
-epoch, the view starts over, and clients get a gap and a snapshot. A view can also go over to
-another topic, which was filled beside the one that is served: that one is read to its end first, so
-that the first snapshot of the new epoch is whole.
+If a view's query changes, its topic may be created again. The topic then has another id, which is
+a new epoch: the view starts empty, and clients get a gap and a snapshot. A view can also switch to
+another topic, which was filled while the old one was served. The new topic is read to its end
+first, so that the first snapshot of the new epoch is complete.
 """
 
 from __future__ import annotations
@@ -19,85 +19,86 @@ from millstream.log.consumer import Reader, bounds
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
-from millstream.serve.views.served_view import Live
+from millstream.serve.views.served_view import ServedView
 from millstream.values.report import ViewDescription
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 5.0
-_EAGER_SECONDS = 0.25
+_CHECK_SECONDS = 5.0
+_FAST_CHECK_SECONDS = 0.25
+_FAST_CHECKS_FOR_SECONDS = 10.0
 
 
-class Reading:
-    """Reads one topic into a `Live`, from its beginning or from its newest records on."""
+class ViewReader:
+    """Reads one topic into a `ServedView`, from its beginning or from its newest records on."""
 
     def __init__(
         self,
         log: LogSettings,
-        live: Live,
+        served: ServedView,
         *,
         newest: int | None = None,
-        arrived: Callable[[], None] | None = None,
+        on_caught_up: Callable[[], None] | None = None,
         lost: Callable[[], None] | None = None,
     ) -> None:
-        self._log = log
-        self._live = live
-        self._arrived = arrived
+        self._settings = log
+        self._served = served
+        self._on_caught_up = on_caught_up
         self._newest = newest
         self._lost = lost
         self._reader: Reader | None = None
-        self._next: Reader | None = None  # of the topic that the view goes over to
+        self._next: Reader | None = None  # of the topic that the view switches to
         self.caught_up = asyncio.Event()
 
     async def start(self, epoch: str) -> None:
-        """Begin with the topic of that id, or go on with it if it still holds what comes next."""
+        """Read the topic of that id; continue where reading stopped if the log still allows it."""
         self.stop()
-        held = await asyncio.to_thread(bounds, self._log, self._live.topic)
-        starts = dict(enumerate(self._live.table.offsets))
-        if not (epoch == self._live.epoch and _holds(held, starts)):
-            starts = {
-                partition: low if self._newest is None else max(low, high - self._newest)
-                for partition, (low, high) in held.items()
-            }
-            self._live.tally.live = False
-            self._live.begin(epoch, starts)
+        held = await asyncio.to_thread(bounds, self._settings, self._served.topic)
+        starts = dict(enumerate(self._served.table.offsets))
+        if not (epoch == self._served.epoch and _holds(held, starts)):
+            starts = _starts(held, self._newest)
+            self._served.metrics.is_current = False
+            self._served.reset(epoch, starts)
             self.caught_up.clear()
-        self._reader = Reader(
-            self._log,
-            {(self._live.topic, partition): offset for partition, offset in starts.items()},
-            self._live.apply,
-            loop=asyncio.get_running_loop(),
-            caught_up=self._arrive,
-            lost=self._lose,
+        self._reader = self._read(
+            self._served.topic, starts, self._served.apply, self._handle_caught_up
         )
 
-    async def move(self, description: ViewDescription, topic: str, epoch: str) -> None:
-        """Read another topic beside the one that is served, and go over once its end is reached."""
-        live, held = self._live, await asyncio.to_thread(bounds, self._log, topic)
-        starts = {partition: low for partition, (low, _) in held.items()}
-        table = live.table_for(description, starts)
+    async def switch_topic(self, description: ViewDescription, topic: str, epoch: str) -> None:
+        """Read another topic while the old one is served; switch when its end is reached."""
+        served = self._served
+        starts = _starts(await asyncio.to_thread(bounds, self._settings, topic))
+        table = served.table_for(description, starts)
 
         def deliver(records: list[Record]) -> None:
-            if live.table is table:
-                live.apply(records)
+            if served.table is table:
+                served.apply(records)
                 return
             for each in records:
                 table.apply(each.partition, each.offset, each.timestamp, each.key, each.value)
 
-        def arrive() -> None:
+        def switch() -> None:
             self.stop()
             self._reader, self._next = self._next, None
-            live.tally.start_over()
-            live.move(description, topic, epoch, table)
-            self._arrive()
+            served.switch_topic(description, topic, epoch, table)
+            self._handle_caught_up()
 
         self._stop_next()
-        self._next = Reader(
-            self._log,
+        self._next = self._read(topic, starts, deliver, switch)
+
+    def _read(
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        deliver: Callable[[list[Record]], None],
+        caught_up: Callable[[], None],
+    ) -> Reader:
+        return Reader(
+            self._settings,
             {(topic, partition): offset for partition, offset in starts.items()},
             deliver,
             loop=asyncio.get_running_loop(),
-            caught_up=arrive,
-            lost=self._lose,
+            caught_up=caught_up,
+            lost=self._handle_lost,
         )
 
     def stop(self) -> None:
@@ -111,126 +112,136 @@ class Reading:
             self._next = None
 
     def close(self) -> None:
-        """End all reading."""
+        """Stop reading both topics."""
         self.stop()
         self._stop_next()
 
-    def _arrive(self) -> None:
-        self._live.tally.live = True
+    def _handle_caught_up(self) -> None:
+        self._served.metrics.is_current = True
         self.caught_up.set()
-        if self._arrived is not None:
-            self._arrived()
+        if self._on_caught_up is not None:
+            self._on_caught_up()
 
-    def _lose(self, topic: str, partition: int) -> None:
-        _log.info("topic %s, partition %d is not as it was; looking again", topic, partition)
+    def _handle_lost(self, topic: str, partition: int) -> None:
+        _log.info("topic %s, partition %d changed; checking the topic again", topic, partition)
         if self._lost is not None:
             self._lost()
 
 
+def _starts(held: Mapping[int, tuple[int, int]], newest: int | None = None) -> dict[int, int]:
+    """By partition, the first offset to read: the oldest, or that of the `newest` last records."""
+    return {
+        partition: low if newest is None else max(low, high - newest)
+        for partition, (low, high) in held.items()
+    }
+
+
 def _holds(held: Mapping[int, tuple[int, int]], starts: Mapping[int, int]) -> bool:
-    """Whether a topic has all that comes from `starts` on, in each of its partitions."""
+    """Whether a topic still has all records from `starts` on, in each of its partitions."""
     return held.keys() == starts.keys() and all(
         held[partition][0] <= offset <= held[partition][1] for partition, offset in starts.items()
     )
 
 
-class Readings:
-    """The readings of all views, and the watch over their topics' ids."""
+class ViewReaders:
+    """The readers of all views. Watches the ids of their topics."""
 
-    def __init__(self, log: LogSettings, lives: Iterable[Live]) -> None:
-        self._log = log
-        self._look = asyncio.Event()
+    def __init__(self, log: LogSettings, views: Iterable[ServedView]) -> None:
+        self._settings = log
+        self._check = asyncio.Event()
         self._lost: set[str] = set()
-        self._eager_until = 0.0
-        self._readings = {
-            live.name: (live, Reading(log, live, arrived=self._arrive, lost=self._on_lost(live)))
-            for live in lives
+        self._fast_until = 0.0
+        self._readers = {
+            view.name: (
+                view,
+                ViewReader(
+                    log, view, on_caught_up=self._handle_caught_up, lost=self._on_lost(view)
+                ),
+            )
+            for view in views
         }
-        self._moves: dict[str, tuple[ViewDescription, str]] = {}  # by view, to which topic
-        self.caught_up = asyncio.Event()  # every view was, once
-        self._arrive()
+        self._switches: dict[str, tuple[ViewDescription, str]] = {}  # view → its next topic
+        self.caught_up = asyncio.Event()  # set once every view has caught up
+        self._handle_caught_up()
 
-    def _arrive(self) -> None:
-        if all(reading.caught_up.is_set() for _, reading in self._readings.values()):
+    def _handle_caught_up(self) -> None:
+        if all(reader.caught_up.is_set() for _, reader in self._readers.values()):
             self.caught_up.set()
 
     async def run(self) -> None:
         """Read until cancelled."""
         try:
             while True:
-                self._look.clear()
+                self._check.clear()
                 try:
-                    await self._follow()
+                    await self._check_topics()
                 except (LogError, KafkaException, TimeoutError) as error:
-                    # Kafka is away: what is held is served on, and looked at again in a moment.
-                    _log.warning("cannot look at the views' topics: %s", error or "no answer")
-                eager = asyncio.get_running_loop().time() < self._eager_until
-                pause = _EAGER_SECONDS if eager else _LOOK_SECONDS
+                    # Kafka is away. The views in memory are served meanwhile.
+                    _log.warning("cannot check the views' topics: %s", error or "no answer")
+                is_fast = asyncio.get_running_loop().time() < self._fast_until
+                pause = _FAST_CHECK_SECONDS if is_fast else _CHECK_SECONDS
                 try:
-                    await asyncio.wait_for(self._look.wait(), pause)
+                    await asyncio.wait_for(self._check.wait(), pause)
                 except TimeoutError:
                     continue
         finally:
-            for _, reading in self._readings.values():
-                reading.close()
+            for _, reader in self._readers.values():
+                reader.close()
 
     def expect_change(self) -> None:
-        """Look often for a while: a view has another plan, so its topic is being made anew."""
-        self._eager_until = asyncio.get_running_loop().time() + 10.0
-        self._look.set()
+        """Check often for a while: a view has a new plan, so its topic is about to be recreated."""
+        self._fast_until = asyncio.get_running_loop().time() + _FAST_CHECKS_FOR_SECONDS
+        self._check.set()
 
-    def move(self, live: Live, description: ViewDescription, topic: str) -> None:
-        """Go over to another topic of the view, once that is read."""
-        self._moves[live.name] = (description, topic)
-        self._look.set()
+    def switch_topic(self, view: ServedView, description: ViewDescription, topic: str) -> None:
+        """Switch the view to another topic, once that is read."""
+        self._switches[view.name] = (description, topic)
+        self._check.set()
 
-    def _on_lost(self, live: Live) -> Callable[[], None]:
+    def _on_lost(self, view: ServedView) -> Callable[[], None]:
         def lost() -> None:
-            self._lost.add(live.name)
-            self._look.set()
+            self._lost.add(view.name)
+            self._check.set()
 
         return lost
 
-    async def _follow(self) -> None:
-        wanted = {live.topic for live, _ in self._readings.values()}
-        wanted |= {topic for _, topic in self._moves.values()}
-        ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._log, list(wanted))
-        for name, (live, reading) in self._readings.items():
-            # A broker that just came back may not know its topics for a moment: then we go on. But
-            # one that lost records (its retention was faster than we were) is read again from its
-            # beginning, because what is in memory has a hole.
-            if live.topic in ids and (ids[live.topic] != live.epoch or name in self._lost):
+    async def _check_topics(self) -> None:
+        topics = {view.topic for view, _ in self._readers.values()}
+        topics |= {topic for _, topic in self._switches.values()}
+        ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._settings, list(topics))
+        for name, (view, reader) in self._readers.items():
+            # A broker that just started may not know its topics for a moment: reading continues.
+            # A topic that lost records (retention deleted them before we read them) is read again
+            # from its beginning, because the view in memory lacks them.
+            if view.topic in ids and (ids[view.topic] != view.epoch or name in self._lost):
                 self._lost.discard(name)
-                await reading.start(ids[live.topic])
-            move = self._moves.get(name)
-            if move is not None and move[1] in ids:
-                await reading.move(*move, ids[move[1]])
-                if self._moves[name] is move:
-                    del self._moves[name]
+                await reader.start(ids[view.topic])
+            switch = self._switches.get(name)
+            if switch is not None and switch[1] in ids:
+                await reader.switch_topic(*switch, ids[switch[1]])
+                if self._switches[name] is switch:
+                    del self._switches[name]
 
 
-class Tail:
-    """Small topics that are read for what they say: descriptions and reports."""
+class TopicTail:
+    """Hands each record of a small topic to a function: view descriptions, reports."""
 
     def __init__(
-        self, log: LogSettings, topic: str, take: Callable[[Record], None], newest: int | None
+        self, log: LogSettings, topic: str, handle: Callable[[Record], None], newest: int | None
     ) -> None:
-        self._log = log
+        self._settings = log
         self._topic = topic
-        self._take = take
+        self._handle = handle
         self._newest = newest
         self._reader: Reader | None = None
         self.caught_up = asyncio.Event()
 
     async def start(self) -> None:
-        held = await asyncio.to_thread(bounds, self._log, self._topic)
-        starts = {
-            (self._topic, p): low if self._newest is None else max(low, high - self._newest)
-            for p, (low, high) in held.items()
-        }
+        held = await asyncio.to_thread(bounds, self._settings, self._topic)
+        starts = _starts(held, self._newest)
         self._reader = Reader(
-            self._log,
-            starts,
+            self._settings,
+            {(self._topic, partition): offset for partition, offset in starts.items()},
             self._deliver,
             loop=asyncio.get_running_loop(),
             caught_up=self.caught_up.set,
@@ -242,4 +253,4 @@ class Tail:
 
     def _deliver(self, records: list[Record]) -> None:
         for record in records:
-            self._take(record)
+            self._handle(record)

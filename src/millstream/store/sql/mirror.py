@@ -149,7 +149,7 @@ class Mirror:
         self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
         self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
 
-    def query(self, sql: str, limit: int, seconds: float, most_bytes: int) -> bytes:
+    def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> bytes:
         """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
 
         TooSlow or TooLarge if it needs too much.
@@ -180,9 +180,9 @@ class Mirror:
             timer.cancel()
             session.close()
         # The server holds an answer as a whole, more than once, so it must not be of any size.
-        _check_size(table.nbytes // 4, most_bytes)  # eight bytes of Arrow are "0," at the least
+        _check_size(table.nbytes // 4, max_bytes)  # eight bytes of Arrow are "0," at the least
         answer = _encode_answer(table, types, limit, began)
-        _check_size(len(answer), most_bytes)
+        _check_size(len(answer), max_bytes)
         return answer
 
     def _run(self, statement: str) -> None:

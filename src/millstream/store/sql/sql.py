@@ -79,12 +79,12 @@ class Sql:
     """Answers queries. Belongs to the event loop; nothing here blocks it."""
 
     def __init__(
-        self, *, memory: str, seconds: float, newest: int, most_bytes: int = 16 << 20
+        self, *, memory: str, seconds: float, newest: int, max_bytes: int = 16 << 20
     ) -> None:
         self._memory = memory
         self._seconds = seconds
         self._newest = newest
-        self._most_bytes = most_bytes  # of an answer
+        self._most_bytes = max_bytes  # of an answer
         self._views: dict[str, _Pending] = {}
         self._worker: Worker | None = None
         self._workers: set[Worker] = set()  # with those that are ending

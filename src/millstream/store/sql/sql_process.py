@@ -62,7 +62,7 @@ def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
                     request["last"],
                 )
             case "query":
-                asked = ("sql", "limit", "seconds", "most_bytes")
+                asked = ("sql", "limit", "seconds", "max_bytes")
                 return {"result": mirror.query(*(request[name] for name in asked))}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)

@@ -89,8 +89,8 @@ class Worker:
         self._kill()
         await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def query(self, sql: str, limit: int, seconds: float, most_bytes: int) -> dict[str, Any]:
-        asked = {"sql": sql, "limit": limit, "seconds": seconds, "most_bytes": most_bytes}
+    async def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> dict[str, Any]:
+        asked = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
         request = {"op": "query", **asked}
         return await self.ask(request, seconds + _GRACE_SECONDS)
 

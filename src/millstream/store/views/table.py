@@ -82,7 +82,7 @@ class Table:
         self.unreadable = 0
         self.ignored: dict[int, Noted] = {}  # what changed nothing
         self.corrected: dict[int, Noted] = {}  # what is a correction, though it does not say so
-        self.replayable: dict[int, int] = {}  # before this offset the notes tell too little
+        self.replayable_from: dict[int, int] = {}  # before this offset the notes tell too little
         self._offsets: Offsets = ()
         self._deleted: OrderedDict[str, tuple[RowVersion, int]] = OrderedDict()  # oldest first
         # Of a keyless view, per (source, partition).
@@ -207,7 +207,9 @@ class Table:
     def _note(self, notes: dict[int, Noted], partition: int, offset: int) -> None:
         complete_from = notes.setdefault(partition, Noted()).add(offset)
         if complete_from:
-            self.replayable[partition] = max(complete_from, self.replayable.get(partition, 0))
+            self.replayable_from[partition] = max(
+                complete_from, self.replayable_from.get(partition, 0)
+            )
 
     def _advance(self, partition: int, offset: int) -> None:
         held = self._offsets

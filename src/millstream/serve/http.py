@@ -1,30 +1,25 @@
-"""Answers to HTTP requests, and what a request asks."""
+"""HTTP requests and responses of this tier, on top of `millstream.web.asgi`."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from millstream.errors import InvalidPosition, LogError, MillstreamError, QueryError
 from millstream.serve.views.encoding import encode
-from millstream.web.problem import CONTENT_TYPE, RETRY
-from millstream.web.problem import Problem as Problem
+from millstream.web.asgi import HeaderList, Message, Receive, Scope, Send, read_body
+from millstream.web.problem import CONTENT_TYPE, RETRY, Problem
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = Iterable[tuple[bytes, bytes]]
-
-SAFE = ((b"x-content-type-options", b"nosniff"),)
+_SAFE = (b"x-content-type-options", b"nosniff")
+_BODY_SECONDS = 60.0
 JSON = b"application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole response."""
+class Response:
+    """A complete response."""
 
     body: bytes = b""
     status: int = 200
@@ -33,49 +28,51 @@ class Answer:
 
     async def send(self, send: Send, *, head: bool = False) -> None:
         length = (b"content-length", b"%d" % len(self.body))
-        await start(send, self.status, self.content_type, (length, *self.headers))
+        await send_head(send, self.status, self.content_type, [length, *self.headers])
         await send({"type": "http.response.body", "body": b"" if head else self.body})
 
 
-async def start(send: Send, status: int, content_type: bytes, headers: Headers = ()) -> None:
-    """Send a response's head."""
-    all_headers = [(b"content-type", content_type), *SAFE, *headers]
+async def send_head(send: Send, status: int, content_type: bytes, headers: HeaderList) -> None:
+    """Send the status and headers of a response."""
+    all_headers = [(b"content-type", content_type), _SAFE, *headers]
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
 
 
-def problem(error: MillstreamError) -> Answer:
-    """An error as RFC 9457 writes it, with the error's own words."""
+def error_response(error: MillstreamError) -> Response:
+    """An error as problem+json, with the error's own words."""
     match error:
         case Problem():
-            found = error
+            problem = error
         case QueryError() | InvalidPosition():
-            found = Problem(400, str(error))
+            problem = Problem(400, str(error))
         case LogError():
-            found = Problem(503, str(error), headers=[RETRY])
+            problem = Problem(503, str(error), headers=[RETRY])
         case _:
-            found = Problem(500, str(error))
-    return Answer(encode(found.content), found.status, CONTENT_TYPE, tuple(found.headers))
+            problem = Problem(500, str(error))
+    return Response(encode(problem.content), problem.status, CONTENT_TYPE, tuple(problem.headers))
+
+
+async def no_body() -> Message:
+    """Receives for a request that has no body and does not wait for anything."""
+    return {"type": "http.disconnect"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What an HTTP request asks."""
+class HttpRequest:
+    """The parts of a request that this tier uses."""
 
     method: str
     path: tuple[str, ...]
     query: dict[str, str]
     headers: dict[bytes, bytes]
-    raw_path: str = ""
-    receive: Receive | None = field(default=None, repr=False)
+    raw_path: str
+    receive: Receive = field(default=no_body, repr=False)
 
     @classmethod
-    def of(cls, scope: Scope, receive: Receive) -> Request:
-        # From the raw path, since a key may have slashes in it, written %2F.
-        raw = (
-            bytes(scope.get("raw_path") or scope["path"].encode())
-            .partition(b"?")[0]
-            .decode("latin-1")
-        )
+    def of(cls, scope: Scope, receive: Receive) -> HttpRequest:
+        # The raw path is split, because a key may contain slashes, written %2F.
+        raw_path = bytes(scope.get("raw_path") or scope["path"].encode())
+        raw = raw_path.partition(b"?")[0].decode("latin-1")
         try:
             path = tuple(unquote(part, errors="strict") for part in raw.split("/")[1:])
             pairs = parse_qs(
@@ -87,7 +84,7 @@ class Request:
         return cls(scope["method"], path, query, dict(scope["headers"]), raw, receive)
 
     def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
-        """A number of the query string."""
+        """A number in the query string."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -99,12 +96,12 @@ class Request:
             raise Problem(400, f"{name}={text[:40]!r} is not a number from {low:g} to {high:g}")
         return value
 
-    def whole(self, name: str, high: int) -> int | None:
+    def integer(self, name: str, high: int) -> int | None:
         value = self.number(name, None, 0, high)
         return None if value is None else int(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A yes or no of the query string; the name alone means yes."""
+        """True or false in the query string; the name alone means true."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -113,7 +110,7 @@ class Request:
         return text.lower() in ("true", "1", "")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """A misspelt parameter must not be a filter that silently does nothing."""
+        """Problem 400 for unknown parameters: a misspelt filter must not be ignored silently."""
         names = list(known)
         for name in self.query:
             if name not in names:
@@ -122,15 +119,5 @@ class Request:
                 raise Problem(400, f"there is no parameter {name[:40]!r}", remedy=remedy)
 
     async def body(self, limit: int) -> bytes:
-        assert self.receive is not None
-        parts, size = [], 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise Problem(400, "the client went away")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
-                raise Problem(413, f"the body is larger than {limit} bytes")
-            if not message.get("more_body"):
-                return b"".join(parts)
+        announced = int(self.headers.get(b"content-length", b"0"))
+        return await read_body(self.receive, announced, limit, _BODY_SECONDS)

@@ -12,17 +12,17 @@ from millstream.values.hidden_columns import POSITION, RECEIVED, STATE
 from millstream.values.row_version import version_of
 
 
-class Tally:
-    """Filled by each batch of changes."""
+class ViewMetrics:
+    """Updated with each batch of changes."""
 
     def __init__(self) -> None:
-        self.live = False  # while a server replays old records their ages mean nothing
+        self.is_current = False  # latencies are measured only after old records are replayed
         self.changes = Rate()
         self.analyze = Latencies()  # event collected → result in the log
         self.serve = Latencies()  # result in the log → in the served view
-        self.whole = Latencies()
-        self.newest_received = ""  # of all events that are in; RFC 3339 in UTC, so texts compare
-        self.read: dict[str, dict[str, int]] = {}  # source → partition → the offset after it
+        self.end_to_end = Latencies()
+        self.newest_received = ""  # of all events in the view; RFC 3339 in UTC sorts as text
+        self.read: dict[str, dict[str, int]] = {}  # source → partition → next offset
 
     def count(self, changes: Sequence[Change]) -> None:
         self.changes.add(len(changes))
@@ -33,16 +33,16 @@ class Tally:
             if isinstance(received, str) and received > self.newest_received:
                 self.newest_received = received
             if position is not None:
-                self._note_read(position)
-            if self.live and not _is_restated(change):
+                self._count_read(position)
+            if self.is_current and not _changes_only_state(change):
                 self._measure(change.timestamp, received, now)
 
-    def start_over(self) -> None:
-        """The view is another from now on, which has read nothing so far."""
+    def reset(self) -> None:
+        """Forget what the view has read: it is read again from the beginning."""
         self.newest_received = ""
         self.read.clear()
 
-    def _note_read(self, position: object) -> None:
+    def _count_read(self, position: object) -> None:
         match position:
             case {"source": str(source), "partition": int(partition), "offset": int(offset)}:
                 held = self.read.setdefault(source, {})
@@ -56,11 +56,11 @@ class Tally:
             except ValueError:
                 return
             self.analyze.record(logged - at)
-            self.whole.record(now - at)
+            self.end_to_end.record(now - at)
 
 
-def _is_restated(change: Change) -> bool:
-    """Whether only the row's state is another: what it is made of came long ago."""
+def _changes_only_state(change: Change) -> bool:
+    """Whether only the row's state changed: its events arrived long ago."""
     before, row = change.before, change.row
     return (
         before is not None
