@@ -19,9 +19,9 @@ class CollectSettings(AccessSettings, SourceSettings):
         1,
         ge=1,
         le=64,
-        description="Processes that share the port, each with a journal of its own: as many as "
-        "cores are to work on taking in events. Every limit below and of the journal is each "
-        "one's own. It can be changed at any start; see docs/guides/scaling.md.",
+        description="Collector processes that share the port, each with its own journal. Every "
+        "limit below, and of the journal, applies to each process. You can change it at any "
+        "start; see docs/guides/scaling.md.",
     )
     max_depth: int = Field(
         500,
