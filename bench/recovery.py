@@ -22,8 +22,8 @@ import uvloop
 from bench.senders import body_of
 
 from bench import report
-from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.raw_message import RawMessage, encode
 from millstream.collect.service import collecting
 from millstream.collect.settings import CollectSettings
 from millstream.log.broker import Broker
@@ -70,7 +70,9 @@ async def fill(home: Home, count: int) -> None:
     bodies = body_of(0, 1_000).split(b"\n")
     for first in range(0, count, 10_000):
         waiting = [
-            journal.append(encode(Arrival("events", now, bodies[n % 1_000], "application/json")))[1]
+            journal.append(
+                encode(RawMessage("events", now, bodies[n % 1_000], "application/json"))
+            )[1]
             for n in range(first, min(first + 10_000, count))
         ]
         await asyncio.gather(*waiting)

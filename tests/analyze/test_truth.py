@@ -100,7 +100,7 @@ class Collector:
             if each.fate == "duplicate":
                 continue
             sending, now = each.sending, int(time.time() * 1000)
-            behind = self._watermark.pass_on([sending.at], now, ()).get(0)
+            behind = self._watermark.advance([sending.at], now, ()).get(0)
             assert behind == each.watermark, "the model is another than the collector"
             headers = {ID: sending.id, **({WATERMARK: str(behind)} if behind else {})}
             self._producer.produce(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.collect.conftest import Collector
 
-from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.raw_message import RawMessage, encode
 from millstream.runtime.home import Home
 
 
@@ -35,12 +35,12 @@ async def balance(collector: Collector, stream: str = "clicks") -> int:
     return told[f"accepted_total({stream})"] - sum(parts) - told[f"pending({stream})"]
 
 
-async def leave_in_journal(home: Path, *arrivals: Arrival) -> None:
+async def leave_in_journal(home: Path, *messages: RawMessage) -> None:
     """What a collector leaves that is killed when these are on disk, and nothing else is done."""
     journal = await Journal.open(Home(home).journal / "0", JournalSettings())
     try:
-        for arrival in arrivals:
-            await journal.append(encode(arrival))[1]
+        for message in messages:
+            await journal.append(encode(message))[1]
     finally:
         await journal.close()
 

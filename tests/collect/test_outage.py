@@ -59,7 +59,7 @@ async def test_without_kafka_events_are_taken_until_the_journal_is_full_and_none
             break
         number = taken = number + 1
     content = problem(response, 503)
-    assert "nothing was taken in" in str(content["detail"])
+    assert "nothing was accepted" in str(content["detail"])
     assert int(response.headers["retry-after"]) > 0
     assert 40 < taken < 150
     assert (await lively.http.get("/health/live")).status_code == 200

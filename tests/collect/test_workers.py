@@ -25,8 +25,8 @@ from tests.collect.conftest import click, collect, headers, read_topic, shop, un
 from tests.collect.counting import pipeline
 from tests.collect.processes import CollectorGroup, collector, collectors
 
-from millstream.collect.arrival import Arrival, encode
 from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.raw_message import RawMessage, encode
 from millstream.connectors import KafkaTopicSource
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic
@@ -270,7 +270,9 @@ async def test_what_processes_left_that_no_longer_exist_is_sent_once(
     for number in (0, 1, 2):
         journal = await Journal.open(tmp_path / "journal" / str(number), JournalSettings())
         for event in (click(number), click(number + 10)):
-            _, durable = journal.append(encode(Arrival("clicks", time.time_ns() // 10**6, event)))
+            _, durable = journal.append(
+                encode(RawMessage("clicks", time.time_ns() // 10**6, event))
+            )
             await durable
         identities.append(journal.identity)
         await journal.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import read, snippets
 
-from millstream.collect.formats.body import Form, form_of
+from millstream.collect.formats.body import BodyFormat, format_of
 from millstream.pipeline.app import App
 from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.pipeline.load import load
@@ -36,7 +36,7 @@ def test_the_first_event_of_the_readme_is_taken_in(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.py"
     path.write_text(next(text for kind, text in snippets(README) if kind == "python"))
     stream = load(path).streams[found[1]]
-    assert form_of(found[2]) is Form.SNIFF
+    assert format_of(found[2]) is BodyFormat.SNIFF
     assert stream.validator().check(found[3].encode()).key == "ada"
 
 

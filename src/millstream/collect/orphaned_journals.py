@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from millstream.collect.intake.intake import Intake
-from millstream.collect.intake.recover import resume
+from millstream.collect.intake.recovery import resume
 from millstream.collect.journal import Journal
 from millstream.collect.reporter import Reporter
 from millstream.log.settings import LogSettings

@@ -51,7 +51,7 @@ class Reporter:
         _log.info(
             "collector %s has %d streams and %d sources; %d entries wait in its journal",
             journal.identity,
-            len(self._intake.lanes),
+            len(self._intake.streams),
             len(self._sources),
             journal.pending_entries,
             extra={"collector": journal.identity, "start": journal.start},
@@ -72,7 +72,7 @@ class Reporter:
             instance=self._intake.collector,
             at=now_ms(),
             started_at=self._started_at,
-            streams={name: lane.counts() for name, lane in self._intake.lanes.items()},
+            streams={name: stream.counts() for name, stream in self._intake.streams.items()},
             sources=[source.state for source in self._sources],
             journal=_state_of(self._intake.journal),
             ended=self._ended,

@@ -21,7 +21,7 @@ _SECONDS = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class StoredSchema(msgspec.Struct, frozen=True):
     """A record of `<app>.schemas`, by the stream's name."""
 
     schema: str  # as Spark DDL
@@ -29,7 +29,7 @@ class Remembered(msgspec.Struct, frozen=True):
     event_time: str | None = None
 
     @classmethod
-    def of(cls, stream: Stream) -> Remembered:
+    def of(cls, stream: Stream) -> StoredSchema:
         return cls(to_ddl(stream.schema), stream.key, stream.event_time)
 
     def shape(self) -> StreamSchema:
@@ -43,7 +43,7 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
     stream without events may change as it likes. Nothing is remembered unless all is well.
     """
     had = _read(log, schemas_topic(app.name))
-    now = {stream.name: Remembered.of(stream) for stream in app.streams.values()}
+    now = {stream.name: StoredSchema.of(stream) for stream in app.streams.values()}
     changed = [name for name, one in now.items() if had.get(name) != one]
     for name in changed:
         stream = app.streams[name]
@@ -59,7 +59,7 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
         write(log, schemas_topic(app.name), records, _SECONDS)
 
 
-def remembered_stream(log: LogSettings, app: str, name: str) -> Stream:
+def stored_stream(log: LogSettings, app: str, name: str) -> Stream:
     """The stream as the collector that started last has it; MillstreamError if none has; blocks."""
     found = _read(log, schemas_topic(app)).get(name)
     if found is None:
@@ -89,15 +89,15 @@ def _is_empty(log: LogSettings, topic: str) -> bool:
     return all(first == end for first, end in bounds(log, topic, _SECONDS).values())
 
 
-def _read(log: LogSettings, topic: str) -> dict[str, Remembered]:
+def _read(log: LogSettings, topic: str) -> dict[str, StoredSchema]:
     first, end = bounds(log, topic, _SECONDS)[0]
-    found: dict[str, Remembered] = {}
+    found: dict[str, StoredSchema] = {}
     if first == end:
         return found
     for record in read_range(log, topic, 0, first, end, patience=_SECONDS):
         if record.key is not None and record.value is not None:
             try:
-                found[record.key.decode()] = msgspec.json.decode(record.value, type=Remembered)
+                found[record.key.decode()] = msgspec.json.decode(record.value, type=StoredSchema)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise LogError(
                     f"cannot read the schemas in topic {topic}, offset {record.offset}: {error}",

@@ -15,16 +15,17 @@ from typing import Any
 
 import uvloop
 
+from millstream.collect.capacity.wait_queue import WaitQueues
 from millstream.collect.dedup.dedup import Dedup
 from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.application import CollectApp
-from millstream.collect.http.fast_path import ShortWay
+from millstream.collect.http.fast_path import CollectFastPath
 from millstream.collect.http.peers import Peers
-from millstream.collect.http.server import Server
+from millstream.collect.http.server import CollectServer
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.intake import Intake
-from millstream.collect.intake.recover import resume
+from millstream.collect.intake.recovery import resume
 from millstream.collect.intake.source_intake import SourceIntake
 from millstream.collect.journal import Journal, is_lost, read_bookmarks
 from millstream.collect.orphaned_journals import orphaned_journals, send, take_over
@@ -125,12 +126,13 @@ async def collecting(
     sources = await asyncio.to_thread(_assigned_sources, app, home, worker, workers)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
-        journal = await _open(stack, home, worker, settings)
+        queues = WaitQueues(settings.collect.room_timeout)
+        journal = await _open(stack, home, worker, settings, queues)
         orphaned = [
-            await _open(stack, home, number, settings)
+            await _open(stack, home, number, settings, queues)
             for number in orphaned_journals(home.journals(), worker, workers)
         ]
-        part = await _assemble(app, settings, home, journal, orphaned, sources, worker)
+        part = await _assemble(app, settings, home, journal, orphaned, sources, worker, queues)
         stack.push_async_callback(_close, part.outlets)
         async with asyncio.TaskGroup() as tasks:
             own = [
@@ -173,7 +175,7 @@ class _Parts:
     readers: list[SourceReader]
     source_intakes: list[SourceIntake]
     reporter: Reporter
-    server: Server
+    server: CollectServer
     application: CollectApp
     peers: Peers | None  # the other processes on this port
     intake_of: Callable[[Journal], Awaitable[Intake]]
@@ -181,9 +183,15 @@ class _Parts:
 
 
 async def _open(
-    stack: contextlib.AsyncExitStack, home: Home, number: int, settings: Settings
+    stack: contextlib.AsyncExitStack,
+    home: Home,
+    number: int,
+    settings: Settings,
+    queues: WaitQueues,
 ) -> Journal:
-    journal = await Journal.open(home.journal / str(number), settings.journal)
+    journal = await Journal.open(
+        home.journal / str(number), settings.journal, on_room=queues.journal.notify
+    )
     stack.push_async_callback(journal.close)
     return journal
 
@@ -203,6 +211,7 @@ async def _assemble(
     orphaned: Sequence[Journal],
     sources: Sequence[AssignedSource],
     worker: int,
+    queues: WaitQueues,
 ) -> _Parts:
     collect = settings.collect
     receipts = Receipts(await asyncio.to_thread(cluster_key, settings.log, app.name))
@@ -214,7 +223,7 @@ async def _assemble(
 
     async def intake_of(journal: Journal) -> Intake:
         outlets.append(await BatchProducer.open(settings.log, event_topics(app)))
-        return Intake(app, collect, journal, outlets[-1], failed, dedup)
+        return Intake(app, collect, journal, outlets[-1], failed, dedup, queues)
 
     def reporter_of(intake: Intake, readers: Sequence[SourceReader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))
@@ -222,12 +231,12 @@ async def _assemble(
     intake = await intake_of(journal)
     readers: list[SourceReader] = []
     source_intakes: list[SourceIntake] = []
-    for stream, bookmark_name, bookmark in sources:
-        source = app.streams[stream].source
+    for name, bookmark_name, bookmark in sources:
+        source = app.streams[name].source
         assert source is not None
-        readers.append(create_reader(stream, source, collect))
-        lane = intake.lanes[stream]
-        source_intakes.append(SourceIntake(intake, lane, bookmark_name, source.address, bookmark))
+        readers.append(create_reader(name, source, collect))
+        stream = intake.streams[name]
+        source_intakes.append(SourceIntake(intake, stream, bookmark_name, source.address, bookmark))
     reporter = reporter_of(intake, readers)
     lookup = Lookup(
         app,
@@ -239,8 +248,8 @@ async def _assemble(
         why_failed=partial(_why_failed, failed, home),
         recent=intake.recent,
     )
-    answers = Answers(receipts, intake.place)
-    admission = Admission(intake, collect)
+    answers = Answers(receipts, intake.delivery_of)
+    admission = Admission(intake, collect, queues)
     shares_port = collect.workers > 1
     peers = Peers(home.workers, worker, collect.workers) if shares_port else None
     application = CollectApp(
@@ -254,13 +263,13 @@ async def _assemble(
         are_logged=partial(lookup.are_logged, seconds=collect.ack_timeout),
         health=partial(_health, reporter, orphaned),
         sources=lambda: [source.state for source in readers],
-        turned_away=lambda: server.refused,
+        refused_requests=lambda: server.refused,
         peers=peers,
     )
-    server = Server(
+    server = CollectServer(
         application,
         collect,
-        short_way=ShortWay(intake, admission, answers, intake.pressure, collect.max_body),
+        fast_path=CollectFastPath(intake, admission, answers, intake.pressure, collect.max_body),
         streams=app.streams,
         keys_file=home.keys,
     )
@@ -293,7 +302,7 @@ async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[No
     loop = asyncio.get_running_loop()
     letting_go = [
         loop.call_later(settings.stop_timeout, let_go)
-        for let_go in (part.admission.let_all_go, part.intake.let_all_go)
+        for let_go in (part.admission.release_waiting, part.intake.release_waiting)
     ]
     part.server.should_exit = True
     await serving

@@ -21,8 +21,8 @@ from tests.collect import processes
 from tests.collect.conftest import Collector, click, collect, problem, shop, until
 from tests.collect.tally import balance, counted
 
-from millstream.collect.capacity.body_memory import Bodies
-from millstream.collect.capacity.wait_queue import Line, Overloaded
+from millstream.collect.capacity.body_memory import BodyMemory
+from millstream.collect.capacity.wait_queue import Overloaded, WaitQueue
 from millstream.collect.journal.disk import Disk
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
@@ -115,7 +115,7 @@ async def test_while_kafka_stands_still_a_post_past_the_journal_waits_and_is_the
             began = time.monotonic()
             refused = await collector.post("ticks", body)
             assert time.monotonic() - began >= 0.5
-            assert "10 of" in str(problem(refused, 503)["detail"])
+            assert "10 events of" in str(problem(refused, 503)["detail"])
             assert int(refused.headers["retry-after"]) >= 1
             assert await counted(collector, "refused_total", "ticks") == 1
             assert await counted(collector, "waiting", "") == 0
@@ -270,7 +270,7 @@ async def test_few_who_announce_much_and_send_nothing_keep_nobody_out(
 
 
 async def test_the_first_in_line_is_served_first_and_nobody_waits_for_ever() -> None:
-    line, room, taken = Line(0.2), list[None](), list[int]()
+    queue, room, taken = WaitQueue(0.2), list[None](), list[int]()
 
     async def attempt(number: int) -> int:
         if not room:
@@ -279,46 +279,46 @@ async def test_the_first_in_line_is_served_first_and_nobody_waits_for_ever() -> 
         taken.append(number)
         return number
 
-    tasks = [asyncio.create_task(line.take(partial(attempt, number))) for number in range(5)]
-    await until(lambda: len(line) == 5)
+    tasks = [asyncio.create_task(queue.run(partial(attempt, number))) for number in range(5)]
+    await until(lambda: len(queue) == 5)
     for freed in (2, 1):
         room.extend([None] * freed)
-        line.freed()
+        queue.notify()
         await until(lambda: not room)
     with pytest.raises(Overloaded):
         await tasks[4]
-    assert (taken, len(line)) == ([0, 1, 2], 0)
+    assert (taken, len(queue)) == ([0, 1, 2], 0)
     room.append(None)
-    assert await line.take(partial(attempt, 9)) == 9
-    patient = Line(600.0)
-    waiting = [asyncio.create_task(patient.take(partial(attempt, number))) for number in range(3)]
+    assert await queue.run(partial(attempt, 9)) == 9
+    patient = WaitQueue(600.0)
+    waiting = [asyncio.create_task(patient.run(partial(attempt, number))) for number in range(3)]
     await until(lambda: len(patient) == 3)
-    patient.let_all_go()
+    patient.release_all()
     results = await asyncio.gather(*waiting, *tasks[3:4], return_exceptions=True)
     assert all(isinstance(result, Overloaded) for result in results)
 
 
 async def test_a_body_counts_as_announced_while_it_comes_quickly_and_then_as_it_came() -> None:
-    bodies = Bodies(1_000_000, 900_000, Line(0.05))
-    with await bodies.expect(600_000) as quick:
-        assert bodies.held == 600_000
+    memory = BodyMemory(1_000_000, 900_000, WaitQueue(0.05))
+    with await memory.reserve(600_000) as quick:
+        assert memory.held == 600_000
         with pytest.raises(Overloaded, match="600,000 bytes"):
-            await bodies.expect(500_000)
+            await memory.reserve(500_000)
         await quick.grow(100_000)
-        assert bodies.held == 600_000
-        await until(lambda: bodies.held == 100_000)
-        with await bodies.expect(500_000):  # there is room for another now
+        assert memory.held == 600_000
+        await until(lambda: memory.held == 100_000)
+        with await memory.reserve(500_000):  # there is room for another now
             await quick.grow(300_000)
-            assert bodies.held == 900_000
+            assert memory.held == 900_000
             with pytest.raises(Overloaded):
                 await quick.grow(200_000)
-        with bodies.hold(1_000), pytest.raises(Overloaded):
-            bodies.hold(999_000)
-    with await bodies.expect(0) as unknown:  # nobody knows how long it is
-        assert bodies.held == 0
+        with memory.hold(1_000), pytest.raises(Overloaded):
+            memory.hold(999_000)
+    with await memory.reserve(0) as unknown:  # nobody knows how long it is
+        assert memory.held == 0
         await unknown.grow(70_000)
-        assert bodies.held == 70_000
-    assert bodies.held == 0
+        assert memory.held == 70_000
+    assert memory.held == 0
 
 
 def _take_nothing(folder: Path) -> None:

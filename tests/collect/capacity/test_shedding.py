@@ -11,8 +11,8 @@ import pytest
 from tests.collect.conftest import collect, headers, until
 from tests.collect.tally import balance, is_at_rest, leave_in_journal
 
-from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.shedding import MOST, Shedder
+from millstream.collect.raw_message import RawMessage
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
 
@@ -84,7 +84,7 @@ async def test_a_crash_does_not_decide_again(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     body = b'{"id": 0}\n{"id": 1}\n{"id": 2}\n{broken'
-    decided = Arrival("samples", 1, body, sampled_rate=0.5, shed=(1, 3), spared=(2,))
+    decided = RawMessage("samples", 1, body, sampled_rate=0.5, shed=(1, 3), spared=(2,))
     await leave_in_journal(tmp_path, decided)
     async with collect(pipeline(app_name), log_settings, tmp_path) as collector:
         await until(lambda: is_at_rest(collector))

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from tests.collect.conftest import read_topic, until
 
-from millstream.collect.dedup.dedup import Dedup, First, dedup_id
+from millstream.collect.dedup.dedup import Dedup, Original, dedup_id
 from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import seen_topic
@@ -56,7 +56,7 @@ async def knowing(app: App, log: LogSettings, most: int = 1_000_000) -> AsyncIte
 async def test_two_collectors_know_each_others_ids(app: App, log_settings: LogSettings) -> None:
     here, there = dedup_id("/till", "1"), dedup_id("/till", "2")
     async with knowing(app, log_settings) as one, knowing(app, log_settings) as two:
-        mine, yours = First("one", 5, 0, now()), First("two", 9, 3, now(), count=4)
+        mine, yours = Original("one", 5, 0, now()), Original("two", 9, 3, now(), count=4)
         one.claim("orders", here, mine)
         two.claim("orders", there, yours)
         assert one.seen("orders", here) == mine  # at once
@@ -67,15 +67,15 @@ async def test_two_collectors_know_each_others_ids(app: App, log_settings: LogSe
 
 
 async def test_ids_are_known_after_a_restart(app: App, log_settings: LogSettings) -> None:
-    firsts = {dedup_id("/till", str(n)): First("one", n, 0, now()) for n in range(25_000)}
+    originals = {dedup_id("/till", str(n)): Original("one", n, 0, now()) for n in range(25_000)}
     async with knowing(app, log_settings) as before:
-        for digest, first in firsts.items():
+        for digest, first in originals.items():
             before.claim("orders", digest, first)
         await before.written("orders")
     records = await asyncio.to_thread(read_topic, log_settings, seen_topic(app.name, "orders"))
     assert len(records) <= 25  # packed: many ids a record
     async with knowing(app, log_settings) as after:
-        assert all(after.seen("orders", digest) == first for digest, first in firsts.items())
+        assert all(after.seen("orders", digest) == first for digest, first in originals.items())
         assert (after.held, after.forgotten, after.doubled) == (25_000, 0, 0)
 
 
@@ -83,11 +83,11 @@ async def test_a_restart_reads_no_more_than_the_window(app: App, log_settings: L
     digest = dedup_id("/till", "1")
     async with knowing(app, log_settings) as before:
         received = now()
-        before.claim("visits", digest, First("one", 1, 0, received))
+        before.claim("visits", digest, Original("one", 1, 0, received))
         await before.written("visits")
         await until(lambda: now() >= received + 2_000)
         assert before.seen("visits", digest) is None
-        before.claim("visits", digest, First("one", 2, 0, now()))
+        before.claim("visits", digest, Original("one", 2, 0, now()))
         await before.written("visits")
     async with knowing(app, log_settings) as after:
         first = after.seen("visits", digest)
@@ -101,7 +101,7 @@ async def test_streams_that_promise_less_remember_nothing(
     digest = dedup_id("/till", "1")
     async with knowing(app, log_settings) as dedup:
         for stream in ("pings", "bare"):
-            dedup.claim(stream, digest, First("one", 1, 0, now()))
+            dedup.claim(stream, digest, Original("one", 1, 0, now()))
             assert dedup.seen(stream, digest) is None
             assert dedup.written(stream).done()
         assert dedup.held == 0
@@ -110,10 +110,10 @@ async def test_streams_that_promise_less_remember_nothing(
 async def test_a_claim_that_came_to_nothing_is_forgotten(
     app: App, log_settings: LogSettings
 ) -> None:
-    digest, first = dedup_id("/till", "1"), First("one", 1, 0, now())
+    digest, first = dedup_id("/till", "1"), Original("one", 1, 0, now())
     async with knowing(app, log_settings) as dedup:
         dedup.claim("orders", digest, first)
-        dedup.release("orders", digest, First("two", 1, 0, now()))
+        dedup.release("orders", digest, Original("two", 1, 0, now()))
         assert dedup.seen("orders", digest) == first
         dedup.release("orders", digest, first)
         assert dedup.seen("orders", digest) is None
@@ -124,8 +124,8 @@ async def test_an_id_that_two_took_in_at_the_same_time_is_counted(
 ) -> None:
     digest = dedup_id("/till", "1")
     async with knowing(app, log_settings) as one, knowing(app, log_settings) as two:
-        one.claim("orders", digest, mine := First("one", 1, 0, now()))
-        two.claim("orders", digest, First("two", 1, 0, now()))
+        one.claim("orders", digest, mine := Original("one", 1, 0, now()))
+        two.claim("orders", digest, Original("two", 1, 0, now()))
         await until(lambda: one.doubled and two.doubled)
         assert one.seen("orders", digest) == mine
         assert (one.doubled, two.doubled) == (1, 1)
@@ -137,7 +137,7 @@ async def test_forgetting_early_is_told(
     async with knowing(app, log_settings, most=100) as dedup:
         with caplog.at_level(logging.WARNING):
             for number in range(150):
-                first = First("one", number, 0, now())
+                first = Original("one", number, 0, now())
                 dedup.claim("orders", dedup_id("/till", str(number)), first)
         assert dedup.held <= 100
         assert dedup.forgotten == 150 - dedup.held
@@ -149,8 +149,8 @@ async def test_ids_wait_for_kafka_and_are_not_lost(app: App, log_settings: LogSe
         port = free.getsockname()[1]
     producer = Producer(LogSettings(bootstrap=f"127.0.0.1:{port}"))
     dedup = await Dedup.open(app, log_settings, producer, 1_000_000)
-    firsts = {dedup_id("/till", str(n)): First("one", n, 0, now()) for n in range(100)}
-    for digest, first in firsts.items():
+    originals = {dedup_id("/till", str(n)): Original("one", n, 0, now()) for n in range(100)}
+    for digest, first in originals.items():
         dedup.claim("orders", digest, first)
         await asyncio.sleep(0.002)  # many batches, of which a few may be under way at once
     assert not dedup.written("orders").done()
@@ -160,7 +160,7 @@ async def test_ids_wait_for_kafka_and_are_not_lost(app: App, log_settings: LogSe
         await dedup.close()
         await producer.close()
     async with knowing(app, log_settings) as after:
-        assert all(after.seen("orders", digest) == first for digest, first in firsts.items())
+        assert all(after.seen("orders", digest) == first for digest, first in originals.items())
 
 
 async def relay(to: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

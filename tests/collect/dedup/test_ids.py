@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.collect.dedup.ids import First, Ids, dedup_id, idempotency_id
+from millstream.collect.dedup.ids import Original, RememberedIds, dedup_id, idempotency_id
 
 WINDOWS = {"clicks": 1_000, "notes": 50}
 digests = st.integers(0, 9).map(lambda number: number.to_bytes(16, "big"))
@@ -28,15 +28,15 @@ class Model:
     """The law: an id is known from when it was first handed in until its window is over."""
 
     clock: Clock
-    held: dict[tuple[str, bytes], First] = field(default_factory=dict)
+    held: dict[tuple[str, bytes], Original] = field(default_factory=dict)
 
-    def get(self, stream: str, digest: bytes) -> First | None:
+    def get(self, stream: str, digest: bytes) -> Original | None:
         first = self.held.get((stream, digest))
         if first is None or first.received_at + WINDOWS[stream] <= self.clock.now:
             return None
         return first
 
-    def add(self, stream: str, digest: bytes, first: First) -> None:
+    def add(self, stream: str, digest: bytes, first: Original) -> None:
         is_new = self.get(stream, digest) is None
         if stream in WINDOWS and is_new and first.received_at + WINDOWS[stream] > self.clock.now:
             self.held[stream, digest] = first
@@ -52,7 +52,7 @@ class IdsAgainstADict(RuleBasedStateMachine):
     @initialize(most=st.just(100_000) | st.integers(1, 15))
     def begin(self, most: int) -> None:
         self.most = most
-        self.ids = Ids(WINDOWS, most, self.clock)
+        self.ids = RememberedIds(WINDOWS, most, self.clock)
 
     @rule(
         stream=streams,
@@ -66,7 +66,7 @@ class IdsAgainstADict(RuleBasedStateMachine):
         self, stream: str, digest: bytes, collector: str, age: int, index: int, count: int
     ) -> None:
         self.sequence += 1
-        first = First(collector, self.sequence, index, self.clock.now - age, count)
+        first = Original(collector, self.sequence, index, self.clock.now - age, count)
         before = self.ids.get(stream, digest)
         other = self.ids.add(stream, digest, first)
         assert other == before
@@ -108,9 +108,9 @@ TestIds.settings = settings(max_examples=30, stateful_step_count=30)
 
 def test_the_newest_ids_are_kept_when_there_are_more_than_fit() -> None:
     clock = Clock()
-    ids = Ids({"clicks": 3_600_000}, 1_200, clock)
+    ids = RememberedIds({"clicks": 3_600_000}, 1_200, clock)
     for number in range(10_000):
-        first = First("a", number, 0, clock.now)
+        first = Original("a", number, 0, clock.now)
         ids.add("clicks", number.to_bytes(16, "big"), first)
         assert len(ids) <= 1_200
     assert ids.forgotten == 10_000 - len(ids)
@@ -120,24 +120,24 @@ def test_the_newest_ids_are_kept_when_there_are_more_than_fit() -> None:
 
 def test_a_window_that_is_over_takes_no_memory() -> None:
     clock = Clock()
-    ids = Ids({"clicks": 60_000}, 1_000_000, clock)
+    ids = RememberedIds({"clicks": 60_000}, 1_000_000, clock)
     for number in range(5_000):
-        ids.add("clicks", number.to_bytes(16, "big"), First("a", number, 0, clock.now))
+        ids.add("clicks", number.to_bytes(16, "big"), Original("a", number, 0, clock.now))
         clock.now += 10
     assert len(ids) == 5_000
     clock.now += 60_000
-    ids.add("clicks", b"x" * 16, First("a", 9_999, 0, clock.now))
+    ids.add("clicks", b"x" * 16, Original("a", 9_999, 0, clock.now))
     assert len(ids) == 1
     assert ids.forgotten == 0
 
 
 def test_a_recovered_entry_is_no_duplicate_of_itself() -> None:
     clock = Clock()
-    ids, first = Ids(WINDOWS, 10, clock), First("a", 7, 2, clock.now)
+    ids, first = RememberedIds(WINDOWS, 10, clock), Original("a", 7, 2, clock.now)
     assert ids.add("clicks", b"x" * 16, first) is None
     assert ids.add("clicks", b"x" * 16, first) is None
-    assert first.is_same_event(First("a", 7, 2, 0, count=5))
-    for other in (First("b", 7, 2, clock.now), First("a", 8, 2, clock.now)):
+    assert first.is_same_event(Original("a", 7, 2, 0, count=5))
+    for other in (Original("b", 7, 2, clock.now), Original("a", 8, 2, clock.now)):
         assert ids.add("clicks", b"x" * 16, other) == first
 
 

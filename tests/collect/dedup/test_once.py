@@ -13,9 +13,9 @@ import pytest
 from tests.collect.conftest import Collector, click, collect, headers, shop, until
 from tests.collect.tally import balance, counted, is_at_rest, leave_in_journal
 
-from millstream.collect.arrival import Arrival
 from millstream.collect.dedup import id_writer
 from millstream.collect.dedup.id_writer import IdWriter
+from millstream.collect.raw_message import RawMessage
 from millstream.connectors import KafkaTopicSource
 from millstream.log.producing.producer import Producer, RecordMetadata
 from millstream.log.settings import LogSettings
@@ -198,7 +198,7 @@ async def test_a_journal_left_by_a_crash_is_no_duplicate_of_itself(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     """The entry is on disk, its id is nowhere else, and its sender has no answer."""
-    await leave_in_journal(tmp_path, Arrival("clicks", _NOW, click(1), idempotency_key="a"))
+    await leave_in_journal(tmp_path, RawMessage("clicks", _NOW, click(1), idempotency_key="a"))
     async with collect(shop(app_name), log_settings, tmp_path) as collector:
         again = await collector.post("clicks", click(1), headers=keyed("a"))
         assert again.json()["duplicates"] == [0]
@@ -214,10 +214,10 @@ async def test_what_another_took_in_during_the_crash_is_not_sent_again(
     events = batch(cloud_event("a", 1), cloud_event("b", 2))
     await leave_in_journal(
         tmp_path / "one",
-        Arrival("clicks", _NOW, click(7), idempotency_key="k"),
-        Arrival("clicks", _NOW, events, BATCH["content-type"]),
+        RawMessage("clicks", _NOW, click(7), idempotency_key="k"),
+        RawMessage("clicks", _NOW, events, BATCH["content-type"]),
         # As it was decided before the crash; the id of its first event is not known any more.
-        Arrival(
+        RawMessage(
             "clicks",
             _NOW,
             events.replace(b'"/till"', b'"/x"'),
@@ -288,7 +288,7 @@ async def test_more_ids_than_fit_are_forgotten_and_counted(
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Ids do not get into their topic before this is set."""
+    """RememberedIds do not get into their topic before this is set."""
     go_on, write = asyncio.Event(), IdWriter._write_record
 
     async def write_later(writer: IdWriter, value: bytes) -> RecordMetadata:

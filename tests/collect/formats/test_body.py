@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.collect.formats.body import (
+    BodyFormat,
     BodyRefused,
-    Form,
     Limits,
     UnreadableContentType,
     check_readable,
-    form_of,
+    format_of,
     split,
     unpack,
 )
@@ -30,21 +30,21 @@ _indents = st.sampled_from([None, 1, 2])
 
 @given(_events, _indents)
 def test_an_array_is_its_elements(events: list[dict[str, object]], indent: int | None) -> None:
-    parts = split(json.dumps(events, indent=indent).encode(), Form.SNIFF)
+    parts = split(json.dumps(events, indent=indent).encode(), BodyFormat.SNIFF)
     assert [json.loads(part) for part in parts] == events
 
 
 @given(
     _events,
     st.sampled_from(["\n", "\r\n", "\n\n", " \n\t"]),
-    st.sampled_from([Form.SNIFF, Form.LINES]),
+    st.sampled_from([BodyFormat.SNIFF, BodyFormat.LINES]),
 )
 def test_lines_are_an_event_each(
-    events: list[dict[str, object]], separator: str, form: Form
+    events: list[dict[str, object]], separator: str, form: BodyFormat
 ) -> None:
     lines = [json.dumps(event).encode() for event in events]
     body = separator.encode().join(lines) + b"\n"
-    assert split(body, form) == lines or (form is Form.SNIFF and len(lines) == 1)
+    assert split(body, form) == lines or (form is BodyFormat.SNIFF and len(lines) == 1)
 
 
 @given(st.dictionaries(st.text(), _values), _indents)
@@ -52,46 +52,46 @@ def test_one_object_is_one_event_however_it_is_printed(
     event: dict[str, object], indent: int | None
 ) -> None:
     body = json.dumps(event, indent=indent).encode()
-    assert split(body, Form.SNIFF) == [body]
+    assert split(body, BodyFormat.SNIFF) == [body]
 
 
 def test_an_element_keeps_its_bytes() -> None:
     body = b'[ {"a": 1.0e0,  "b":"\\u00e9"} ,{"a":\t2} ]'
-    assert split(body, Form.SNIFF) == [b'{"a": 1.0e0,  "b":"\\u00e9"}', b'{"a":\t2}']
+    assert split(body, BodyFormat.SNIFF) == [b'{"a": 1.0e0,  "b":"\\u00e9"}', b'{"a":\t2}']
 
 
 @pytest.mark.parametrize(
     "body", [b'[{"a":1},', b'[{"a":1}] x', b'{"a":', b"nonsense", b"\xff\xfe", b"[\n1,\n"]
 )
 def test_what_cannot_be_split_is_one_event_for_the_check_to_refuse(body: bytes) -> None:
-    assert split(body, Form.SNIFF) == [body]
+    assert split(body, BodyFormat.SNIFF) == [body]
 
 
 def test_a_broken_line_does_not_hide_the_others() -> None:
-    assert split(b'{"a":1}\n{"a":\n{"a":3}', Form.LINES) == [b'{"a":1}', b'{"a":', b'{"a":3}']
+    assert split(b'{"a":1}\n{"a":\n{"a":3}', BodyFormat.LINES) == [b'{"a":1}', b'{"a":', b'{"a":3}']
 
 
 @pytest.mark.parametrize("body", [b"", b" \n ", b"\r\n"])
-@pytest.mark.parametrize("form", [Form.SNIFF, Form.LINES])
-def test_nothing_is_no_event(body: bytes, form: Form) -> None:
+@pytest.mark.parametrize("form", [BodyFormat.SNIFF, BodyFormat.LINES])
+def test_nothing_is_no_event(body: bytes, form: BodyFormat) -> None:
     assert split(body, form) == []
 
 
 @pytest.mark.parametrize(
     ("content_type", "form"),
     [
-        (b"", Form.SNIFF),
-        (b"application/json", Form.SNIFF),
-        (b'Application/JSON; charset="UTF-8"', Form.SNIFF),
-        (b"application/x-ndjson", Form.LINES),
-        (b"application/jsonl;charset=utf-8", Form.LINES),
-        (b"text/csv; header=present", Form.ROWS),
-        (b"application/cloudevents+json; charset=UTF-8", Form.EVENT),
-        (b"application/cloudevents-batch+json", Form.BATCH),
+        (b"", BodyFormat.SNIFF),
+        (b"application/json", BodyFormat.SNIFF),
+        (b'Application/JSON; charset="UTF-8"', BodyFormat.SNIFF),
+        (b"application/x-ndjson", BodyFormat.LINES),
+        (b"application/jsonl;charset=utf-8", BodyFormat.LINES),
+        (b"text/csv; header=present", BodyFormat.ROWS),
+        (b"application/cloudevents+json; charset=UTF-8", BodyFormat.EVENT),
+        (b"application/cloudevents-batch+json", BodyFormat.BATCH),
     ],
 )
-def test_known_content_types_are_read(content_type: bytes, form: Form) -> None:
-    assert form_of(content_type) is form
+def test_known_content_types_are_read(content_type: bytes, form: BodyFormat) -> None:
+    assert format_of(content_type) is form
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_known_content_types_are_read(content_type: bytes, form: Form) -> None:
 )
 def test_other_content_types_are_refused_by_name(content_type: bytes, named: str) -> None:
     with pytest.raises(UnreadableContentType, match=named):
-        form_of(content_type)
+        format_of(content_type)
 
 
 SMALL = Limits(max_body=1000, max_events=3, max_line=50, max_depth=5, max_event=40)

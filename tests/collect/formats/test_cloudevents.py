@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.collect.formats.body import BodyRefused, Limits, Unpacked, unpack
+from millstream.collect.formats.body import BodyRefused, Limits, UnpackedBody, unpack
 from millstream.collect.formats.cloudevents import attributes_in
 
 ATTRIBUTES = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order"}
@@ -25,7 +25,7 @@ def envelope(**members: Any) -> bytes:
     return json.dumps({name: value for name, value in given.items() if value is not ...}).encode()
 
 
-def read(body: bytes, content_type: str = STRUCTURED, **attributes: str) -> Unpacked:
+def read(body: bytes, content_type: str = STRUCTURED, **attributes: str) -> UnpackedBody:
     return unpack(body, content_type, "", Limits(), attributes)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import App
-from millstream.collect.formats.body import BodyRefused, Limits, Unpacked, Unpacker
+from millstream.collect.formats.body import BodyRefused, Limits, UnpackedBody, Unpacker
 from millstream.errors import InvalidEvent
 from millstream.schema import parse_schema
 
@@ -26,7 +26,7 @@ app.stream("orders", schema=DDL)
 check = app.streams["orders"].validator().check
 
 
-def read(text: str, limits: Limits | None = None) -> Unpacked:
+def read(text: str, limits: Limits | None = None) -> UnpackedBody:
     return Unpacker(SCHEMA, limits or Limits()).unpack(text.encode(), "text/csv")
 
 

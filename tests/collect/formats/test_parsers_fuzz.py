@@ -18,7 +18,7 @@ from millstream import App
 from millstream.collect.formats.body import (
     BodyRefused,
     Limits,
-    Unpacked,
+    UnpackedBody,
     Unpacker,
     check_readable,
     encoding_of,
@@ -123,7 +123,7 @@ def test_every_body_gives_events_faults_or_a_refusal(
     assert status in (200, 400, 413, 415)
 
 
-def _plain(unpacked: Unpacked) -> tuple[object, ...]:
+def _plain(unpacked: UnpackedBody) -> tuple[object, ...]:
     faults = {index: str(fault) for index, fault in unpacked.faults.items()}
     return unpacked.values, unpacked.attributes, faults
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.collect.conftest import Collector, click, headers
 
-from millstream.collect.http.fast_path import Route, ShortWay
+from millstream.collect.http.fast_path import CollectFastPath, Route
 from millstream.web.fast_path import HeadCache, Respond
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,7 +52,7 @@ async def test_both_ways_give_the_same_answer(
 ) -> None:
     path, body, given = REQUESTS[name]
     short = await shared.post(path, body, headers=given)
-    monkeypatch.setattr(ShortWay, "find_route", lambda *_: None)
+    monkeypatch.setattr(CollectFastPath, "find_route", lambda *_: None)
     monkeypatch.setattr(HeadCache, "find", lambda *_: None)
     long = await shared.post(path, body, headers=given)
     assert told(short) == told(long)
@@ -73,11 +73,11 @@ async def test_only_what_is_not_special_goes_the_short_way(
 ) -> None:
     taken = []
 
-    def take(way: ShortWay, route: Route, body: bytes, respond: Respond) -> None:
+    def take(way: CollectFastPath, route: Route, body: bytes, respond: Respond) -> None:
         taken.append(body)
         respond(204, b"", b"")
 
-    monkeypatch.setattr(ShortWay, "take", take)
+    monkeypatch.setattr(CollectFastPath, "take", take)
     await shared.post("clicks", click(5), headers=given)
     assert bool(taken) == is_short
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.collect.conftest import click, shop
 
+from millstream.collect.capacity.wait_queue import WaitQueues
 from millstream.collect.dedup.dedup import Dedup
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.intake import Intake
@@ -36,7 +37,7 @@ async def small_intake(
     dedup = await Dedup.open(app, log_settings, ids, 1000)
     producer = await BatchProducer.open(log_settings, event_topics(app))
     failed = FailedStore(folder / "failed")
-    intake = Intake(app, CollectSettings(), journal, producer, failed, dedup)
+    intake = Intake(app, CollectSettings(), journal, producer, failed, dedup, WaitQueues(0))
     reading = asyncio.create_task(intake.forwarder.run())
     yield intake
     reading.cancel()
@@ -50,18 +51,18 @@ async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
-        lane = intake.lanes["clicks"]
-        output = SourceIntake(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        stream = intake.streams["clicks"]
+        output = SourceIntake(intake, stream, "clicks", "ws://127.0.0.1/clicks")
         stored = [await output.offer(click(number, name="x" * 2000)) for number in range(4)]
         await asyncio.gather(*stored[:3])
         assert not stored[3].done()
-        assert (lane.refused > 0, intake.journal.is_full) == (True, True)
+        assert (stream.refused > 0, intake.journal.is_full) == (True, True)
         intake.forwarder.open({})
         async with asyncio.timeout(30):
             await stored[3]
         assert not intake.journal.is_full
         await intake.forwarder.drain(30)
-        assert lane.logged == 4
+        assert stream.logged == 4
 
 
 async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_source_goes_on(
@@ -69,8 +70,8 @@ async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_sou
 ) -> None:
     large = [click(number, name="x" * 5000) for number in (2, 3)]
     async with small_intake(app_name, log_settings, tmp_path) as intake:
-        lane = intake.lanes["clicks"]
-        output = SourceIntake(intake, lane, "clicks", "ws://127.0.0.1/clicks")
+        stream = intake.streams["clicks"]
+        output = SourceIntake(intake, stream, "clicks", "ws://127.0.0.1/clicks")
         intake.forwarder.open({})
         async with asyncio.timeout(60):
             await output.offer(click(1), bookmark=b"1")
@@ -80,10 +81,10 @@ async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_sou
             await last
         assert output.bookmark == b"4"
         await intake.forwarder.drain(30)
-        assert (lane.accepted, lane.logged, lane.failed, lane.pending) == (4, 2, 2, 0)
+        assert (stream.accepted, stream.logged, stream.failed, stream.pending) == (4, 2, 2, 0)
         failed = list(FailedStore(tmp_path / "failed").list())
         assert [each.value for each in failed] == large
-        assert {each.topic for each in failed} == {lane.topic}
+        assert {each.topic for each in failed} == {stream.topic}
         assert all("raise journal.max_bytes" in each.reason for each in failed)
         told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
         assert len(told) == 1
@@ -95,20 +96,20 @@ async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_jour
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
-        lane = intake.lanes["ticks"]
-        output = SourceIntake(intake, lane, "ticks", "ws://127.0.0.1/ticks")
+        stream = intake.streams["ticks"]
+        output = SourceIntake(intake, stream, "ticks", "ws://127.0.0.1/ticks")
         intake.forwarder.open({})
         await output.offer(b"no event", content_type="image/png")
         await output.offer(b'{"id": 1}')
         await intake.forwarder.drain(30)
-        assert (lane.accepted, lane.logged, lane.rejected, lane.pending) == (2, 1, 1, 0)
+        assert (stream.accepted, stream.logged, stream.rejected, stream.pending) == (2, 1, 1, 0)
 
 
 async def test_how_far_a_source_was_read_is_on_disk_with_what_was_set_aside(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
-        output = SourceIntake(intake, intake.lanes["clicks"], "clicks", "ws://127.0.0.1/clicks")
+        output = SourceIntake(intake, intake.streams["clicks"], "clicks", "ws://127.0.0.1/clicks")
         async with asyncio.timeout(60):
             stored = await output.offer(click(1, name="x" * 10_000), bookmark=b"1")
             assert output.bookmark is None

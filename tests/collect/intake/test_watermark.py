@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.collect.conftest import collect, headers, read_topic
 from tests.topic_limit import take_at_most
 
-from millstream.collect.arrival import Arrival, encode
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.watermark import Watermark
 from millstream.collect.journal import Journal, JournalSettings
+from millstream.collect.raw_message import RawMessage, encode
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic
@@ -141,7 +141,7 @@ async def test_a_new_start_begins_anew_with_what_the_journal_holds(
         await collector.post("readings", reading(1, at(60)))
     journal = await Journal.open(Home(tmp_path).journal / "0", JournalSettings())
     for number, seconds in ((2, 30), (3, 20)):
-        left = Arrival("readings", time.time_ns() // 1_000_000, reading(number, at(seconds)))
+        left = RawMessage("readings", time.time_ns() // 1_000_000, reading(number, at(seconds)))
         await journal.append(encode(left))[1]
     await journal.close()
     async with collect(app, log_settings, tmp_path) as collector:
@@ -204,10 +204,10 @@ def test_the_watermark_is_that_of_the_list_of_all_that_was_sent(
         elif is_known:
             sent.append((moment, received_at))
         if is_last:
-            told = watermark.pass_on(entry, received_at, frozenset())
+            told = watermark.advance(entry, received_at, frozenset())
             found += [told.get(index) for index in range(len(entry))]
             entry, received_at = [], received_at + waited
-    told = watermark.pass_on(entry, received_at, frozenset())
+    told = watermark.advance(entry, received_at, frozenset())
     found += [told.get(index) for index in range(len(entry))]
     assert found == expected
     assert (watermark.out_of_order, watermark.future) == (out_of_order, future)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.collect.journal.disks import segments
 
-from millstream.collect.journal import Damaged, DamageStore, Journal, JournalSettings
+from millstream.collect.journal import DamagedPiece, DamageStore, Journal, JournalSettings
 from millstream.collect.journal.disk import Disk
 from millstream.collect.journal.record import HEADER
-from millstream.collect.journal.recovery import Closed, Found, recover
+from millstream.collect.journal.recovery import CleanClose, RecoveredState, recover
 
-STILL_OPEN = Closed()
+STILL_OPEN = CleanClose()
 PAYLOADS = [b"the first", b"", b"the third, after an empty one", b"the last"]
 
 
@@ -53,8 +53,8 @@ def variants(written: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def recovered(
-    name: str, data: bytes, folder: Path, closed: Closed = STILL_OPEN
-) -> tuple[Found, list[bytes]]:
+    name: str, data: bytes, folder: Path, closed: CleanClose = STILL_OPEN
+) -> tuple[RecoveredState, list[bytes]]:
     """What is found in a folder with this segment alone, and its entries."""
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -131,7 +131,7 @@ def test_whatever_is_damaged_or_gone_after_an_end_in_order_is_lost_and_that_is_n
     begins = [
         end - HEADER - len(payload) for end, payload in zip(ends(data), PAYLOADS, strict=True)
     ]
-    closed = Closed(1, len(data), len(PAYLOADS))
+    closed = CleanClose(1, len(data), len(PAYLOADS))
     store = DamageStore(folder / "damaged")
     for at, changed in variants(written):
         recovered(written.name, changed, folder, closed)
@@ -150,17 +150,16 @@ def test_whatever_is_damaged_or_gone_after_an_end_in_order_is_lost_and_that_is_n
 
 async def test_what_is_damaged_while_it_waits_is_told_once_and_stays_lost(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
-    told: list[Damaged] = []
+    told: list[DamagedPiece] = []
 
-    async def tell(damaged: list[Damaged]) -> None:
+    async def on_lost(damaged: list[DamagedPiece]) -> None:
         told.extend(damaged)
 
-    journal.lost = tell
     await asyncio.gather(*(journal.append(payload)[1] for payload in PAYLOADS))
     ((name, data),) = segments(tmp_path).items()
     changed = data.replace(b"the third", b"the_third")
     await asyncio.to_thread((tmp_path / name).write_bytes, changed)
-    entries = await journal.read(0, 1 << 20)
+    entries = await journal.read(0, 1 << 20, on_lost)
     assert [sequence for sequence, _ in entries] == [1, 2, 4]
     assert [(one.first, one.entries) for one in told] == [(3, 1)]
     await journal.close()

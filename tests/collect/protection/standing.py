@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.collect.http.server import Server
+from millstream.collect.http.server import CollectServer
 from millstream.collect.settings import CollectSettings
 from millstream.runtime.listen import bind
 from millstream.web.asgi import (
@@ -100,7 +100,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 class Standing:
     """A server that listens."""
 
-    server: Server
+    server: CollectServer
     echo: Echo
     port: int
     url: str
@@ -141,7 +141,9 @@ async def standing(
     echo = Echo()
     chosen = CollectSettings(port=0, **settings)
     listener: socket.socket = bind(chosen.host, 0, tier="collect")
-    server = Server(application or echo, chosen, streams=STREAMS, keys_file=home / "keys.json")
+    server = CollectServer(
+        application or echo, chosen, streams=STREAMS, keys_file=home / "keys.json"
+    )
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(server.watch())
         serving = tasks.create_task(server.serve([listener]))

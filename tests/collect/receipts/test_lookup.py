@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.collect.conftest import click, collect, problem, shop
 
-from millstream.collect.intake.recent import Recent
+from millstream.collect.intake.recent_entries import RecentEntries
 from millstream.collect.receipts import lookup
 from millstream.collect.receipts.lookup import Lookup
 from millstream.log.connection import client_config
@@ -64,7 +64,7 @@ class Log:
         *,
         pending: Callable[[int], bool] = lambda sequence: False,
         failed: Callable[[Receipt], str | None] = lambda receipt: None,
-        recent: Recent | None = None,
+        recent: RecentEntries | None = None,
     ) -> Lookup:
         """What the collector `us` answers with."""
         return Lookup(
@@ -75,7 +75,7 @@ class Log:
             is_pending=pending,
             settled=lambda sequence: asyncio.get_running_loop().create_future(),
             why_failed=failed,
-            recent=recent or Recent(),
+            recent=recent or RecentEntries(),
         )
 
 
@@ -196,7 +196,7 @@ async def test_a_search_that_takes_long_goes_on_when_asked_again(
 
 
 async def test_the_steps_of_recent_events_are_timed(log: Log) -> None:
-    recent = Recent(most=10)
+    recent = RecentEntries(most=10)
     recent.journaled(4, NOW + 5)
     recent.logged(4, NOW + 9, [RecordMetadata("t", 0, 0)])
     log.put("us", 4)

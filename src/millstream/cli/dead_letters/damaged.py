@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.collect.journal import Damaged, DamageStore
+    from millstream.collect.journal import DamagedPiece, DamageStore
     from millstream.runtime.home import Home
     from millstream.values.dead_letter import Action
     from millstream.values.report import JournalDamage
@@ -27,7 +27,7 @@ class DamagedEntry:
 
     id: str
     store: DamageStore
-    piece: Damaged
+    piece: DamagedPiece
 
     @property
     def at(self) -> int:

@@ -24,7 +24,7 @@ from millstream.cli.shared.outcome import FAILED, complain
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.collect.intake.failed import Failed, FailedStore
+    from millstream.collect.intake.failed import FailedEvent, FailedStore
     from millstream.values.dead_letter import DeadLetter, DeadLetters
 
 
@@ -199,7 +199,7 @@ def letters_with(home: Path, name: str) -> DeadLetters[DeadLetter]:
 
 def selected(
     store: FailedStore, ids: tuple[str, ...], since: str, reason: str, unreadable: list[str]
-) -> Iterator[Failed]:
+) -> Iterator[FailedEvent]:
     """The events with these ids, or those that the options choose; MillstreamError if one is gone.
 
     Ids of files that cannot be read are added to `unreadable`.

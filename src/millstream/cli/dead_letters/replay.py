@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.cli.dead_letters.sending import batches, print_failures, progress_bar
 from millstream.client.servers import problem
-from millstream.collect.schemas import remembered_stream
+from millstream.collect.schemas import stored_stream
 from millstream.errors import InvalidEvent, MillstreamError, NotReachable, RequestRefused
 from millstream.log.search import Decision, Search
 from millstream.log.topic_names import stream_topic
@@ -49,7 +49,7 @@ def replay_events(
 ) -> int:
     """Send the events that fit now, and print the result; returns how many still do not fit."""
     log, app, stream = letters.log, letters.app, letters.stream
-    fitting, failures = check_events(remembered_stream(log, app, stream), events)
+    fitting, failures = check_events(stored_stream(log, app, stream), events)
     before = replayed_before(log, app, stream, fitting)
     fresh = [one for one in fitting if event_id(one) not in before]
     refused: dict[str, str] = {}

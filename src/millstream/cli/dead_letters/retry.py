@@ -23,7 +23,7 @@ from millstream.values.clock import now_ms
 from millstream.values.report import Report, StreamCounts
 
 if TYPE_CHECKING:
-    from millstream.collect.intake.failed import Failed, FailedStore
+    from millstream.collect.intake.failed import FailedEvent, FailedStore
     from millstream.log.record import Record
     from millstream.log.settings import LogSettings
 
@@ -47,7 +47,7 @@ class Retried:
         )
 
 
-def retry_events(log: LogSettings, store: FailedStore, events: Sequence[Failed]) -> Retried:
+def retry_events(log: LogSettings, store: FailedStore, events: Sequence[FailedEvent]) -> Retried:
     """Send what can be sent, and remove from the store what is in the log. Blocks.
 
     LogError if Kafka does not answer: the store is then unchanged.
@@ -64,7 +64,9 @@ def retry_events(log: LogSettings, store: FailedStore, events: Sequence[Failed])
     return result
 
 
-def _sendable(events: Sequence[Failed], topics: set[str], result: Retried) -> list[Failed]:
+def _sendable(
+    events: Sequence[FailedEvent], topics: set[str], result: Retried
+) -> list[FailedEvent]:
     """The events that can be sent; the others go to `result.left`."""
     sendable = []
     for one in events:
@@ -82,7 +84,7 @@ def _sendable(events: Sequence[Failed], topics: set[str], result: Retried) -> li
     return sendable
 
 
-def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, int] | None]:
+def _in_log(log: LogSettings, events: Sequence[FailedEvent]) -> set[tuple[str, int, int] | None]:
     """The identities of events that are in the log; reads it from the oldest one's time on."""
     wanted = {event.identity(one.headers) for one in events}
     found: set[tuple[str, int, int] | None] = set()
@@ -101,7 +103,7 @@ def _in_log(log: LogSettings, events: Sequence[Failed]) -> set[tuple[str, int, i
 
 
 async def _send_all(
-    log: LogSettings, store: FailedStore, events: Sequence[Failed], result: Retried
+    log: LogSettings, store: FailedStore, events: Sequence[FailedEvent], result: Retried
 ) -> None:
     producer = Producer(log, patience=_TIMEOUT)
     try:
@@ -118,8 +120,8 @@ async def _send_all(
 
 
 async def _send(
-    producer: Producer, batch: Sequence[Failed], store: FailedStore, result: Retried
-) -> list[Failed]:
+    producer: Producer, batch: Sequence[FailedEvent], store: FailedStore, result: Retried
+) -> list[FailedEvent]:
     """Send a batch; returns the events that Kafka confirmed. The others get the new reason."""
     answers = await asyncio.gather(*(_offer(producer, one) for one in batch))
     taken = []
@@ -136,7 +138,7 @@ async def _send(
     return taken
 
 
-async def _offer(producer: Producer, one: Failed) -> DeliveryFailed | None:
+async def _offer(producer: Producer, one: FailedEvent) -> DeliveryFailed | None:
     """Send one event; returns why Kafka refused it, or None when the in-sync replicas have it."""
     headers = {name: text or b"" for name, text in one.headers}
     try:
@@ -148,7 +150,7 @@ async def _offer(producer: Producer, one: Failed) -> DeliveryFailed | None:
     return None
 
 
-async def _report_moved(producer: Producer, events: Iterable[Failed]) -> None:
+async def _report_moved(producer: Producer, events: Iterable[FailedEvent]) -> None:
     """Report to the audit that events which were counted as failed are in the log now."""
     moved = Counter(one.topic for one in events)
     now = now_ms()

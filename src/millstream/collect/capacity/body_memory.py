@@ -1,4 +1,4 @@
-"""The memory that bodies take, from when they are read until they are taken in."""
+"""Bounds the memory of request bodies between reading and storing them."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ import asyncio
 from functools import partial
 from types import TracebackType
 
-from millstream.collect.capacity.wait_queue import Line, Overloaded
+from millstream.collect.capacity.wait_queue import Overloaded, WaitQueue
 
-_SMALL = 64 << 10  # bytes of a body that are in memory before anybody can decide to read it
-_LOOK_SECONDS, _QUICK = 0.25, 16 << 10  # bytes that come meanwhile of a body that counts as a whole
+_SMALL = 64 << 10  # bytes that are in memory before we can decide to read the body
+_CHECK_SECONDS, _QUICK = 0.25, 16 << 10  # a quick sender sends so many bytes between checks
 
 
-class Bodies:
-    """Bounds what is held of all bodies together. Where there is no room, a body is not read."""
+class BodyMemory:
+    """The memory of all bodies together. A body that does not fit is not read yet."""
 
-    def __init__(self, most: int, largest: int, line: Line) -> None:
-        self.held = 0  # bytes, with what quick senders have announced
+    def __init__(self, most: int, largest: int, queue: WaitQueue) -> None:
+        self.held = 0  # bytes, including what quick senders have announced
         self._most = most
         self._largest = largest
-        self._line = line
+        self._queue = queue
 
-    async def expect(self, announced: int) -> Body:
-        """Wait until a body of that size may be read; 0: nobody knows. Overloaded if it may not."""
-        body = Body(self)
+    async def reserve(self, announced: int) -> BodyReservation:
+        """Wait for room for a body of that size (0: unknown); Overloaded if there is none in time.
+
+        The body counts as long as the reservation is open.
+        """
+        body = BodyReservation(self)
         if _SMALL < announced <= self._largest:
             await self.add(announced)
             body.announce(announced)
         return body
 
-    def hold(self, size: int) -> Body:
-        """A body that is there already; Overloaded if there is no room to keep it."""
+    def hold(self, size: int) -> BodyReservation:
+        """Reserve room for a body in memory; Overloaded if there is none."""
         self._check(size)
         self.held += size
-        return Body(self, size)
+        return BodyReservation(self, size)
 
     async def add(self, size: int) -> None:
-        """Count so many bytes more, as soon as there is room for them; else Overloaded."""
-        if self._line.is_empty and self.held + size <= self._most:
+        """Reserve more bytes, as soon as there is room; Overloaded if there is none in time."""
+        if self._queue.is_empty and self.held + size <= self._most:
             self.held += size
         else:
-            await self._line.take(partial(self._add, size))
+            await self._queue.run(partial(self._add, size))
 
     def remove(self, size: int) -> None:
-        """So many bytes are gone."""
+        """Give bytes back."""
         self.held -= size
-        self._line.freed()
+        self._queue.notify()
 
     async def _add(self, size: int) -> None:
         self._check(size)
@@ -54,25 +57,26 @@ class Bodies:
     def _check(self, size: int) -> None:
         if self.held + size > self._most:
             raise Overloaded(
-                f"cannot take in more now: {self.held:,} bytes of bodies wait already",
+                f"cannot accept more now: {self.held:,} bytes of bodies wait already",
                 remedy="send less at once, or raise collect.max_body_memory",
             )
 
 
-class Body:
-    """What one body takes of the memory: all that it announces, as long as it comes quickly.
+class BodyReservation:
+    """The memory reserved for one body.
 
-    Then it can be read to its end whatever else comes. Of one that takes its time only that counts
-    which is there: few who announce much and send nothing would keep all others out.
+    While the sender is quick, that is its announced size, so that the body can be read to its end.
+    For a slow sender, only the bytes that arrived count: otherwise a few senders that announce much
+    and send nothing would keep all others out.
     """
 
-    def __init__(self, bodies: Bodies, arrived: int = 0) -> None:
-        self._bodies = bodies
+    def __init__(self, memory: BodyMemory, arrived: int = 0) -> None:
+        self._memory = memory
         self._counted = self._arrived = arrived
-        self._seen = 0  # bytes, at the last look
+        self._seen = 0  # of `_arrived`, at the last check
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Body:
+    def __enter__(self) -> BodyReservation:
         return self
 
     def __exit__(
@@ -83,27 +87,27 @@ class Body:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._bodies.remove(self._counted)
+        self._memory.remove(self._counted)
 
     def announce(self, size: int) -> None:
-        """So many bytes are to come, and are counted."""
+        """Count the announced size, which is reserved already."""
         self._counted = size
-        self._look_later()
+        self._check_later()
 
     async def grow(self, size: int) -> None:
-        """A piece of it has come; Overloaded if there is no room for it."""
+        """Count bytes that arrived; Overloaded if there is no room for them."""
         self._arrived += size
         if (missing := self._arrived - self._counted) > 0:
-            await self._bodies.add(missing)
+            await self._memory.add(missing)
             self._counted += missing
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._check_speed)
 
-    def _look(self) -> None:
+    def _check_speed(self) -> None:
         if self._arrived >= self._seen + _QUICK:
             self._seen = self._arrived
-            self._look_later()
+            self._check_later()
         elif self._counted > self._arrived:
-            self._bodies.remove(self._counted - self._arrived)
+            self._memory.remove(self._counted - self._arrived)
             self._counted = self._arrived

@@ -1,4 +1,4 @@
-"""How full the journal is, and what follows from it: when to come back, and what to shed."""
+"""How full the journal is, which decides when senders retry and what is shed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from millstream.collect.journal import Journal
 from millstream.runtime.measure import Rate
 
 _SOONEST, _LATEST = 1, 60  # seconds
-_STANDSTILL = 5  # seconds to wait while nothing drains: Kafka is away, and comes back within some
-_ROOMY = 0.9  # a sender that comes back should find more than the last gap
+_STANDSTILL = 5  # seconds to wait while nothing drains: Kafka is away
+_ROOMY = 0.9  # a sender that retries should find more room than one message needs
 
 
 class Pressure:
-    """What the fill of the journal means for those who send."""
+    """The fill level of the journal, and the wait that follows from it."""
 
     def __init__(self, journal: Journal, drained: Rate) -> None:
         self._journal = journal
@@ -25,7 +25,7 @@ class Pressure:
         return min(1.0, self._journal.pending_bytes / self._journal.max_bytes)
 
     def retry_after(self) -> int:
-        """In how many seconds there will be room again, at the rate at which it drains now."""
+        """Seconds until there is room again, at the current drain rate."""
         excess = self._journal.pending_bytes - _ROOMY * self._journal.max_bytes
         if self._journal.broken or excess <= 0:
             return _SOONEST

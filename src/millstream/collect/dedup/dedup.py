@@ -1,8 +1,8 @@
-"""Recognises what was handed in before, by this collector or another, before a restart or after.
+"""Recognises events that were received before, by any collector, also across restarts.
 
-Ids are in memory at once when an event is taken in. When it is on disk they are written to the
-stream's topic of ids, from which every collector reads them: at its start those of the whole
-window, then as they come.
+An event's id is in memory as soon as the event is accepted. When the event is on disk, the id is
+written to the stream's topic of ids. Every collector reads that topic: at its start the whole
+window, then new records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from millstream.collect.dedup.id_writer import IdWriter, done, unpack
-from millstream.collect.dedup.ids import First, Ids, dedup_id, idempotency_id
+from millstream.collect.dedup.id_writer import IdWriter, completed_future, unpack
+from millstream.collect.dedup.ids import Original, RememberedIds, dedup_id, idempotency_id
 from millstream.log.consumer import Reader
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
@@ -23,18 +23,18 @@ from millstream.log.topic_names import seen_topic
 from millstream.pipeline.app import App
 from millstream.values.clock import now_ms
 
-__all__ = ["Dedup", "First", "dedup_id", "idempotency_id"]
+__all__ = ["Dedup", "Original", "dedup_id", "idempotency_id"]
 
-_CLOCKS_MS = 60_000  # so far may the clocks of two collectors be apart
-_RECORDS_PER_TURN = 8  # the loop has other work than to read ids
+_CLOCKS_MS = 60_000  # maximum clock difference between two collectors
+_RECORDS_PER_TURN = 8  # more would block the loop
 
 _log = logging.getLogger(__name__)
 
 
 class Dedup:
-    """The ids of one collector's streams. Belongs to one event loop."""
+    """The ids of one collector's streams. Belongs to one event loop. Made by `open`."""
 
-    def __init__(self, app: App, producer: Producer, ids: Ids) -> None:
+    def __init__(self, app: App, producer: Producer, ids: RememberedIds) -> None:
         self._ids = ids
         self._producer = producer
         self._loop = asyncio.get_running_loop()
@@ -46,8 +46,8 @@ class Dedup:
         }
         self._streams = {writer.topic: name for name, writer in self._writers.items()}
         self._reader: Reader | None = None
-        self._told_of_forgotten = 0
-        self.doubled = 0  # ids that two collectors took in before they knew of each other
+        self._warned_of_forgotten = 0
+        self.doubled = 0  # ids that two collectors accepted before each knew of the other
 
     @classmethod
     async def open(
@@ -58,13 +58,13 @@ class Dedup:
         most: int,
         clock: Callable[[], int] = now_ms,
     ) -> Dedup:
-        """With every id of the windows that any collector has written; from then on kept up."""
+        """Read the ids of all windows, and follow new ones."""
         windows = {
             stream.name: round(stream.dedup.total_seconds() * 1000)
             for stream in app.streams.values()
             if stream.remembers_ids
         }
-        dedup = cls(app, producer, Ids(windows, most, clock))
+        dedup = cls(app, producer, RememberedIds(windows, most, clock))
         if windows:
             since = {
                 topic: clock() - windows[stream] - _CLOCKS_MS
@@ -73,64 +73,68 @@ class Dedup:
             await dedup._follow(log, since)
         return dedup
 
-    def seen(self, stream: str, digest: bytes) -> First | None:
-        """Who had the id first within the stream's window; None if it is new.
+    def seen(self, stream: str, digest: bytes) -> Original | None:
+        """The event that had the id first within the stream's window; None if the id is new.
 
-        The answer can be the very entry that is asked for, when a journal is recovered: compare.
+        While a journal is recovered, that can be the same event: compare.
         """
         return self._ids.get(stream, digest)
 
-    def reserve(self, stream: str, digest: bytes, first: First) -> None:
-        """Remember the id, here only, while its event is on its way to the disk."""
-        self._ids.add(stream, digest, first)
-        self._tell()
+    def reserve(self, stream: str, digest: bytes, original: Original) -> None:
+        """Remember an id in memory, while its event is being written to disk."""
+        self._ids.add(stream, digest, original)
+        self._warn_if_forgotten()
 
-    def confirm(self, stream: str, digest: bytes, first: First) -> None:
-        """Tell the other collectors of an id that is reserved: its event is on disk."""
-        self._writers[stream].add(digest, first)
+    def confirm(self, stream: str, digest: bytes, original: Original) -> None:
+        """Write a reserved id to the topic: its event is on disk."""
+        self._writers[stream].add(digest, original)
 
     def has_room(self, stream: str) -> bool:
-        """Whether more may be claimed now; if not, Kafka does not keep up."""
+        """Whether more ids may be written now; if not, Kafka is behind."""
         return stream not in self._writers or self._writers[stream].has_room
 
-    async def room(self, stream: str) -> None:
-        """Wait until more may be claimed."""
+    async def wait_for_room(self, stream: str) -> None:
+        """Wait until more ids may be written."""
         if stream in self._writers:
-            await self._writers[stream].room()
+            await self._writers[stream].wait_for_room()
 
-    def claim(self, stream: str, digest: bytes, first: First) -> None:
-        """Reserve and confirm; if another event has the id, that one keeps it."""
+    def claim(self, stream: str, digest: bytes, original: Original) -> None:
+        """Reserve and confirm an id, unless another event has it."""
         writer = self._writers.get(stream)
-        if writer is not None and self._ids.add(stream, digest, first) is None:
-            writer.add(digest, first)
-            self._tell()
+        if writer is not None and self._ids.add(stream, digest, original) is None:
+            writer.add(digest, original)
+            self._warn_if_forgotten()
 
-    def release(self, stream: str, digest: bytes, first: First) -> None:
-        """Forget an id whose event did not get onto the disk.
+    def release(self, stream: str, digest: bytes, original: Original) -> None:
+        """Forget a reserved id whose event was not written to disk.
 
-        If it was claimed, other collectors may have read it: they forget it after the window only.
+        If the id was written to the topic, other collectors keep it until the window ends.
         """
-        self._ids.remove(stream, digest, first)
+        self._ids.remove(stream, digest, original)
 
     def written(self, stream: str) -> asyncio.Future[None]:
-        """Done when everything that was claimed so far is in the topic.
+        """A future that is done when all ids confirmed so far are in the topic.
 
-        An entry must not be settled before: after a crash in between, nobody would know its ids.
+        An entry must not be settled before: after a crash in between, its ids would be unknown.
         """
-        return self._writers[stream].written() if stream in self._writers else done(self._loop)
+        return (
+            self._writers[stream].written()
+            if stream in self._writers
+            else completed_future(self._loop)
+        )
 
     @property
     def held(self) -> int:
-        """How many ids are remembered."""
+        """The number of remembered ids."""
         return len(self._ids)
 
     @property
     def forgotten(self) -> int:
-        """How many were forgotten before their window was over, for want of room."""
+        """The number of ids forgotten before their window ended, because memory is limited."""
         return self._ids.forgotten
 
     async def close(self, seconds: float = 5.0) -> None:
-        """Write what is left, for so long, then end."""
+        """Wait up to `seconds` for ids to be written, then stop."""
         unwritten = [writer.written() for writer in self._writers.values()]
         if unwritten:
             await asyncio.wait(unwritten, timeout=seconds)
@@ -145,28 +149,28 @@ class Dedup:
         self._reader = Reader(
             log,
             await asyncio.to_thread(offsets_since, log, since),
-            self._take,
+            self._add_records,
             loop=self._loop,
             caught_up=caught_up.set,
             batch=_RECORDS_PER_TURN,
         )
         await caught_up.wait()
-        self.doubled = 0  # those were counted when it happened
+        self.doubled = 0  # those were counted when they were accepted
 
-    def _take(self, records: list[Record]) -> None:
+    def _add_records(self, records: list[Record]) -> None:
         for record in records:
             stream = self._streams[record.topic]
-            for digest, first in unpack(record.value or b"", skip=self._writer):
-                if self._ids.add(stream, digest, first) is not None:
+            for digest, original in unpack(record.value or b"", skip=self._writer):
+                if self._ids.add(stream, digest, original) is not None:
                     self.doubled += 1
-        self._tell()
+        self._warn_if_forgotten()
 
-    def _tell(self) -> None:
-        if self._ids.forgotten != self._told_of_forgotten:
-            self._told_of_forgotten = self._ids.forgotten
+    def _warn_if_forgotten(self) -> None:
+        if self._ids.forgotten != self._warned_of_forgotten:
+            self._warned_of_forgotten = self._ids.forgotten
             _log.warning(
-                "forgot ids before their dedup window was over, %d so far: %d are remembered at "
-                "most; raise collect.dedup_ids, or shorten the streams' dedup",
+                "forgot ids before their dedup window ended, %d so far: at most %d are remembered; "
+                "raise collect.dedup_ids, or shorten the streams' dedup",
                 self._ids.forgotten,
                 self._ids.most,
             )

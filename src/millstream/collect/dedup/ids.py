@@ -1,4 +1,4 @@
-"""Senders' ids of the last while, in bounded memory."""
+"""Recent senders' ids, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from millstream.values.clock import now_ms
 
-_PARTS = 12  # a window is forgotten in so many steps; each lookup tries about as many dicts
-# A First as one int, a third of a tuple's memory: bits of index, count, sequence, collector, time.
+_PARTS = 12  # buckets of a window; each lookup tries about as many dicts
+# An Original is packed into one int, which takes a third of a tuple's memory. Numbers of bits:
 _INDEX, _COUNT, _SEQUENCE, _COLLECTOR = 28, 28, 56, 20
 _AT_COUNT = _INDEX
 _AT_SEQUENCE = _AT_COUNT + _COUNT
@@ -19,17 +19,17 @@ _AT_COLLECTOR = _AT_SEQUENCE + _SEQUENCE
 _AT_TIME = _AT_COLLECTOR + _COLLECTOR
 
 
-class First(msgspec.Struct, frozen=True):
-    """Which event had an id first; its identity in the log."""
+class Original(msgspec.Struct, frozen=True):
+    """The event that had an id first: its identity in the log."""
 
     collector: str
     sequence: int
     index: int
     received_at: int  # milliseconds since the epoch
-    count: int = 1  # how many events of the entry the id is for, from `index` on
+    count: int = 1  # events of the entry that the id covers, from `index` on
 
-    def is_same_event(self, other: First) -> bool:
-        """Whether both speak of one event: a recovered one is no duplicate of itself."""
+    def is_same_event(self, other: Original) -> bool:
+        """Whether both are the same event: a recovered event is no duplicate of itself."""
         return (self.sequence, self.index, self.collector) == (
             other.sequence,
             other.index,
@@ -38,20 +38,20 @@ class First(msgspec.Struct, frozen=True):
 
 
 def dedup_id(source: str, name: str) -> bytes:
-    """What a CloudEvent's source and id (`name`) are remembered by."""
-    # With its length in front, no other pair of texts runs together into the same.
+    """The digest of a CloudEvent's source and id (`name`)."""
+    # The length in front keeps different pairs from giving the same text.
     text = f"{len(source)}:{source}{name}".encode()
     return blake2b(text, digest_size=16, person=b"cloudevent").digest()
 
 
 def idempotency_id(key: str, sender: str = "") -> bytes:
-    """What an Idempotency-Key is remembered by; `sender` is who was authenticated, if anyone."""
+    """The digest of an Idempotency-Key; `sender` is the authenticated caller, if any."""
     text = f"{len(sender)}:{sender}{key}".encode()
     return blake2b(text, digest_size=16, person=b"idempotency").digest()
 
 
 class _Bucket:
-    """Ids that came one after the other, and are forgotten together."""
+    """Ids that were added one after the other, and are forgotten together."""
 
     __slots__ = ("ids", "newest", "opened")
 
@@ -60,10 +60,10 @@ class _Bucket:
         self.opened = self.newest = opened  # milliseconds since the epoch
 
 
-class Ids:
-    """For each stream the ids of its window, and who had them first.
+class RememberedIds:
+    """The ids of each stream's window, with the event that had each first.
 
-    Never more than `most` ids in all: beyond, the oldest are forgotten early, and counted.
+    Holds at most `most` ids in all: beyond, the oldest are forgotten early, and counted.
     """
 
     def __init__(
@@ -72,52 +72,52 @@ class Ids:
         most: int,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """`windows` in milliseconds; other streams' ids are not kept."""
+        """`windows`: in milliseconds, by stream; ids of other streams are not remembered."""
         self._windows = windows
         self.most = most
         self._full = max(1, most // _PARTS)
         self._clock = clock
         self._buckets: dict[str, deque[_Bucket]] = {name: deque() for name in windows}
         self._collectors: list[str] = []
-        self._numbers: dict[str, int] = {}  # the reverse
+        self._numbers: dict[str, int] = {}  # by collector
         self._held = 0
-        self.forgotten = 0  # before their window was over
+        self.forgotten = 0  # before their window ended
 
     def __len__(self) -> int:
         return self._held
 
-    def get(self, stream: str, digest: bytes) -> First | None:
-        """Who had the id first within the stream's window; None if nobody."""
+    def get(self, stream: str, digest: bytes) -> Original | None:
+        """The event that had the id first within the stream's window; None if none had."""
         for bucket in reversed(self._buckets.get(stream, ())):
             packed = bucket.ids.get(digest)
             if packed is not None:
                 if (packed >> _AT_TIME) + self._windows[stream] > self._clock():
                     return self._unpack(packed)
-                return None  # whatever older buckets say is older still
+                return None  # older buckets can only hold an older one
         return None
 
-    def add(self, stream: str, digest: bytes, first: First) -> First | None:
-        """Remember the id. If another had it first, that one is returned, and stays."""
+    def add(self, stream: str, digest: bytes, original: Original) -> Original | None:
+        """Remember the id, unless another event has it: that one is returned."""
         buckets = self._buckets.get(stream)
         if buckets is None:
             return None
         held = self.get(stream, digest)
         if held is not None:
-            return None if held.is_same_event(first) else held
-        if first.received_at + self._windows[stream] <= self._clock():
+            return None if held.is_same_event(original) else held
+        if original.received_at + self._windows[stream] <= self._clock():
             return None
-        bucket = self._open(stream, buckets, first.received_at)
+        bucket = self._open(stream, buckets, original.received_at)
         before = len(bucket.ids)
-        bucket.ids[digest] = self._pack(first)
+        bucket.ids[digest] = self._pack(original)
         self._held += len(bucket.ids) - before
-        bucket.newest = max(bucket.newest, first.received_at)
+        bucket.newest = max(bucket.newest, original.received_at)
         return None
 
-    def remove(self, stream: str, digest: bytes, first: First) -> None:
-        """Forget an id whose event was not taken in after all."""
+    def remove(self, stream: str, digest: bytes, original: Original) -> None:
+        """Forget an id whose event was not accepted."""
         for bucket in self._buckets.get(stream, ()):
             packed = bucket.ids.get(digest)
-            if packed is not None and self._unpack(packed).is_same_event(first):
+            if packed is not None and self._unpack(packed).is_same_event(original):
                 del bucket.ids[digest]
                 self._held -= 1
 
@@ -139,7 +139,7 @@ class Ids:
         for stream, buckets in self._buckets.items():
             while buckets and self._is_over(stream, buckets[0]):
                 self._held -= len(buckets.popleft().ids)
-        while self._held >= self.most:  # the oldest may be empty: what it held was taken back
+        while self._held >= self.most:  # the oldest bucket may be empty after `remove`
             oldest = min((b for b in self._buckets.values() if b), key=lambda b: b[0].newest)
             gone = len(oldest.popleft().ids)
             self._held -= gone
@@ -148,21 +148,21 @@ class Ids:
     def _is_over(self, stream: str, bucket: _Bucket) -> bool:
         return bucket.newest + self._windows[stream] <= self._clock()
 
-    def _pack(self, first: First) -> int:
-        number = self._numbers.get(first.collector)
+    def _pack(self, original: Original) -> int:
+        number = self._numbers.get(original.collector)
         if number is None:
-            number = self._numbers[first.collector] = len(self._collectors)
-            self._collectors.append(first.collector)
+            number = self._numbers[original.collector] = len(self._collectors)
+            self._collectors.append(original.collector)
         return (
-            first.index
-            | first.count << _AT_COUNT
-            | first.sequence << _AT_SEQUENCE
+            original.index
+            | original.count << _AT_COUNT
+            | original.sequence << _AT_SEQUENCE
             | number << _AT_COLLECTOR
-            | first.received_at << _AT_TIME
+            | original.received_at << _AT_TIME
         )
 
-    def _unpack(self, packed: int) -> First:
-        return First(
+    def _unpack(self, packed: int) -> Original:
+        return Original(
             self._collectors[packed >> _AT_COLLECTOR & (1 << _COLLECTOR) - 1],
             packed >> _AT_SEQUENCE & (1 << _SEQUENCE) - 1,
             packed & (1 << _INDEX) - 1,

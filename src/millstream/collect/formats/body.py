@@ -18,7 +18,7 @@ from millstream.collect.formats.compression import decompress, encoding_of
 from millstream.collect.formats.unpacked import (
     BodyRefused,
     Limits,
-    Unpacked,
+    UnpackedBody,
     line_too_long,
     too_many,
 )
@@ -27,14 +27,14 @@ from millstream.schema import Schema, Struct
 from millstream.schema.nesting import is_deeper
 
 __all__ = [
+    "BodyFormat",
     "BodyRefused",
-    "Form",
     "Limits",
-    "Unpacked",
+    "UnpackedBody",
     "Unpacker",
     "check_readable",
     "encoding_of",
-    "form_of",
+    "format_of",
     "split",
     "unpack",
 ]
@@ -46,7 +46,7 @@ _NO_SCHEMA = Struct(())
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
-class Form(Enum):
+class BodyFormat(Enum):
     """What a body's content type says about it."""
 
     SNIFF = "look"
@@ -64,24 +64,24 @@ class UnreadableContentType(BodyRefused):
 
 
 _FORMS = {
-    "": Form.SNIFF,
-    "application/json": Form.SNIFF,
-    "text/json": Form.SNIFF,
-    "application/octet-stream": Form.SNIFF,
-    "application/x-ndjson": Form.LINES,
-    "application/ndjson": Form.LINES,
-    "application/jsonl": Form.LINES,
-    "application/x-jsonlines": Form.LINES,
-    "application/json-lines": Form.LINES,
-    "application/json-seq": Form.LINES,
-    "text/csv": Form.ROWS,
-    "application/cloudevents+json": Form.EVENT,
-    "application/cloudevents-batch+json": Form.BATCH,
+    "": BodyFormat.SNIFF,
+    "application/json": BodyFormat.SNIFF,
+    "text/json": BodyFormat.SNIFF,
+    "application/octet-stream": BodyFormat.SNIFF,
+    "application/x-ndjson": BodyFormat.LINES,
+    "application/ndjson": BodyFormat.LINES,
+    "application/jsonl": BodyFormat.LINES,
+    "application/x-jsonlines": BodyFormat.LINES,
+    "application/json-lines": BodyFormat.LINES,
+    "application/json-seq": BodyFormat.LINES,
+    "text/csv": BodyFormat.ROWS,
+    "application/cloudevents+json": BodyFormat.EVENT,
+    "application/cloudevents-batch+json": BodyFormat.BATCH,
 }
 
 
 @lru_cache(maxsize=128)
-def form_of(content_type: str | bytes) -> Form:
+def format_of(content_type: str | bytes) -> BodyFormat:
     """The form that a content type promises; UnreadableContentType names those that are read."""
     text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
     media, _, parameters = text.partition(";")
@@ -116,7 +116,7 @@ def check_readable(content_type: str, attributes: Mapping[str, str] = _NO_ATTRIB
     if cloudevents.is_binary(attributes):
         cloudevents.check_content_type(content_type)
     else:
-        form_of(content_type)
+        format_of(content_type)
 
 
 class Unpacker:
@@ -136,7 +136,7 @@ class Unpacker:
         content_type: str = "",
         encoding: str = "",
         attributes: Mapping[str, str] = _NO_ATTRIBUTES,
-    ) -> Unpacked:
+    ) -> UnpackedBody:
         """The body's events; BodyRefused if it cannot be read as a whole.
 
         `encoding` is gzip, zstd or empty; `attributes` are a CloudEvent's that came beside the
@@ -144,15 +144,15 @@ class Unpacker:
         """
         limits = self._limits
         if len(body) <= self._small and not encoding and not attributes:
-            form = form_of(content_type)
-            if form is Form.SNIFF or form is Form.LINES:
-                return Unpacked(split(body, form))
+            form = format_of(content_type)
+            if form is BodyFormat.SNIFF or form is BodyFormat.LINES:
+                return UnpackedBody(split(body, form))
         if encoding:
             body = decompress(body, encoding, limits.max_body)
         if attributes and cloudevents.is_binary(attributes):
-            unpacked, form = cloudevents.binary(body, content_type, attributes), Form.SNIFF
+            unpacked, form = cloudevents.binary(body, content_type, attributes), BodyFormat.SNIFF
         else:
-            form = form_of(content_type)
+            form = format_of(content_type)
             unpacked = self._split(body, form)
             if len(unpacked.values) > limits.max_events:
                 raise too_many(len(unpacked.values), limits)
@@ -160,35 +160,35 @@ class Unpacker:
                 cloudevents.attach(unpacked, attributes)
         # Most bodies are too small to hold a large or a deep event. But rows grow into JSON, and
         # base64 hides it.
-        made = form is not Form.SNIFF and form is not Form.LINES
+        made = form is not BodyFormat.SNIFF and form is not BodyFormat.LINES
         if made or len(body) > limits.max_event:
             self._check_sizes(unpacked)
         if made or len(body) > 2 * limits.max_depth:
             self._check_depths(unpacked)
         return unpacked
 
-    def _split(self, body: bytes, form: Form) -> Unpacked:
-        if form is Form.SNIFF:
-            return Unpacked(split(body, form))
+    def _split(self, body: bytes, form: BodyFormat) -> UnpackedBody:
+        if form is BodyFormat.SNIFF:
+            return UnpackedBody(split(body, form))
         match form:
-            case Form.EVENT:
+            case BodyFormat.EVENT:
                 return cloudevents.structured(body)
-            case Form.BATCH:
+            case BodyFormat.BATCH:
                 return cloudevents.batched(body, self._limits)
-            case Form.ROWS:
+            case BodyFormat.ROWS:
                 return csv.rows(body, self._schema, self._limits)
-            case Form.LINES:
-                unpacked = Unpacked(_lines(body))
+            case BodyFormat.LINES:
+                unpacked = UnpackedBody(_lines(body))
                 if len(body) > self._limits.max_line:
                     self._check_lines(unpacked)
                 return unpacked
 
-    def _check_lines(self, unpacked: Unpacked) -> None:
+    def _check_lines(self, unpacked: UnpackedBody) -> None:
         for index, line in enumerate(unpacked.values):
             if len(line) > self._limits.max_line:
                 unpacked.faults[index] = line_too_long(len(line), self._limits)
 
-    def _check_sizes(self, unpacked: Unpacked) -> None:
+    def _check_sizes(self, unpacked: UnpackedBody) -> None:
         for index, value in enumerate(unpacked.values):
             if len(value) > self._limits.max_event and index not in unpacked.faults:
                 unpacked.faults[index] = InvalidEvent(
@@ -197,7 +197,7 @@ class Unpacker:
                     "the event",
                 )
 
-    def _check_depths(self, unpacked: Unpacked) -> None:
+    def _check_depths(self, unpacked: UnpackedBody) -> None:
         most = self._limits.max_depth
         shortest = 2 * most  # what is nested so deep has as many brackets at least
         suspects = [i for i, value in enumerate(unpacked.values) if len(value) > shortest]
@@ -215,14 +215,14 @@ def unpack(
     limits: Limits,
     attributes: Mapping[str, str] = _NO_ATTRIBUTES,
     schema: Schema = _NO_SCHEMA,
-) -> Unpacked:
+) -> UnpackedBody:
     """What `Unpacker.unpack` gives; without a schema, every cell of CSV is text."""
     return Unpacker(schema, limits).unpack(body, content_type, encoding, attributes)
 
 
-def split(body: bytes, form: Form) -> list[bytes]:
+def split(body: bytes, form: BodyFormat) -> list[bytes]:
     """Each event's bytes, as they came; what cannot be split is one, for the check to refuse."""
-    if form is Form.LINES:
+    if form is BodyFormat.LINES:
         return _lines(body)
     trimmed = body.strip(_WHITE)
     if trimmed[:1] == b"[":

@@ -14,11 +14,11 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from millstream.collect.formats.unpacked import BodyRefused, Limits, Unpacked, too_many
+from millstream.collect.formats.unpacked import BodyRefused, Limits, UnpackedBody, too_many
 from millstream.errors import InvalidEvent
 from millstream.schema.scalars import Timestamp
 
-_PREFIX = b"ce-"
+PREFIX = b"ce-"
 _REQUIRED = ("specversion", "id", "source", "type")
 _NEVER_EMPTY = (*_REQUIRED, "subject", "dataschema", "datacontenttype")
 _NAME = re.compile(r"[a-z0-9]+", re.ASCII)
@@ -45,9 +45,9 @@ def attributes_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     Whether they are those of a whole CloudEvent is for `unpack` to say.
     """
     return {
-        name[len(_PREFIX) :].decode("latin-1"): _header_value(name, value)
+        name[len(PREFIX) :].decode("latin-1"): _header_value(name, value)
         for name, value in headers
-        if name.startswith(_PREFIX)
+        if name.startswith(PREFIX)
     }
 
 
@@ -80,18 +80,18 @@ def check_content_type(content_type: str) -> None:
         )
 
 
-def binary(body: bytes, content_type: str, attributes: Mapping[str, str]) -> Unpacked:
+def binary(body: bytes, content_type: str, attributes: Mapping[str, str]) -> UnpackedBody:
     """The one event whose attributes came in headers; the body is its data."""
     given = dict(attributes)
     if content_type:
         given["datacontenttype"] = content_type
     try:
-        return Unpacked([body], [_checked(given)])
+        return UnpackedBody([body], [_checked(given)])
     except InvalidEvent as fault:
-        return Unpacked([body], None, {0: fault})
+        return UnpackedBody([body], None, {0: fault})
 
 
-def attach(unpacked: Unpacked, attributes: Mapping[str, str]) -> None:
+def attach(unpacked: UnpackedBody, attributes: Mapping[str, str]) -> None:
     """Give the events of a message the attributes that came with it; each one its own id."""
     try:
         checked = _renamed(attributes)
@@ -106,12 +106,12 @@ def attach(unpacked: Unpacked, attributes: Mapping[str, str]) -> None:
         ]
 
 
-def structured(body: bytes) -> Unpacked:
+def structured(body: bytes) -> UnpackedBody:
     """The one event whose envelope the body is."""
     return _envelopes([body])
 
 
-def batched(body: bytes, limits: Limits) -> Unpacked:
+def batched(body: bytes, limits: Limits) -> UnpackedBody:
     """The events of an array of envelopes."""
     try:
         envelopes = [bytes(each) for each in _BATCH.decode(body)]
@@ -120,14 +120,14 @@ def batched(body: bytes, limits: Limits) -> Unpacked:
             f"the body is no array of CloudEvents: {error}",
             remedy='send [{"specversion": "1.0", "id": …, "source": …, "type": …, "data": {…}}, …]',
         )
-        return Unpacked([body], None, {0: fault})
+        return UnpackedBody([body], None, {0: fault})
     if len(envelopes) > limits.max_events:
         raise too_many(len(envelopes), limits)
     return _envelopes(envelopes)
 
 
-def _envelopes(envelopes: list[bytes]) -> Unpacked:
-    unpacked = Unpacked([], [])
+def _envelopes(envelopes: list[bytes]) -> UnpackedBody:
+    unpacked = UnpackedBody([], [])
     assert unpacked.attributes is not None
     for index, envelope in enumerate(envelopes):
         try:

@@ -16,7 +16,7 @@ import msgspec
 from millstream.collect.formats.unpacked import (
     BodyRefused,
     Limits,
-    Unpacked,
+    UnpackedBody,
     line_too_long,
     too_many,
 )
@@ -62,7 +62,7 @@ class _Lines:
         return row.strip("\r\n").encode()
 
 
-def rows(body: bytes, schema: Schema, limits: Limits) -> Unpacked:
+def rows(body: bytes, schema: Schema, limits: Limits) -> UnpackedBody:
     """The rows as JSON objects; one that the header does not fit is a fault of its own.
 
     BodyRefused if the text or its header cannot be read, or it holds too much.
@@ -78,7 +78,7 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> Unpacked:
     reader = csv.reader(lines, strict=True)
     columns = _columns(reader, schema, limits)
     lines.take()
-    unpacked, length = Unpacked([]), 0
+    unpacked, length = UnpackedBody([]), 0
     while True:
         index = len(unpacked.values)
         try:

@@ -31,7 +31,7 @@ class Limits:
     max_columns: int = 10_000  # of CSV; beyond, the body is refused
 
 
-class Unpacked(msgspec.Struct):
+class UnpackedBody(msgspec.Struct):
     """A body's events, in their order.
 
     `attributes` are CloudEvents attributes, parallel to `values`; None when no event has any.

@@ -1,7 +1,7 @@
-"""Whether a request's events are taken in now, in a moment, or not at all.
+"""Admits requests: accepts each message when there is room, or makes it wait, or refuses it.
 
-Where there is no room they wait for it: for the window to Kafka those that skip the journal, for
-the journal the others, and for memory a body before it is read.
+A message that skips the journal needs room in the window to Kafka, any other needs room in the
+journal. Before that, a body needs memory to be read.
 """
 
 from __future__ import annotations
@@ -12,87 +12,86 @@ from functools import partial
 
 import msgspec
 
-from millstream.collect.arrival import Arrival, is_small
-from millstream.collect.capacity.body_memory import Bodies
-from millstream.collect.capacity.wait_queue import Line
+from millstream.collect.capacity.body_memory import BodyMemory
+from millstream.collect.capacity.wait_queue import WaitQueue, WaitQueues
 from millstream.collect.intake.entry import Entry
 from millstream.collect.intake.intake import Ack, Intake
-from millstream.collect.intake.lane import Lane
+from millstream.collect.intake.stream_intake import StreamIntake
+from millstream.collect.raw_message import RawMessage, is_small
 from millstream.collect.settings import CollectSettings
 
-Take = Callable[[Arrival], None]
-Refused = Callable[[Exception], None]
+Append = Callable[[RawMessage], None]
+OnRefused = Callable[[Exception], None]
 
 
 class Admission:
-    """Lets requests in, each in its turn. Belongs to one intake, and one event loop."""
+    """Admits requests in the order of their arrival. Belongs to one intake and one event loop."""
 
-    def __init__(self, intake: Intake, settings: CollectSettings) -> None:
+    def __init__(self, intake: Intake, settings: CollectSettings, queues: WaitQueues) -> None:
         self._intake = intake
-        self._for_window = Line(settings.room_timeout)
-        self._for_disk = Line(settings.room_timeout)
-        self._for_memory = Line(settings.room_timeout)
-        self.bodies = Bodies(settings.max_body_memory, settings.max_body, self._for_memory)
-        self._later: set[asyncio.Task[None]] = set()
-        intake.forwarder.freed = self._for_window.freed
-        intake.journal.freed = self._for_disk.freed
+        self._queues = queues
+        self.body_memory = BodyMemory(settings.max_body_memory, settings.max_body, queues.memory)
+        self._queued: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for room."""
-        return len(self._for_window) + len(self._for_disk) + len(self._for_memory)
+        """The number of requests that wait for room."""
+        return len(self._queues)
 
-    def is_next(self, ack: Ack) -> bool:
-        """Whether nobody waits for what a request needs: it may be taken in at once."""
-        return self._line(ack).is_empty
+    def may_try(self, ack: Ack) -> bool:
+        """Whether no request waits for the same room, so that a new one may try at once."""
+        return self._queue(ack).is_empty
 
-    async def take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
-        """Take an arrival in when there is room for it; then await `entry.done`, if there is one.
+    async def admit(self, stream: StreamIntake, message: RawMessage, ack: Ack) -> Entry:
+        """Accept a message when there is room for it; then await `entry.done`, if it is set.
 
-        As `Intake.take`; one of NO_ROOM if there is none in time, with nothing taken.
+        Errors as of `Intake.append`; one of NO_ROOM if there is no room in time, with no change.
         """
-        return await self._line(ack).take(partial(self._take, lane, arrival, ack))
+        return await self._queue(ack).run(partial(self._append, stream, message, ack))
 
-    def take_later(self, ack: Ack, arrival: Arrival, take: Take, refused: Refused) -> None:
-        """Have `take` called when there is room for an arrival; `refused`, if it raised at last.
+    def enqueue(self, ack: Ack, message: RawMessage, append: Append, on_refused: OnRefused) -> None:
+        """Queue a message: `append` is called when there is room, `on_refused` if that fails.
 
-        `take` raises one of NO_ROOM as long as there is none, and has taken nothing then.
+        `append` raises one of NO_ROOM as long as there is no room, and has changed nothing then.
         """
-        task = asyncio.get_running_loop().create_task(self._take_later(ack, arrival, take, refused))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        task = asyncio.get_running_loop().create_task(
+            self._append_queued(ack, message, append, on_refused)
+        )
+        self._queued.add(task)
+        task.add_done_callback(self._queued.discard)
 
-    def let_all_go(self) -> None:
-        """Let nobody wait any longer: the collector stops."""
-        for line in (self._for_window, self._for_disk, self._for_memory):
-            line.let_all_go()
+    def release_waiting(self) -> None:
+        """End every wait for room: the collector stops."""
+        self._queues.release_all()
 
-    async def _take(self, lane: Lane, arrival: Arrival, ack: Ack) -> Entry:
-        intake, arrival = self._intake, self._dated(arrival)
+    async def _append(self, stream: StreamIntake, message: RawMessage, ack: Ack) -> Entry:
+        intake, message = self._intake, self._received_now(message)
         if ack == "none":
-            if is_small(arrival):
-                return intake.bypass.take(lane, arrival)
-            return await intake.bypass.take_large(lane, arrival)
-        if intake.looks_first(lane, arrival):
-            return await intake.take_looking(lane, arrival, ack)
-        return intake.take(lane, arrival, ack)
+            if is_small(message):
+                return intake.direct_sender.send(stream, message)
+            return await intake.direct_sender.send_large(stream, message)
+        if intake.must_check_first(stream, message):
+            return await intake.check_and_append(stream, message, ack)
+        return intake.append(stream, message, ack)
 
-    async def _take_later(self, ack: Ack, arrival: Arrival, take: Take, refused: Refused) -> None:
+    async def _append_queued(
+        self, ack: Ack, message: RawMessage, append: Append, on_refused: OnRefused
+    ) -> None:
         async def attempt() -> None:
-            take(self._dated(arrival))
+            append(self._received_now(message))
 
         try:
-            with self.bodies.hold(len(arrival.body)):
-                await self._line(ack).wait(attempt)
+            with self.body_memory.hold(len(message.body)):
+                await self._queue(ack).run_queued(attempt)
         except Exception as error:
-            refused(error)
+            on_refused(error)
 
-    def _dated(self, arrival: Arrival) -> Arrival:
-        """The arrival as of now: what has waited was not collected before."""
+    def _received_now(self, message: RawMessage) -> RawMessage:
+        """The message with the current time: a message that waited was not accepted before."""
         now = self._intake.now()
-        if arrival.received_at == now:
-            return arrival
-        return msgspec.structs.replace(arrival, received_at=now)
+        if message.received_at == now:
+            return message
+        return msgspec.structs.replace(message, received_at=now)
 
-    def _line(self, ack: Ack) -> Line:
-        return self._for_window if ack == "none" else self._for_disk
+    def _queue(self, ack: Ack) -> WaitQueue:
+        return self._queues.kafka if ack == "none" else self._queues.journal

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.collect.dedup.dedup import First
+from millstream.collect.dedup.dedup import Original
 from millstream.collect.intake.entry import MOST_EXPLAINED, Entry
 from millstream.collect.intake.intake import Ack
 from millstream.log.producing.producer import RecordMetadata
@@ -26,12 +26,14 @@ Content = dict[str, Any]
 class Answers:
     """Writes the answers, with a receipt for each event."""
 
-    def __init__(self, receipts: Receipts, place: Callable[[First], RecordMetadata | None]) -> None:
+    def __init__(
+        self, receipts: Receipts, place: Callable[[Original], RecordMetadata | None]
+    ) -> None:
         """`place` tells where in the log an earlier event is, if that is known."""
         self._receipts = receipts
         self._place = place
 
-    def of(self, entry: Entry, ack: Ack, are_firsts_logged: bool = True) -> tuple[int, Content]:
+    def of(self, entry: Entry, ack: Ack, are_originals_logged: bool = True) -> tuple[int, Content]:
         """Status and content; Problem 422 if no event is valid."""
         content = self._content(entry)
         if entry.future:
@@ -47,7 +49,7 @@ class Answers:
                 for index, error in sorted(entry.failures.items())
             ]
             return 202, content
-        if ack == "log" and (entry.open or not are_firsts_logged):
+        if ack == "log" and (entry.unsettled or not are_originals_logged):
             content["detail"] = f"{entry.note}; {_LATER}" if entry.note else _LATER
             return 202, content
         return (200 if ack == "log" else 202), content
@@ -56,17 +58,17 @@ class Answers:
         """As `of`, in JSON."""
         if (
             entry.size == 1
-            and entry.is_fine
+            and entry.is_all_new
             and not entry.future
-            and not (ack == "log" and entry.open)
+            and not (ack == "log" and entry.unsettled)
         ):
             return (200 if ack == "log" else 202), _ONE % self._receipt(entry, 0).encode()
         status, content = self.of(entry, ack)
         return status, msgspec.json.encode(content)
 
     def _content(self, entry: Entry) -> Content:
-        rejections, failures, shed = entry.rejections, entry.failures, entry.arrival.shed
-        if entry.is_fine:
+        rejections, failures, shed = entry.rejections, entry.failures, entry.message.shed
+        if entry.is_all_new:
             if entry.size > 1 and not any(entry.deliveries):
                 receipts = self._receipts.write_all(self._unplaced(entry), entry.size)
             else:
@@ -74,7 +76,7 @@ class Answers:
             return {"accepted": entry.size, "receipts": receipts, "rejected": []}
         without = {*rejections, *failures, *shed}
         # A key that was used for another body is answered as that was.
-        places = sorted(entry.firsts) if entry.note else range(entry.size)
+        places = sorted(entry.originals) if entry.note else range(entry.size)
         receipts = [self._receipt(entry, index) for index in places if index not in without]
         rejected = [
             {
@@ -88,26 +90,26 @@ class Answers:
         content: Content = {"accepted": len(receipts), "receipts": receipts, "rejected": rejected}
         if len(rejections) > len(rejected):
             content["rejected_total"] = len(rejections)
-        if entry.firsts:
+        if entry.originals:
             content["duplicates"] = [
-                index for index in sorted(entry.firsts) if index not in without
+                index for index in sorted(entry.originals) if index not in without
             ]
         if shed:
             content["shed"] = len(shed)
         return content
 
     def _receipt(self, entry: Entry, index: int) -> str:
-        first = entry.firsts.get(index) if entry.firsts else None
+        first = entry.originals.get(index) if entry.originals else None
         if first is not None:
-            return self._first_receipt(entry, index, first)
+            return self._original_receipt(entry, index, first)
         delivery = entry.deliveries[index]
         return self._receipts.write(
             Receipt(
                 entry.collector,
                 entry.sequence,
                 index,
-                entry.lane.name,
-                entry.arrival.received_at,
+                entry.stream.name,
+                entry.message.received_at,
                 None if delivery is None else delivery.partition,
                 None if delivery is None else delivery.offset,
                 index in entry.rejections,
@@ -115,17 +117,17 @@ class Answers:
         )
 
     def _unplaced(self, entry: Entry) -> Receipt:
-        received_at = entry.arrival.received_at
-        return Receipt(entry.collector, entry.sequence, 0, entry.lane.name, received_at)
+        received_at = entry.message.received_at
+        return Receipt(entry.collector, entry.sequence, 0, entry.stream.name, received_at)
 
-    def _first_receipt(self, entry: Entry, index: int, first: First) -> str:
+    def _original_receipt(self, entry: Entry, index: int, first: Original) -> str:
         place = self._place(first)
         return self._receipts.write(
             Receipt(
                 first.collector,
                 first.sequence,
                 first.index,
-                entry.lane.name,
+                entry.stream.name,
                 first.received_at,
                 None if place is None else place.partition,
                 None if place is None else place.offset,
@@ -135,7 +137,7 @@ class Answers:
 
 
 def _warning(entry: Entry) -> str:
-    stream, count = entry.lane.stream, len(entry.future)
+    stream, count = entry.stream.declaration, len(entry.future)
     return (
         f"{count} of {entry.size} events: {stream.event_time} is more than "
         f"{format_duration(stream.ahead)} after the receipt; such an event is in the log and in "

@@ -1,4 +1,4 @@
-"""The collector's HTTP: a bare ASGI application, since a framework would halve what it takes in."""
+"""The collector's HTTP API: bare ASGI, because a framework would halve its throughput."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from millstream.collect.arrival import Arrival
 from millstream.collect.capacity.pressure import Pressure
 from millstream.collect.capacity.wait_queue import Overloaded
-from millstream.collect.dedup.dedup import First
+from millstream.collect.dedup.dedup import Original
 from millstream.collect.formats.body import check_readable
 from millstream.collect.formats.unpacked import BodyRefused
 from millstream.collect.http import metrics
 from millstream.collect.http.admission import Admission
 from millstream.collect.http.answer import Answers
 from millstream.collect.http.describe import describe_streams
-from millstream.collect.http.fast_path import EMPTY, not_taken
+from millstream.collect.http.fast_path import EMPTY, no_room_problem
 from millstream.collect.http.openapi import openapi
 from millstream.collect.http.peers import Peers, Published
-from millstream.collect.http.request import Request, ack_of, read_request
+from millstream.collect.http.request import RequestHeaders, ack_of, read_headers
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.intake import Ack, Intake
-from millstream.collect.intake.lane import Lane
+from millstream.collect.intake.stream_intake import StreamIntake
+from millstream.collect.raw_message import RawMessage
 from millstream.collect.settings import CollectSettings
 from millstream.errors import JournalError
 from millstream.pipeline.app import App
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class CollectApp:
-    """Answers every call of the collection tier."""
+    """Answers every HTTP request of the collect tier."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class CollectApp:
         answers: Answers,
         pressure: Pressure,
         look_up: Callable[[str, Callable[[str], None]], Awaitable[dict[str, Any]]],
-        are_logged: Callable[[str, Collection[First]], Awaitable[bool]],
+        are_logged: Callable[[str, Collection[Original]], Awaitable[bool]],
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
-        turned_away: Callable[[], Mapping[str, int]],
+        refused_requests: Callable[[], Mapping[str, int]],
         peers: Peers | None = None,
     ) -> None:
         self._settings = settings
@@ -77,10 +77,10 @@ class CollectApp:
         self._answers = answers
         self._pressure = pressure
         self._look_up = look_up
-        self._are_logged = are_logged  # waits for it, as long as a request may wait for Kafka
-        self._health = health  # why nothing can be taken in, empty if it can; and more
+        self._are_logged = are_logged  # waits up to `ack_timeout`
+        self._health = health  # why no event can be accepted, empty if it can; and details
         self._sources = sources
-        self._turned_away = turned_away  # by reason, before they came here
+        self._refused_requests = refused_requests  # requests that the server refused, by reason
         self._peers = peers  # the other processes on this port, if there are any
         self._fixed = {
             "/v1/streams": describe_streams(app),
@@ -104,9 +104,9 @@ class CollectApp:
             raise Disconnected
         path: str = scope["path"]
         if path.startswith(_STREAMS):
-            lane = self._lane(path[len(_STREAMS) :])
+            stream = self._find_stream(path[len(_STREAMS) :])
             _allow(scope, "POST")
-            await self._collect(lane, scope, receive, send)
+            await self._collect(stream, scope, receive, send)
         elif path in self._fixed:
             _allow(scope, "GET", "HEAD")
             await send_json(send, self._fixed[path])
@@ -139,64 +139,75 @@ class CollectApp:
         return Published(reason, details, self._metrics())
 
     def _metrics(self) -> str:
-        return metrics.render(self._intake, self._admission, self._sources(), self._turned_away())
+        return metrics.render(
+            self._intake, self._admission, self._sources(), self._refused_requests()
+        )
 
-    async def _collect(self, lane: Lane, scope: Scope, receive: Receive, send: Send) -> None:
-        ack = ack_of(lane.stream, scope["query_string"])
-        request = read_request(scope["headers"])
-        if request.origin:
-            check_origin(scope, request.origin, "collect.cors_origins")
+    async def _collect(
+        self, stream: StreamIntake, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        ack = ack_of(stream.declaration, scope["query_string"])
+        headers = read_headers(scope["headers"])
+        if headers.origin:
+            check_origin(scope, headers.origin, "collect.cors_origins")
         try:
-            check_readable(request.content_type, request.attributes)
+            check_readable(headers.content_type, headers.attributes)
         except BodyRefused as refused:
             raise Problem(refused.status, str(refused)) from None
-        entry = await self._take(lane, request, ack, scope, receive)
+        entry = await self._receive_and_append(stream, headers, ack, scope, receive)
         charge(scope, entry.size)
         if ack == "none":
             await send_empty(send)
             return
         is_logged = True
-        if entry.firsts and ack == "log":
-            is_logged = await self._are_logged(lane.name, entry.firsts.values())
+        if entry.originals and ack == "log":
+            is_logged = await self._are_logged(stream.name, entry.originals.values())
         if entry.size <= SMALL_BATCH:
             status, content = self._answers.of(entry, ack, is_logged)
-        else:  # many receipts take long to sign
+        else:  # signing many receipts takes long
             status, content = await asyncio.to_thread(self._answers.of, entry, ack, is_logged)
         await send_json(send, content, status)
 
-    def _arrival(self, lane: Lane, request: Request, body: bytes, sender: str) -> Arrival:
-        return Arrival(
-            lane.name,
+    def _raw_message(
+        self, stream: StreamIntake, headers: RequestHeaders, body: bytes, sender: str
+    ) -> RawMessage:
+        return RawMessage(
+            stream.name,
             self._intake.now(),
             body,
-            request.content_type,
-            request.encoding,
+            headers.content_type,
+            headers.encoding,
             "",
-            request.traceparent,
-            request.attributes,
-            request.correlation,
-            request.idempotency_key,
-            sender=sender if request.idempotency_key else "",
+            headers.traceparent,
+            headers.attributes,
+            headers.correlation,
+            headers.idempotency_key,
+            sender=sender if headers.idempotency_key else "",
         )
 
-    async def _take(
-        self, lane: Lane, request: Request, ack: Ack, scope: Scope, receive: Receive
+    async def _receive_and_append(
+        self,
+        stream: StreamIntake,
+        headers: RequestHeaders,
+        ack: Ack,
+        scope: Scope,
+        receive: Receive,
     ) -> Entry:
         entry = None
         try:
-            with await self._admission.bodies.expect(request.announced) as held:
+            with await self._admission.body_memory.reserve(headers.content_length) as reserved:
                 body = await read_body(
                     receive,
-                    request.announced,
+                    headers.content_length,
                     self._settings.max_body,
                     self._settings.body_timeout,
-                    held.grow,
+                    reserved.grow,
                     "split it into several requests, or raise collect.max_body",
                 )
                 if not body or body.isspace():
                     raise Problem(400, EMPTY)
-                arrival = self._arrival(lane, request, body, caller_name(scope))
-                entry = await self._admission.take(lane, arrival, ack)
+                message = self._raw_message(stream, headers, body, caller_name(scope))
+                entry = await self._admission.admit(stream, message, ack)
             if entry.done is not None:
                 await entry.done
             return entry
@@ -204,19 +215,19 @@ class CollectApp:
             raise Problem(refused.status, str(refused)) from None
         except (JournalError, Overloaded) as error:
             if entry is None:
-                lane.refused += 1  # else it was counted when it did not get onto the disk
-            raise not_taken(error, self._pressure) from None
+                stream.refused += 1  # else it was counted when the write failed
+            raise no_room_problem(error, self._pressure) from None
 
     def _retry(self) -> list[tuple[bytes, bytes]]:
         return [(b"retry-after", str(self._pressure.retry_after()).encode())]
 
-    def _lane(self, name: str) -> Lane:
-        lane = self._intake.lanes.get(name)
-        if lane is None:
-            names = list(self._intake.lanes)
+    def _find_stream(self, name: str) -> StreamIntake:
+        stream = self._intake.streams.get(name)
+        if stream is None:
+            names = list(self._intake.streams)
             hint = suggest(name[:100], names)
             raise Problem(404, f"there is no stream {name[:100]!r}; {hint}", streams=names)
-        return lane
+        return stream
 
 
 def _allow(scope: Scope, *methods: str) -> None:

@@ -1,4 +1,4 @@
-"""What the collector counts, as OpenMetrics text."""
+"""The collector's metrics as OpenMetrics text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from millstream.collect.http.admission import Admission
 from millstream.collect.intake.intake import Intake
-from millstream.collect.intake.lane import Lane
+from millstream.collect.intake.stream_intake import StreamIntake
 from millstream.values.report import JournalDamage, SourceState
 
 CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -16,41 +16,41 @@ def render(
     intake: Intake,
     admission: Admission,
     sources: Iterable[SourceState],
-    turned_away: Mapping[str, int],
+    refused_requests: Mapping[str, int],
 ) -> str:
-    """All counts, since this process started."""
-    lanes, states = list(intake.lanes.values()), list(sources)
+    """All metrics, since this process started."""
+    streams, states = list(intake.streams.values()), list(sources)
     counted = {
-        "accepted": "Events that were handed in, whatever became of them",
-        "logged": "Events that Kafka has confirmed",
+        "accepted": "Events that were received, whatever their outcome",
+        "logged": "Events that Kafka has acknowledged",
         "rejected": "Events that failed validation",
         "failed": "Events that Kafka refused for good",
         "shed": "Events that were dropped under pressure",
-        "duplicates": "Events that had been handed in before",
-        "damaged": "Events of this start that were lost with a damaged entry of the journal",
+        "duplicates": "Events that had been received before",
+        "damaged": "Events of this start that were lost with a damaged journal entry",
         "recovered": "Events that an earlier start had left in the journal",
-        "refused": "Requests and messages that could not be taken in",
+        "refused": "Requests and messages of which nothing was accepted",
     }
     lines = [
         *(
             line
             for name, text in counted.items()
-            for line in _family(name, "counter", text, lanes, name)
+            for line in _family(name, "counter", text, streams, name)
         ),
-        *_family("pending", "gauge", "Events that wait for Kafka", lanes, "pending"),
-        *_head("unaccounted", "gauge", "Accepted events that no count has: 0, or a bug of ours"),
+        *_family("pending", "gauge", "Events that wait for Kafka", streams, "pending"),
+        *_head("unaccounted", "gauge", "Accepted events that no other count has; not 0: a bug"),
         *(
-            f'millstream_collect_unaccounted{{stream="{lane.name}"}} {lane.counts().missing()}'
-            for lane in lanes
+            f'millstream_collect_unaccounted{{stream="{stream.name}"}} {stream.counts().missing()}'
+            for stream in streams
         ),
-        *_latency(lanes),
-        *_event_time([lane for lane in lanes if lane.watermark is not None]),
-        *_single("pending_bytes", "Bytes under way to Kafka", intake.forwarder.pending_bytes),
+        *_latency(streams),
+        *_event_time([stream for stream in streams if stream.watermark is not None]),
+        *_single("pending_bytes", "Bytes on the way to Kafka", intake.forwarder.pending_bytes),
         *_single("waiting", "Requests that wait for room", admission.waiting),
         *_single(
             "body_bytes",
-            "Bytes of bodies that are not taken in, or not unpacked",
-            admission.bodies.held + intake.unpacking_bytes,
+            "Bytes of bodies that are not stored, or not unpacked",
+            admission.body_memory.held + intake.unpacking_bytes,
         ),
         *_single("journal_bytes", "Bytes in the journal", intake.journal.pending_bytes),
         *_single("journal_entries", "Entries in the journal", intake.journal.pending_entries),
@@ -58,12 +58,16 @@ def render(
         *_single("journal_broken", "Whether the journal fails", int(bool(intake.journal.broken))),
         *_damage(intake.journal.damage.counts()),
         *_single("ids", "Senders' ids that are remembered", intake.dedup.held),
-        *_counter("ids_forgotten", "Ids forgotten for want of room", intake.dedup.forgotten),
-        *_counter("ids_doubled", "Ids that two collectors took in at once", intake.dedup.doubled),
+        *_counter(
+            "ids_forgotten",
+            "Ids forgotten before their window ended",
+            intake.dedup.forgotten,
+        ),
+        *_counter("ids_doubled", "Ids that two collectors accepted", intake.dedup.doubled),
         *_head("turned_away", "counter", "Connections and requests that were refused or cut off"),
         *(
             f'millstream_collect_turned_away_total{{reason="{reason}"}} {count}'
-            for reason, count in sorted(turned_away.items())
+            for reason, count in sorted(refused_requests.items())
         ),
         *_sources(states),
         "# EOF",
@@ -76,13 +80,15 @@ def _head(name: str, kind: str, text: str) -> list[str]:
     return [f"# TYPE {full} {kind}", f"# HELP {full} {text}."]
 
 
-def _family(name: str, kind: str, text: str, lanes: list[Lane], attribute: str) -> list[str]:
+def _family(
+    name: str, kind: str, text: str, streams: list[StreamIntake], attribute: str
+) -> list[str]:
     suffix = "_total" if kind == "counter" else ""
     return [
         *_head(name, kind, text),
         *(
-            f'millstream_collect_{name}{suffix}{{stream="{lane.name}"}} {getattr(lane, attribute)}'
-            for lane in lanes
+            f'millstream_collect_{name}{suffix}{{stream="{each.name}"}} {getattr(each, attribute)}'
+            for each in streams
         ),
     ]
 
@@ -99,17 +105,21 @@ def _damage(damage: JournalDamage | None) -> list[str]:
     damage = damage or JournalDamage()
     return [
         *_single("damaged_entries", "Journal entries lost, not acknowledged", damage.entries),
-        *_single("damaged_unread", "Of those, whose events cannot be counted", damage.unread),
+        *_single("damaged_unread", "Those of them whose events cannot be counted", damage.unread),
         *_single("damaged_events", "Events known to be in those entries", damage.events),
     ]
 
 
-def _latency(lanes: list[Lane]) -> list[str]:
+def _latency(streams: list[StreamIntake]) -> list[str]:
     lines = _head(
-        "latency_seconds", "gauge", "From the arrival to each step, over the last ten seconds"
+        "latency_seconds", "gauge", "From receipt to each step, over the last ten seconds"
     )
-    for lane in lanes:
-        steps = {"journaled": lane.journaled_ms, "sent": lane.sent_ms, "logged": lane.logged_ms}
+    for stream in streams:
+        steps = {
+            "journaled": stream.journaled_ms,
+            "sent": stream.sent_ms,
+            "logged": stream.logged_ms,
+        }
         for step, latencies in steps.items():
             summary = latencies.summary()
             if summary is None:
@@ -121,31 +131,31 @@ def _latency(lanes: list[Lane]) -> list[str]:
                 ("p99", summary.p99),
                 ("max", summary.max),
             ):
-                labels = f'stream="{lane.name}",step="{step}",measure="{measure}"'
+                labels = f'stream="{stream.name}",step="{step}",measure="{measure}"'
                 lines.append(f"millstream_collect_latency_seconds{{{labels}}} {value / 1000:.6f}")
     return lines
 
 
-def _event_time(lanes: list[Lane]) -> list[str]:
-    told = [(lane.name, lane.counts()) for lane in lanes]
+def _event_time(streams: list[StreamIntake]) -> list[str]:
+    counts_of = [(stream.name, stream.counts()) for stream in streams]
     lines = []
     for name, kind, text in (
-        ("out_of_order", "counter", "Events sent on after one that is dated later"),
+        ("out_of_order", "counter", "Events sent after one that is dated later"),
         ("future", "counter", "Events dated further ahead than their stream allows"),
     ):
         lines += _head(name, kind, text)
         lines += [
             f'millstream_collect_{name}_total{{stream="{stream}"}} {getattr(counts, name)}'
-            for stream, counts in told
+            for stream, counts in counts_of
         ]
-    lines += _head("watermark_seconds", "gauge", "How far the stream has come, in event time")
+    lines += _head("watermark_seconds", "gauge", "The stream's watermark, in event time")
     lines += [
         f'millstream_collect_watermark_seconds{{stream="{stream}"}} {counts.watermark / 1000:.3f}'
-        for stream, counts in told
+        for stream, counts in counts_of
         if counts.watermark
     ]
-    lines += _head("skew_seconds", "gauge", "From event time to arrival, over the last ten seconds")
-    for stream, counts in told:
+    lines += _head("skew_seconds", "gauge", "From event time to receipt, over the last ten seconds")
+    for stream, counts in counts_of:
         if (skew := counts.skew_ms) is not None:
             lines += [
                 f'millstream_collect_skew_seconds{{stream="{stream}",measure="{measure}"}} '
@@ -156,13 +166,13 @@ def _event_time(lanes: list[Lane]) -> list[str]:
 
 
 def _sources(states: list[SourceState]) -> list[str]:
-    told = [state for state in states if state.behind is not None]
+    known = [state for state in states if state.behind is not None]
     return [
         *_source("received", "counter", "Messages read from a source", states, "received"),
-        *_source("lost", "counter", "Messages of a source that never got in", states, "lost"),
+        *_source("lost", "counter", "Messages of a source that were lost", states, "lost"),
         *_source("reconnects", "counter", "Connections after the first", states, "reconnects"),
         *_source("rate", "gauge", "Messages a second, over the last seconds", states, "rate"),
-        *_source("behind", "gauge", "How much the peer still has for us", told, "behind"),
+        *_source("behind", "gauge", "How much the source still has to send", known, "behind"),
         *_head("source_connected", "gauge", "Whether a source is connected, or listens"),
         *(
             f"millstream_collect_source_connected{{{_of(state)}}} "

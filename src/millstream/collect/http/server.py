@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from millstream.collect.http.fast_path import ShortWay
+from millstream.collect.http.fast_path import CollectFastPath
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
 from millstream.web.asgi import Application
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.5  # between looks at files that may have changed
 _log = logging.getLogger(__name__)
 
 
-class Server(HttpServer):
+class CollectServer(HttpServer):
     """The collector's server.
 
     SettingsError if the keys, the issuer's keys or the certificate cannot be read.
@@ -33,7 +33,7 @@ class Server(HttpServer):
         application: Application,
         settings: CollectSettings,
         *,
-        short_way: ShortWay | None = None,
+        fast_path: CollectFastPath | None = None,
         streams: Iterable[str] = (),
         keys_file: Path = Path("keys.json"),
     ) -> None:
@@ -52,7 +52,7 @@ class Server(HttpServer):
             settings,
             tier="collect",
             stop_seconds=round(settings.stop_timeout) + 1,
-            fast_path=short_way if is_open else None,
+            fast_path=fast_path if is_open else None,
             certificate=_certificate(settings),
             trusted_proxies=settings.trusted_proxies,
         )

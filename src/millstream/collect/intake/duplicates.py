@@ -1,4 +1,4 @@
-"""Finds the events of an entry that were handed in before, and sees that its own are remembered."""
+"""Finds duplicates among an entry's events, and remembers the ids of the others."""
 
 from __future__ import annotations
 
@@ -6,162 +6,165 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from millstream.collect.arrival import Arrival
-from millstream.collect.dedup.dedup import Dedup, First, dedup_id, idempotency_id
-from millstream.collect.intake.entry import Claim, Entry
+from millstream.collect.dedup.dedup import Dedup, Original, dedup_id, idempotency_id
+from millstream.collect.intake.entry import Entry, IdClaim
+from millstream.collect.raw_message import RawMessage
 
 
-def carries_ids(arrival: Arrival) -> bool:
-    """Whether a retry of it could be recognised. Cheap: the body is not looked at."""
+def carries_ids(message: RawMessage) -> bool:
+    """Whether a retry of the message could be recognised. Cheap: the body is not read."""
     return bool(
-        arrival.idempotency_key
-        or "id" in arrival.attributes
-        or "cloudevents" in arrival.content_type.lower()
+        message.idempotency_key
+        or "id" in message.attributes
+        or "cloudevents" in message.content_type.lower()
     )
 
 
-class Repeats:
-    """Of all streams that remember ids. An entry's events are checked before it comes here."""
+class Duplicates:
+    """Duplicates of all streams that remember ids. Entries must be checked before."""
 
     def __init__(self, dedup: Dedup, collector: str) -> None:
         self.dedup = dedup
         self._collector = collector
 
-    def find(self, entry: Entry) -> First | None:
-        """Note in the entry which events were handed in before, and the ids that are new.
+    def find(self, entry: Entry) -> Original | None:
+        """Mark the entry's duplicates, and set its new ids.
 
-        If the whole request was, by its Idempotency-Key, the answer is its first event.
+        If the Idempotency-Key was used before, the first event of that request is returned.
         """
-        stream = entry.lane.name
+        stream = entry.stream.name
         key = _key_of(entry)
-        # Whether it is valid or not: under a key that was used, nothing else is taken in.
-        whole = None if key is None else self.dedup.seen(stream, key.digest)
-        firsts: dict[int, First] = {}
+        # Even if the events are invalid: nothing else is accepted under a used key.
+        original_request = None if key is None else self.dedup.seen(stream, key.digest)
+        originals: dict[int, Original] = {}
         own: dict[bytes, int] = {}
-        inside: dict[int, int] = {}  # repeats within the body, and of which place
+        inside: dict[int, int] = {}  # duplicates within the body: the index of the original
         for claim in _event_ids(entry):
-            if (first := self.dedup.seen(stream, claim.digest)) is not None:
-                firsts[claim.at] = first
+            if (original := self.dedup.seen(stream, claim.digest)) is not None:
+                originals[claim.first_index] = original
             elif claim.digest in own:
-                inside[claim.at] = own[claim.digest]
+                inside[claim.first_index] = own[claim.digest]
             else:
-                own[claim.digest] = claim.at
-        entry.firsts, entry.inside = firsts, inside
-        entry.claims = [Claim(digest, index) for digest, index in own.items()]
-        if key is not None and _is_worth_a_key(entry):
-            entry.claims = [*entry.claims, key]
-        places = tuple(sorted({*firsts, *inside}))
+                own[claim.digest] = claim.first_index
+        entry.originals, entry.inner_duplicates = originals, inside
+        entry.id_claims = [IdClaim(digest, index) for digest, index in own.items()]
+        if key is not None and _claims_key(entry):
+            entry.id_claims = [*entry.id_claims, key]
+        places = tuple(sorted({*originals, *inside}))
         if places:
-            entry.arrival = msgspec.structs.replace(entry.arrival, duplicates=places)
+            entry.message = msgspec.structs.replace(entry.message, duplicates=places)
             entry.skip = frozenset(places)
-        return whole
+        return original_request
 
     def reserve(self, entry: Entry) -> None:
-        """The entry has its number: from now on its ids are known here."""
-        if entry.inside:
-            inside = {index: self._first(entry, of) for index, of in entry.inside.items()}
-            entry.firsts = {**entry.firsts, **inside}
-        for claim in entry.claims:
-            first = self._first(entry, claim.at, claim.events)
-            self.dedup.reserve(entry.lane.name, claim.digest, first)
+        """Remember an appended entry's ids in memory."""
+        if entry.inner_duplicates:
+            inside = {
+                index: self._original(entry, of) for index, of in entry.inner_duplicates.items()
+            }
+            entry.originals = {**entry.originals, **inside}
+        for claim in entry.id_claims:
+            original = self._original(entry, claim.first_index, claim.events)
+            self.dedup.reserve(entry.stream.name, claim.digest, original)
 
     def release(self, entry: Entry) -> None:
-        """The entry did not get onto the disk."""
-        for claim in entry.claims:
-            self.dedup.release(entry.lane.name, claim.digest, self._first(entry, claim.at))
+        """Forget the ids of an entry that was not written to disk."""
+        for claim in entry.id_claims:
+            self.dedup.release(
+                entry.stream.name, claim.digest, self._original(entry, claim.first_index)
+            )
 
     def claim(self, entry: Entry) -> bool:
-        """The entry is on disk: tell the others. False, and nothing done, if Kafka is behind."""
-        if not self.dedup.has_room(entry.lane.name):
+        """Write the ids of a stored entry to their topic; False, unchanged, if Kafka is behind."""
+        if not self.dedup.has_room(entry.stream.name):
             return False
-        for claim in entry.claims:
-            first = self._first(entry, claim.at, claim.events)
-            self.dedup.confirm(entry.lane.name, claim.digest, first)
-        self.wait(entry)
+        for claim in entry.id_claims:
+            original = self._original(entry, claim.first_index, claim.events)
+            self.dedup.confirm(entry.stream.name, claim.digest, original)
+        self.hold_until_written(entry)
         return True
 
     async def claim_again(self, entry: Entry) -> None:
-        """As `claim`, for an entry that was read back from disk; waits until Kafka has room."""
-        entry.claims = list(_claims(entry))
-        await self.dedup.room(entry.lane.name)
+        """As `claim`, for an entry that was read back from disk; waits until Kafka keeps up."""
+        entry.id_claims = list(_claims(entry))
+        await self.dedup.wait_for_room(entry.stream.name)
         self.claim(entry)
 
-    def wait(self, entry: Entry) -> None:
-        """Let it be sent when its ids are in their topic, and not before.
+    def hold_until_written(self, entry: Entry) -> None:
+        """Have the entry sent only when its ids are in their topic.
 
-        Else, after a crash in between, another collector would take a retry of it for new.
+        Otherwise, after a crash in between, another collector would accept a retry as new.
         """
-        written = self.dedup.written(entry.lane.name)
-        entry.claimed = None if written.done() else written
+        written = self.dedup.written(entry.stream.name)
+        entry.ids_written = None if written.done() else written
 
-    async def recover(self, entry: Entry, arrived: Collection[int]) -> frozenset[int]:
-        """Claim what an earlier start may not have claimed any more.
+    async def recover(self, entry: Entry, logged: Collection[int]) -> frozenset[int]:
+        """Write the ids that an earlier start may not have written.
 
-        The answer is what another collector has taken in meanwhile, from a sender that had no
-        answer from us. It was not sent by us, since it was not claimed: it need not be.
+        Returns the indexes of events that another collector has accepted meanwhile, from a sender
+        that got no answer here. They are not in the log from here, and need not be sent.
         """
-        stream, taken = entry.lane.name, set[int]()
+        stream, taken = entry.stream.name, set[int]()
         for claim in _claims(entry):
-            first = self._first(entry, claim.at, claim.events)
-            places = set(range(claim.at, claim.at + claim.events))
+            original = self._original(entry, claim.first_index, claim.events)
+            places = set(range(claim.first_index, claim.first_index + claim.events))
             seen = self.dedup.seen(stream, claim.digest)
             if seen is None:
-                await self.dedup.room(stream)
-                self.dedup.claim(stream, claim.digest, first)
-            elif seen.collector != self._collector and places.isdisjoint(arrived):
+                await self.dedup.wait_for_room(stream)
+                self.dedup.claim(stream, claim.digest, original)
+            elif seen.collector != self._collector and places.isdisjoint(logged):
                 taken |= places - entry.rejections.keys()
         return frozenset(taken - entry.skip)
 
-    def _first(self, entry: Entry, index: int, count: int = 1) -> First:
-        return First(self._collector, entry.sequence, index, entry.arrival.received_at, count)
+    def _original(self, entry: Entry, index: int, count: int = 1) -> Original:
+        return Original(self._collector, entry.sequence, index, entry.message.received_at, count)
 
 
-def _claims(entry: Entry) -> Iterator[Claim]:
-    """The ids that an entry stands for: those of the events that are not left out."""
+def _claims(entry: Entry) -> Iterator[IdClaim]:
+    """The ids of an entry's events, without skipped events."""
     yield from _event_ids(entry)
-    if (key := _key_of(entry)) is not None and _is_worth_a_key(entry):
+    if (key := _key_of(entry)) is not None and _claims_key(entry):
         yield key
 
 
-def _key_of(entry: Entry) -> Claim | None:
-    arrival = entry.arrival
-    if not arrival.idempotency_key:
+def _key_of(entry: Entry) -> IdClaim | None:
+    message = entry.message
+    if not message.idempotency_key:
         return None
-    return Claim(idempotency_id(arrival.idempotency_key, arrival.sender), 0, entry.size)
+    return IdClaim(idempotency_id(message.idempotency_key, message.sender), 0, entry.size)
 
 
-def _is_worth_a_key(entry: Entry) -> bool:
-    """Whether anything of it is taken in; if not, its sender may mend it under the same key."""
+def _claims_key(entry: Entry) -> bool:
+    """Whether any event is valid; if not, the sender may correct the request under the same key."""
     return len(entry.rejections) < entry.size
 
 
-def _event_ids(entry: Entry) -> Iterator[Claim]:
+def _event_ids(entry: Entry) -> Iterator[IdClaim]:
     for index, given in enumerate(entry.attributes or ()):
-        # By CloudEvents, source and id together say which event it is.
+        # In CloudEvents, source and id together identify an event.
         has_id = "id" in given and "source" in given
         if has_id and index not in entry.rejections and index not in entry.skip:
-            yield Claim(dedup_id(given["source"], given["id"]), index)
+            yield IdClaim(dedup_id(given["source"], given["id"]), index)
 
 
-def repeat_of(whole: First, entry: Entry) -> Entry:
-    """The entry of a request that was handed in before, as a whole: the first one's answer counts.
+def mark_all_duplicates(entry: Entry, original: Original) -> None:
+    """Mark all events of a repeated request as duplicates of the first request's events.
 
-    By their ids, some of its events can be repeats of others still.
+    Events that are duplicates by their own ids keep their originals.
     """
-    repeats = {
-        index: msgspec.structs.replace(whole, index=whole.index + index, count=1)
-        for index in range(whole.count)
+    originals = {
+        index: msgspec.structs.replace(original, index=original.index + index, count=1)
+        for index in range(original.count)
     }
-    if whole.count != entry.size or len(entry.rejections) == entry.size:
+    if original.count != entry.size or len(entry.rejections) == entry.size:
         entry.note = (
-            f"the Idempotency-Key came before with another body, of {whole.count} events: that "
+            f"the Idempotency-Key came before with another body, of {original.count} events: that "
             "one counts, and nothing of this one was taken in"
         )
-        entry.firsts, entry.rejections = repeats, {}
+        entry.originals, entry.rejections = originals, {}
     else:
-        entry.firsts = {**repeats, **entry.firsts}
-    entry.claims, entry.inside = (), {}
+        entry.originals = {**originals, **entry.originals}
+    entry.id_claims, entry.inner_duplicates = (), {}
     places = tuple(range(entry.size))
-    entry.arrival = msgspec.structs.replace(entry.arrival, duplicates=places)
+    entry.message = msgspec.structs.replace(entry.message, duplicates=places)
     entry.skip = frozenset(places)
-    return entry

@@ -1,4 +1,4 @@
-"""An entry of the journal while it is in memory: its events, and what has become of each."""
+"""A journal entry in memory: its events, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from millstream.collect.arrival import Arrival
-from millstream.collect.dedup.ids import First
-from millstream.collect.formats.unpacked import Unpacked
-from millstream.collect.intake.lane import Lane, our_fault
+from millstream.collect.dedup.ids import Original
+from millstream.collect.formats.unpacked import UnpackedBody
+from millstream.collect.intake.stream_intake import StreamIntake, internal_error
+from millstream.collect.raw_message import RawMessage
 from millstream.errors import InvalidEvent
 from millstream.log.producing.batch_producer import Fields, Headers
 from millstream.log.producing.producer import RecordMetadata
@@ -23,19 +23,19 @@ from millstream.values import event
 from millstream.values.event import fingerprint
 
 LARGEST_EVENT = 900_000  # Kafka's own limit is a million, for key, value and headers together
-_SMALL = LARGEST_EVENT // 2  # with its key, which is a part of it, it is not too large either
-SMALL_BATCH = 500  # events that are checked at once: some milliseconds of work
-_EVENTS_PER_LOOK, _BYTES_PER_LOOK = 10, 64 << 10  # at the clock
-_TURN_SECONDS = 0.005  # then others, and Kafka, have a turn
-MOST_EXPLAINED = 1000  # rejected events of a body: the others have a short reason
+_SMALL = LARGEST_EVENT // 2  # a smaller event cannot be too large, even with its key
+SMALL_BATCH = 500  # events that are checked without yielding to the loop: some milliseconds
+_SLICE_EVENTS, _SLICE_BYTES = 10, 64 << 10  # checked between two looks at the clock
+_TURN_SECONDS = 0.005  # then other tasks run
+MOST_EXPLAINED = 1000  # rejected events of a body with a full reason; the others get a short one
 _NONE: frozenset[int] = frozenset()
-_NO_FIRSTS: Mapping[int, First] = MappingProxyType({})
-_NO_PLACES: Mapping[int, int] = MappingProxyType({})
+_NO_ORIGINALS: Mapping[int, Original] = MappingProxyType({})
+_NO_INDEXES: Mapping[int, int] = MappingProxyType({})
 _OWN_ATTRIBUTES = frozenset({"specversion", "datacontenttype"})
 
 
-class Record(NamedTuple):
-    """One event as Kafka gets it."""
+class OutgoingRecord(NamedTuple):
+    """One event as it is sent to Kafka."""
 
     topic: str
     value: bytes
@@ -44,199 +44,204 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class Claim(NamedTuple):
-    """A sender's id, and the events of an entry that it is for."""
+class IdClaim(NamedTuple):
+    """A sender's id, and the events of an entry that it covers."""
 
     digest: bytes
-    at: int
+    first_index: int
     events: int = 1
 
 
 class Entry:
-    """One arrival on its way to the log. Lists are by the events' place in it."""
+    """One message on its way to the log. Lists are indexed by the event's place in the message."""
 
     __slots__ = (
-        "arrival",
-        "at",
         "attributes",
-        "base",
-        "claimed",
-        "claims",
         "collector",
-        "counted",
+        "common_headers",
         "deliveries",
         "done",
         "failures",
-        "firsts",
         "future",
-        "inside",
+        "id_claims",
+        "id_prefix",
+        "ids_written",
+        "inner_duplicates",
+        "is_counted",
         "is_plain",
         "is_sampled",
-        "kept",
+        "kept_invalid",
         "keys",
-        "lane",
+        "message",
+        "next_index",
         "note",
-        "number",
-        "open",
+        "on_done",
+        "originals",
         "received",
         "rejections",
         "sequence",
         "size",
         "skip",
-        "then",
+        "stream",
         "times",
+        "unsettled",
         "values",
         "waits_for_log",
         "watermarks",
     )
 
     def __init__(
-        self, lane: Lane, arrival: Arrival, collector: str, sequence: int, received: float
+        self,
+        stream: StreamIntake,
+        message: RawMessage,
+        collector: str,
+        sequence: int,
+        received: float,
     ) -> None:
-        self.lane = lane
-        self.arrival = arrival
+        self.stream = stream
+        self.message = message
         self.collector = collector
         self.sequence = sequence
-        self.received = received  # by the monotonic clock; 0: before this start
-        self.done: asyncio.Future[None] | None = None  # what its sender waits for
-        self.then: Callable[[Entry, Exception | None], None] | None = None  # or is called with
+        self.received = received  # monotonic clock; 0: before this start
+        self.done: asyncio.Future[None] | None = None  # the sender waits for it
+        self.on_done: Callable[[Entry, Exception | None], None] | None = None  # or this is called
         self.waits_for_log = False
-        self.counted = False
+        self.is_counted = False
         self.size = 0  # events
-        self.values: list[bytes] = []  # empty again while it is only on disk
+        self.values: list[bytes] = []  # empty while the entry is only on disk
         self.attributes: list[dict[str, str]] | None = None
         self.keys: list[str | None] = []
-        self.times: list[int | None] = []  # of the valid ones, if the stream has event time
-        self.watermarks: Mapping[int, int] = _NO_PLACES  # before those that are out of order
-        self.future: list[int] = []  # places of events that are dated too far ahead
-        self.rejections: dict[int, InvalidEvent] = {}  # those go to the rejected topic
-        self.kept: dict[int, InvalidEvent] = {}  # invalid too, but the stream keeps them
-        self.is_sampled = arrival.sampled_rate < 1
-        self.skip = _NONE  # events that need not be sent
-        if arrival.duplicates or arrival.shed:
-            self.skip = frozenset((*arrival.duplicates, *arrival.shed))
-        self.at = 0  # the next one to hand to Kafka
-        self.open = 0  # events that are not settled
+        self.times: list[int | None] = []  # of valid events, if the stream has event time
+        self.watermarks: Mapping[int, int] = _NO_INDEXES  # before out-of-order events
+        self.future: list[int] = []  # indexes of events that are dated too far ahead
+        self.rejections: dict[int, InvalidEvent] = {}  # sent to the rejected topic
+        self.kept_invalid: dict[int, InvalidEvent] = {}  # invalid, but the stream keeps such events
+        self.is_sampled = message.sampled_rate < 1
+        self.skip = _NONE  # indexes of events that are not sent
+        if message.duplicates or message.shed:
+            self.skip = frozenset((*message.duplicates, *message.shed))
+        self.next_index = 0  # the next event to give to the producer
+        self.unsettled = 0  # events without an outcome
         self.deliveries: list[RecordMetadata | None] = []
         self.failures: dict[int, str] = {}
-        self.base: Headers = []  # what all of its records have in common
-        self.number = b""  # in its events' ids
-        self.is_plain = False  # no event has a header that the others lack
-        self.claimed: asyncio.Future[None] | None = None  # before it is done, nothing may be sent
-        self.claims: Sequence[Claim] = ()  # its events' ids, if they are remembered
-        self.firsts: Mapping[int, First] = _NO_FIRSTS  # of what each duplicate is one
-        self.inside: Mapping[int, int] = (
-            _NO_PLACES  # duplicates of events of the same body, and of which
-        )
-        self.note = ""  # what else its sender is to be told
+        self.common_headers: Headers = []  # the Kafka headers that all of its records share
+        self.id_prefix = b""  # of the events' ids
+        self.is_plain = False  # every record has only the common headers, a fingerprint and an id
+        self.ids_written: asyncio.Future[None] | None = None  # nothing is sent before it is done
+        self.id_claims: Sequence[IdClaim] = ()  # senders' ids, if remembered
+        self.originals: Mapping[int, Original] = _NO_ORIGINALS  # by index of the duplicate
+        # Duplicates of events of the same body, by index: the index of the original.
+        self.inner_duplicates: Mapping[int, int] = _NO_INDEXES
+        self.note = ""  # an additional text for the answer
 
     @property
     def remaining(self) -> int:
-        """How many events are neither duplicates nor shed."""
-        return self.size - len(self.arrival.duplicates) - len(self.arrival.shed)
+        """The number of events that are neither duplicates nor shed."""
+        return self.size - len(self.message.duplicates) - len(self.message.shed)
 
     @property
-    def is_fine(self) -> bool:
-        """Whether all of its events were taken in, as new ones."""
-        return not (self.rejections or self.failures or self.firsts or self.arrival.shed)
+    def is_all_new(self) -> bool:
+        """Whether all of its events were accepted, and none is a duplicate."""
+        return not (self.rejections or self.failures or self.originals or self.message.shed)
 
-    def fill(self, unpacked: Unpacked) -> None:
-        """Take what was unpacked; `check` looks at each event."""
+    def set_events(self, unpacked: UnpackedBody) -> None:
+        """Set the events; `check` validates them."""
         self.values, self.attributes = unpacked.values, unpacked.attributes
-        self.size = self.open = len(unpacked.values)
+        self.size = self.unsettled = len(unpacked.values)
         self.deliveries = [None] * self.size
-        self.keys, self.times, self.kept, self.future = [], [], {}, []
+        self.keys, self.times, self.kept_invalid, self.future = [], [], {}, []
         self.rejections = unpacked.faults
         if self.skip:
             self.rejections = {i: f for i, f in unpacked.faults.items() if i not in self.skip}
-        self.base = []
+        self.common_headers = []
 
     def check(self, first: int, end: int) -> None:
-        """Validate the events from one place to before another, but those that are left out."""
-        lane, rejections, skip = self.lane, self.rejections, self.skip
-        clock, future = lane.watermark, self.future
-        latest = sys.maxsize if clock is None else clock.latest(self.arrival.received_at)
+        """Validate the events from index `first` to before `end`, except skipped ones."""
+        stream, rejections, skip = self.stream, self.rejections, self.skip
+        clock, future = stream.watermark, self.future
+        latest = sys.maxsize if clock is None else clock.latest(self.message.received_at)
         for index in range(first, end):
             key = moment = None
             if index not in rejections and index not in skip:
                 value = self.values[index]
                 try:
                     if len(value) < _SMALL:
-                        checked = lane.check(value, len(rejections) < MOST_EXPLAINED)
+                        checked = stream.check(value, len(rejections) < MOST_EXPLAINED)
                     else:
-                        checked = _check_large(lane, value)
+                        checked = _check_large(stream, value)
                     key, moment = checked.key, checked.time
                     if moment is not None and moment > latest:
                         future.append(index)
                 except InvalidEvent as invalid:
-                    if lane.keeps_invalid and len(value) <= LARGEST_EVENT:
-                        self.kept[index] = invalid.bare()
+                    if stream.keeps_invalid and len(value) <= LARGEST_EVENT:
+                        self.kept_invalid[index] = invalid.bare()
                     else:
                         rejections[index] = invalid.bare()
                 except Exception as error:
-                    rejections[index] = our_fault("check", error)
+                    rejections[index] = internal_error("check", error)
             self.keys.append(key)
             self.times.append(moment)
 
-    async def check_in_turns(self) -> None:
-        """As `check`, of all events, without keeping the loop for long."""
+    async def check_in_slices(self) -> None:
+        """As `check`, of all events, without blocking the loop for long."""
         began = time.monotonic()
         first = 0
         while first < self.size:
-            end = self._end_of_look(first)
+            end = self._end_of_slice(first)
             self.check(first, end)
             first = end
             if time.monotonic() - began > _TURN_SECONDS:
                 await asyncio.sleep(0)
                 began = time.monotonic()
 
-    def _end_of_look(self, first: int) -> int:
+    def _end_of_slice(self, first: int) -> int:
         end, size = first + 1, len(self.values[first])
-        last = min(first + _EVENTS_PER_LOOK, self.size)
-        while end < last and size < _BYTES_PER_LOOK:
+        last = min(first + _SLICE_EVENTS, self.size)
+        while end < last and size < _SLICE_BYTES:
             size += len(self.values[end])
             end += 1
         return end
 
-    def accept(self) -> None:
-        """It is taken in, or known to repeat what is: its events count from now on."""
-        lane, arrival = self.lane, self.arrival
-        self.counted = True
-        lane.accepted += self.size
-        if arrival.duplicates or arrival.shed:
-            lane.duplicates += len(arrival.duplicates)
-            lane.shed += len(arrival.shed)
-        lane.pending += self.remaining
+    def count_accepted(self) -> None:
+        """Count its events as accepted: they are stored, or duplicates of stored events."""
+        stream, message = self.stream, self.message
+        self.is_counted = True
+        stream.accepted += self.size
+        if message.duplicates or message.shed:
+            stream.duplicates += len(message.duplicates)
+            stream.shed += len(message.shed)
+        stream.pending += self.remaining
 
-    def pass_on(self) -> None:
-        """Its turn has come: find what of it is out of order, once. Nothing before it comes later.
+    def prepare_records(self) -> None:
+        """Advance the watermark and build the common headers; only the first call does anything.
 
-        What its records have in common is known now, too.
+        Must be called in the order of entries: the watermark depends on it.
         """
-        if self.base:
+        if self.common_headers:
             return
-        if self.lane.watermark is not None:
-            self.watermarks = self.lane.watermark.pass_on(
-                self.times, self.arrival.received_at, self.skip
+        if self.stream.watermark is not None:
+            self.watermarks = self.stream.watermark.advance(
+                self.times, self.message.received_at, self.skip
             )
-        self.base = self._base_headers()
-        self.number = b"%b-%d" % (self.collector.encode(), self.sequence)
+        self.common_headers = self._base_headers()
+        self.id_prefix = b"%b-%d" % (self.collector.encode(), self.sequence)
         self.is_plain = not (
             self.rejections
-            or self.kept
+            or self.kept_invalid
             or self.watermarks
             or self.is_sampled
             or self.attributes is not None
         )
 
-    def release(self) -> None:
-        """Keep what its sender is told; the events themselves are in the journal."""
-        self.values, self.keys, self.times, self.attributes, self.base = [], [], [], None, []
+    def drop_events(self) -> None:
+        """Free the events' memory; what the answer needs stays."""
+        self.values, self.keys, self.times, self.common_headers = [], [], [], []
+        self.attributes = None
 
     def resolve(self, error: Exception | None = None) -> None:
-        """Let its sender go on."""
-        if self.then is not None:
-            then, self.then = self.then, None
+        """Complete the sender's wait, at most once."""
+        if self.on_done is not None:
+            then, self.on_done = self.on_done, None
             then(self, error)
         elif self.done is not None and not self.done.done():
             if error is None:
@@ -244,72 +249,72 @@ class Entry:
             else:
                 self.done.set_exception(error)
 
-    def record(self, index: int) -> Record:
-        """The event at a place, as Kafka gets it; only after `pass_on`."""
-        return Record(*self.fields(index))
+    def record(self, index: int) -> OutgoingRecord:
+        """The event at an index as it is sent to Kafka; call `prepare_records` before."""
+        return OutgoingRecord(*self.fields(index))
 
     def fields(self, index: int) -> Fields:
-        """As `record`, without its names: where each event counts."""
-        value, headers, key = self.values[index], self.base.copy(), self.keys[index]
+        """As `record`, as a plain tuple: on the hot path."""
+        value, headers, key = self.values[index], self.common_headers.copy(), self.keys[index]
         if index:
             headers.append((event.INDEX, b"%d" % index))
-        topic = self.lane.topic
+        topic = self.stream.topic
         if self.is_plain:
             headers.append((event.FINGERPRINT, fingerprint(value).encode()))
             headers.append((event.ID, self._id(index)))
         else:
-            topic, value = self._mark(index, value, headers)
+            topic = self._add_own_headers(index, value, headers)
         key_bytes = None if key is None else key.encode()
-        return topic, value, key_bytes, self.arrival.received_at, headers
+        return topic, value, key_bytes, self.message.received_at, headers
 
     def _id(self, index: int) -> bytes:
-        return b"%b.%d" % (self.number, index) if index else self.number
+        return b"%b.%d" % (self.id_prefix, index) if index else self.id_prefix
 
-    def _mark(self, index: int, value: bytes, headers: Headers) -> tuple[str, bytes]:
-        """Add all that can be said of one event and not of others; its topic and value."""
-        if self.is_sampled and index not in self.arrival.spared:
-            headers.append((event.SAMPLED, b"%.4g" % self.arrival.sampled_rate))
+    def _add_own_headers(self, index: int, value: bytes, headers: Headers) -> str:
+        """Add the headers that only some events have; the topic of the event."""
+        if self.is_sampled and index not in self.message.spared:
+            headers.append((event.SAMPLED, b"%.4g" % self.message.sampled_rate))
         if index in self.watermarks:
             headers.append((event.WATERMARK, b"%d" % self.watermarks[index]))
-        topic = self.lane.topic
+        topic = self.stream.topic
         if index in self.rejections:
-            topic, invalid = self.lane.rejected_topic, self.rejections[index]
+            topic, invalid = self.stream.rejected_topic, self.rejections[index]
             headers.append((event.REASON, _encoded(str(invalid))))
             headers.append((event.FIELD, _encoded(invalid.field)))
-        elif index in self.kept:
-            headers.append((event.INVALID, _encoded(str(self.kept[index]))))
+        elif index in self.kept_invalid:
+            headers.append((event.INVALID, _encoded(str(self.kept_invalid[index]))))
         headers.append((event.FINGERPRINT, fingerprint(value).encode()))
         if self.attributes is None:
             headers.append((event.ID, self._id(index)))
         else:
             self._add_attributes(headers, self.attributes[index], self._id(index))
-        return topic, value
+        return topic
 
     def _base_headers(self) -> Headers:
-        arrival, lane = self.arrival, self.lane
+        message, stream = self.message, self.stream
         headers: Headers = [
-            *lane.headers,
+            *stream.headers,
             (event.COLLECTOR, self.collector.encode()),
             (event.SEQUENCE, b"%d" % self.sequence),
         ]
-        if arrival.traceparent:
-            headers.append((event.TRACEPARENT, arrival.traceparent.encode()))
-        if arrival.correlation:
-            headers.append((event.CORRELATION, arrival.correlation.encode()))
+        if message.traceparent:
+            headers.append((event.TRACEPARENT, message.traceparent.encode()))
+        if message.correlation:
+            headers.append((event.CORRELATION, message.correlation.encode()))
         if self.attributes is None:
-            source = arrival.source.encode() if arrival.source else lane.default_source
+            source = message.source.encode() if message.source else stream.default_source
             headers.append((event.SOURCE, source))
-            headers.append((event.TYPE, lane.type))
-            headers.append((event.TIME, _moment(arrival.received_at)))
+            headers.append((event.TYPE, stream.type))
+            headers.append((event.TIME, _moment(message.received_at)))
         return headers
 
     def _add_attributes(self, headers: Headers, given: dict[str, str], number: bytes) -> None:
-        source = self.arrival.source.encode() if self.arrival.source else self.lane.default_source
+        source = self.message.source.encode() if self.message.source else self.stream.default_source
         attributes = {
             "id": number,
             "source": source,
-            "type": self.lane.type,
-            "time": _moment(self.arrival.received_at),
+            "type": self.stream.type,
+            "time": _moment(self.message.received_at),
             **{name: text.encode() for name, text in given.items()},
         }
         taken = {name for name, _ in headers}
@@ -318,23 +323,23 @@ class Entry:
                 headers.append((f"ce_{name}", value))
 
 
-def _check_large(lane: Lane, value: bytes) -> ValidatedEvent:
-    """As `lane.check`; InvalidEvent as well if Kafka could not take it with its key."""
+def _check_large(stream: StreamIntake, value: bytes) -> ValidatedEvent:
+    """As `stream.check`; also InvalidEvent if the event and its key are too large for Kafka."""
     length, checked = len(value), None
     if length <= LARGEST_EVENT:
-        checked = lane.check(value)
+        checked = stream.check(value)
         length += len(checked.key.encode()) if checked.key else 0
     if checked is None or length > LARGEST_EVENT:
         raise InvalidEvent(
             f"the event has {length} bytes with its key, of at most {LARGEST_EVENT}",
-            remedy="send a smaller one; keep what is large elsewhere, and its address in the event",
+            remedy="send a smaller event: store large data elsewhere, and its address in the event",
         )
     return checked
 
 
-def _encoded(words: str) -> bytes:
-    """Words about an event; half of a surrogate pair that they quote is escaped."""
-    return words.encode(errors="backslashreplace")
+def _encoded(text: str) -> bytes:
+    """A text about an event as bytes; a lone surrogate that it quotes is escaped."""
+    return text.encode(errors="backslashreplace")
 
 
 @lru_cache(maxsize=64)

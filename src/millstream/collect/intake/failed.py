@@ -30,7 +30,7 @@ _SAFE = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 Header = tuple[str, str | bytes | None]
 
 
-class Failed(msgspec.Struct, array_like=True, frozen=True):
+class FailedEvent(msgspec.Struct, array_like=True, frozen=True):
     """A record that Kafka refused, and the reason: a dead letter."""
 
     topic: str
@@ -78,7 +78,7 @@ class FailedStore:
         reason: str,
     ) -> str:
         """Keep a record; durable when it returns the id. OSError if the disk refuses."""
-        failed = Failed(
+        failed = FailedEvent(
             topic,
             _bytes(key),
             value,
@@ -115,13 +115,15 @@ class FailedStore:
             key=_order,
         )
 
-    def list(self, since: int = 0) -> Iterator[Failed]:
+    def list(self, since: int = 0) -> Iterator[FailedEvent]:
         """All that failed from this time on, in the order of `ids`, read one by one.
 
         Files that cannot be read are left out: `unreadable` lists them.
         """
         for each in self.ids():
-            with contextlib.suppress(NotThere, Unreadable):  # dropped meanwhile, or damaged
+            with contextlib.suppress(
+                FailedEventNotFound, Unreadable
+            ):  # dropped meanwhile, or damaged
                 if (failed := self.get(each)).failed_at >= since:
                     yield failed
 
@@ -132,20 +134,20 @@ class FailedStore:
                 self.get(each)
             except Unreadable:
                 yield each
-            except NotThere:  # dropped meanwhile
+            except FailedEventNotFound:  # dropped meanwhile
                 continue
 
-    def get(self, id: str) -> Failed:  # noqa: A002
-        """The failed event with this id; NotThere, or Unreadable if its file is damaged."""
+    def get(self, id: str) -> FailedEvent:  # noqa: A002
+        """One failed event; FailedEventNotFound, or Unreadable if its file is damaged."""
         try:
             data = self._path(id).read_bytes()
         except FileNotFoundError:
-            raise NotThere(
+            raise FailedEventNotFound(
                 f"there is no failed event {id!r} in {self.folder}",
                 remedy="`millstream failed list` shows those that are there",
             ) from None
         try:
-            failed = msgspec.msgpack.decode(data, type=Failed)
+            failed = msgspec.msgpack.decode(data, type=FailedEvent)
         except (msgspec.MsgspecError, ValueError) as error:
             raise Unreadable(
                 f"the failed event in {self._path(id)} cannot be read: {error}",
@@ -153,11 +155,11 @@ class FailedStore:
             ) from None
         return msgspec.structs.replace(failed, id=id)
 
-    def find(self, collector: str, sequence: int, index: int) -> Failed | None:
+    def find(self, collector: str, sequence: int, index: int) -> FailedEvent | None:
         """The event of that identity, if it is here."""
         try:
             return self.get(event_id(collector, sequence, index))
-        except NotThere:
+        except FailedEventNotFound:
             return None
 
     def drop(self, ids: Iterable[str]) -> int:
@@ -175,11 +177,11 @@ class FailedStore:
 
     def _path(self, id: str) -> Path:  # noqa: A002
         if not _SAFE.fullmatch(id):
-            raise NotThere(f"{id!r} is no id of a failed event")
+            raise FailedEventNotFound(f"{id!r} is no id of a failed event")
         return self.folder / f"{id}{_SUFFIX}"
 
 
-class NotThere(MillstreamError):
+class FailedEventNotFound(MillstreamError):
     """No failed event has that id."""
 
 
@@ -192,7 +194,7 @@ def event_id(collector: str, sequence: int | str, index: int | str = 0) -> str:
     return f"{collector}-{sequence}.{index}"
 
 
-def _id(failed: Failed) -> str:
+def _id(failed: FailedEvent) -> str:
     headers = {name: (value or b"").decode(errors="replace") for name, value in failed.headers}
     name = event_id(
         headers.get(event.COLLECTOR, ""),

@@ -1,4 +1,4 @@
-"""How far a stream has come in event time, by the events that this collector has sent on."""
+"""A stream's event-time progress, by the events that this collector has sent to Kafka."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 class Watermark:
     """The largest event time so far, but never later than when that event was received.
 
-    So one clock that is wrong cannot push it: what is dated more than `ahead` after its receipt
-    does not count at all. It begins anew with each start, which makes fewer events late, not more.
+    So a sender's wrong clock cannot push it ahead: events that are dated more than `ahead` after
+    their receipt are ignored. It starts from scratch with each process, which makes fewer events
+    late, not more.
     """
 
     def __init__(self, ahead_ms: int, clock: Clock = time.monotonic) -> None:
-        self.at = EARLIEST  # milliseconds since the epoch; that early: nothing was sent on so far
-        self.out_of_order = 0  # events that were dated before it
-        self.future = 0  # events that were dated too far ahead
+        self.at = EARLIEST  # milliseconds since the epoch; EARLIEST: nothing was sent yet
+        self.out_of_order = 0  # events dated before the watermark
+        self.future = 0  # events dated too far ahead
         self.skews = Skews(clock)  # received minus event time
         self._ahead_ms = ahead_ms
 
     def latest(self, received_at: int) -> int:
-        """The latest time of an event that was received then; later ones are from the future."""
+        """The latest valid event time for that time of receipt."""
         return received_at + self._ahead_ms
 
-    def pass_on(
+    def advance(
         self, times: Sequence[int | None], received_at: int, skip: Container[int]
     ) -> Mapping[int, int]:
-        """Send events on, in their order: by place, the watermark before each out of order."""
+        """Advance over events, in order; by index, the watermark before each out-of-order one."""
         at, latest = self.at, self.latest(received_at)
         before: dict[int, int] | None = None
         skews = []

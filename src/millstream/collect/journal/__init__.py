@@ -14,7 +14,7 @@ spare.py      room that is kept back for a full disk
 disk.py       the calls to the operating system
 """
 
-from millstream.collect.journal.damage import Damaged, DamageStore
+from millstream.collect.journal.damage import DamagedPiece, DamageStore
 from millstream.collect.journal.journal import Journal
 from millstream.collect.journal.read_only import is_lost, read_bookmarks
 from millstream.collect.journal.recovery import Recovery
@@ -22,7 +22,7 @@ from millstream.collect.journal.settings import JournalSettings
 
 __all__ = [
     "DamageStore",
-    "Damaged",
+    "DamagedPiece",
     "Journal",
     "JournalSettings",
     "Recovery",

@@ -28,7 +28,7 @@ _BYTES = ".damaged"
 EARLIER = "an earlier version set these bytes aside, and did not write down what they held"
 
 
-class Damaged(msgspec.Struct, frozen=True, omit_defaults=True):
+class DamagedPiece(msgspec.Struct, frozen=True, omit_defaults=True):
     """A damaged piece of a segment. `entries` of 0: nothing was lost with it."""
 
     segment: int
@@ -64,9 +64,9 @@ class DamageStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._seen: tuple[int, list[Damaged]] = (-1, [])
+        self._seen: tuple[int, list[DamagedPiece]] = (-1, [])
 
-    def pieces(self) -> list[Damaged]:
+    def pieces(self) -> list[DamagedPiece]:
         """All that was ever damaged, in order; read again only when the folder has changed."""
         try:
             changed = self.folder.stat().st_mtime_ns
@@ -81,26 +81,26 @@ class DamageStore:
             self._seen = (changed, pieces)
         return self._seen[1]
 
-    def lost(self) -> list[Damaged]:
+    def lost(self) -> list[DamagedPiece]:
         """Those with which accepted entries were lost, acknowledged or not."""
         return [each for each in self.pieces() if each.entries]
 
-    def find(self, sequence: int) -> Damaged | None:
+    def find(self, sequence: int) -> DamagedPiece | None:
         """The piece with which the entry of that sequence was lost, if it was."""
         return next((each for each in self.lost() if each.holds(sequence)), None)
 
-    def data(self, one: Damaged) -> bytes:
+    def data(self, one: DamagedPiece) -> bytes:
         """The bytes that are left of it."""
         try:
             return (self.folder / f"{one.name}{_BYTES}").read_bytes()
         except FileNotFoundError:
             return b""
 
-    def put(self, one: Damaged) -> None:
+    def put(self, one: DamagedPiece) -> None:
         """Write down what is known of it."""
         self._replace(self.folder / f"{one.name}{_NAME}", msgspec.json.encode(one))
 
-    def note(self, one: Damaged) -> bool:
+    def note(self, one: DamagedPiece) -> bool:
         """As `put`, unless that was done before; whether it was not."""
         before = self._read(self.folder / f"{one.name}{_NAME}")
         if before is not None and (before.size, before.checksum) == (one.size, one.checksum):
@@ -138,13 +138,13 @@ class DamageStore:
             streams=dict(streams),
         )
 
-    def _read(self, path: Path) -> Damaged | None:
+    def _read(self, path: Path) -> DamagedPiece | None:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Damaged)
+            return msgspec.json.decode(path.read_bytes(), type=DamagedPiece)
         except FileNotFoundError:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            # Damaged too: that something was lost must not be.
+            # DamagedPiece too: that something was lost must not be.
             return _from_earlier(path)
 
     def _replace(self, path: Path, data: bytes) -> None:
@@ -167,13 +167,13 @@ def checksum_of(data: bytes) -> int:
     return found
 
 
-def _from_earlier(path: Path) -> Damaged | None:
+def _from_earlier(path: Path) -> DamagedPiece | None:
     segment, _, offset = path.stem.partition("-")
     if not (segment.isdecimal() and offset.isdecimal()):
         return None
     data = path.with_suffix(_BYTES)
     size = data.stat().st_size if data.exists() else 0
     found_at = path.stat().st_mtime_ns // 1_000_000
-    return Damaged(
+    return DamagedPiece(
         int(segment), int(offset), size, entries=1, unread=1, reason=EARLIER, found_at=found_at
     )

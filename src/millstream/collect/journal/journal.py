@@ -13,30 +13,35 @@ from types import MappingProxyType
 
 import msgspec
 
-from millstream.collect.journal.damage import Damaged, DamageStore
+from millstream.collect.journal.damage import DamagedPiece, DamageStore
 from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile, Lock
-from millstream.collect.journal.reading import Place, read_places
+from millstream.collect.journal.reading import EntryLocation, read_places
 from millstream.collect.journal.record import HEADER, bookmark_piece
-from millstream.collect.journal.recovery import Closed, Found, recover
+from millstream.collect.journal.recovery import CleanClose, RecoveredState, recover
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.settings import JournalSettings
 from millstream.collect.journal.writer import (
-    GATHERED_BYTES,
-    Gathered,
-    Group,
-    Remove,
-    Roll,
-    State,
+    BATCH_BYTES,
+    CommittedGroup,
+    EntryBatch,
+    QueuedEntry,
+    RemoveSegment,
+    RollSegment,
     Stop,
-    Waiting,
     Writer,
+    WriterState,
 )
 from millstream.errors import JournalBroken, JournalFull, JournalSmall
 
-Durable = Callable[[JournalBroken | None], None]
+OnDurable = Callable[[JournalBroken | None], None]
+OnLost = Callable[[list[DamagedPiece]], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class Journal:
@@ -54,8 +59,9 @@ class Journal:
         lock: Lock,
         identity: Identity,
         identity_file: IdentityFile,
-        found: Found,
+        found: RecoveredState,
         disk: Disk,
+        on_room: Callable[[], object],
     ) -> None:
         self.identity = identity.identity
         self.start = identity.start
@@ -65,9 +71,8 @@ class Journal:
         self.pending_bytes = self.recovery.bytes
         self.last_durable = found.last
         self.broken = "no segment is open yet"  # "" while it takes entries
-        self.freed: Callable[[], object] = _nobody  # called when an entry can fit that did not
         self.damage = DamageStore(folder / "damaged")
-        self.lost: Callable[[list[Damaged]], Awaitable[None]] = _nothing  # awaited before settling
+        self._on_room = on_room
         self._remedy = ""
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -81,9 +86,11 @@ class Journal:
         self._settled = found.settled  # the low-water mark: no entry up to here is pending
         self._advance()
         self._round = 0
-        self._outstanding: deque[tuple[Durable, int]] = deque()
+        self._outstanding: deque[tuple[OnDurable, int]] = deque()
         self._waiting_bytes = 0
-        self._gathered: list[Waiting] = []  # in this turn of the loop; the writer has the others
+        self._gathered: list[
+            QueuedEntry
+        ] = []  # in this turn of the loop; the writer has the others
         self._gathered_bytes = 0
         self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
         self._is_rolling = False
@@ -96,7 +103,7 @@ class Journal:
             settings.segment_bytes,
             settings.retry_seconds,
             disk,
-            State(
+            WriterState(
                 identity,
                 found.last,
                 identity.newest,
@@ -112,12 +119,17 @@ class Journal:
 
     @classmethod
     async def open(
-        cls, folder: Path, settings: JournalSettings, disk: Disk | None = None
+        cls,
+        folder: Path,
+        settings: JournalSettings,
+        disk: Disk | None = None,
+        on_room: Callable[[], object] = _do_nothing,
     ) -> Journal:
-        """The journal in this folder, recovered; HomeInUse if another process has it open.
+        """Open and recover the journal in a folder; HomeInUse if another process has it open.
 
-        A disk that takes no new entries now is no error: what is pending can be read and settled,
-        and `broken` says why. JournalBroken if what is there cannot be read.
+        `on_room` is called when an entry may fit that did not fit before. A disk that accepts no
+        new entries is no error: pending entries can be read and settled, and `broken` says why.
+        JournalBroken if the existing files cannot be read.
         """
         disk = disk or Disk()
         try:
@@ -126,7 +138,7 @@ class Journal:
             raise JournalBroken(
                 f"cannot open the journal in {folder}: {why(error)}", remedy=remedy(error)
             ) from error
-        journal = cls(folder, settings, *opened, disk)
+        journal = cls(folder, settings, *opened, disk, on_room)
         journal._writer.thread.start()
         await journal._tried.wait()
         return journal
@@ -156,10 +168,10 @@ class Journal:
         durable with its entry.
         """
         future: asyncio.Future[None] = self._loop.create_future()
-        return self.append_calling(payload, partial(_resolve, future), bookmark), future
+        return self.append_with_callback(payload, partial(_resolve, future), bookmark), future
 
-    def append_calling(
-        self, payload: bytes, durable: Durable, bookmark: tuple[str, bytes] | None = None
+    def append_with_callback(
+        self, payload: bytes, durable: OnDurable, bookmark: tuple[str, bytes] | None = None
     ) -> int:
         """As `append`, without a future's cost: `durable` is called in the loop, in their order.
 
@@ -178,9 +190,9 @@ class Journal:
         self._waiting_bytes += size
         if not self._gathered:
             self._loop.call_soon(self._hand_over)
-        self._gathered.append(Waiting(sequence, payload, bookmark))
+        self._gathered.append(QueuedEntry(sequence, payload, bookmark))
         self._gathered_bytes += size
-        if self._gathered_bytes >= GATHERED_BYTES:
+        if self._gathered_bytes >= BATCH_BYTES:
             self._hand_over()
         return sequence
 
@@ -201,13 +213,15 @@ class Journal:
             self._advance()
         if swept:
             self._sweep()
-        self.freed()
+        self._on_room()
 
-    async def read(self, after: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Pending entries behind sequence `after`, in order: some `most_bytes`, at least one.
+    async def read(
+        self, after: int, most_bytes: int, on_lost: OnLost | None = None
+    ) -> list[tuple[int, bytes]]:
+        """Pending entries after sequence `after`, in order: about `most_bytes`, at least one.
 
-        JournalBroken if the disk does not give them. A damaged one is set aside, reported, and
-        settled: it is not in the list.
+        JournalBroken if the disk cannot be read. Damaged entries are set aside, passed to
+        `on_lost`, and then settled: they are not in the list.
         """
         while True:
             places = self._places(after, most_bytes)
@@ -221,7 +235,8 @@ class Journal:
                     remedy=remedy(error),
                 ) from error
             if damaged:
-                await self.lost(damaged)
+                if on_lost is not None:
+                    await on_lost(damaged)
                 self.settle(*(each.first for each in damaged))
             if entries:
                 return entries
@@ -256,9 +271,9 @@ class Journal:
             self.broken = ""
         self._tried.set()
         self._sweep()
-        self.freed()
+        self._on_room()
 
-    def committed(self, group: Group) -> None:
+    def committed(self, group: CommittedGroup) -> None:
         segment = group.segment
         segment.offsets.extend(group.offsets)
         segment.lengths.extend(group.lengths)
@@ -274,7 +289,7 @@ class Journal:
         done = [self._outstanding.popleft() for _ in range(count)]
         self._waiting_bytes -= sum(size for _, size in done)
         _tell([durable for durable, _ in done], None)
-        self.freed()
+        self._on_room()
 
     def broke(self, reason: str, remedy: str) -> None:
         if not self.broken or not self._tried.is_set():
@@ -288,7 +303,7 @@ class Journal:
 
     def removed(self, segment: Segment) -> None:
         self._used -= segment.size
-        self.freed()
+        self._on_room()
 
     # -- inside
 
@@ -299,7 +314,7 @@ class Journal:
 
     def _hand_over(self) -> None:
         if self._gathered:
-            group = Gathered(self._round, self._gathered, self._gathered_bytes)
+            group = EntryBatch(self._round, self._gathered, self._gathered_bytes)
             self._gathered, self._gathered_bytes = [], 0
             self._writer.queue.put(group)
 
@@ -342,7 +357,7 @@ class Journal:
         last = self._segments[-1]
         if last.settled and not last.unsettled and not self._is_rolling:
             self._is_rolling = True
-            self._writer.queue.put(Roll())
+            self._writer.queue.put(RollSegment())
 
     def _segment_of(self, sequence: int) -> Segment | None:
         place = bisect.bisect_right(self._firsts, sequence) - 1
@@ -369,12 +384,12 @@ class Journal:
             if segment.unsettled or (kept and kept[-1].void):
                 kept.append(segment)
             else:
-                self._writer.queue.put(Remove(segment))
+                self._writer.queue.put(RemoveSegment(segment))
         self._segments = [*kept, *self._segments[-1:]]
         self._firsts = [segment.first for segment in self._segments]
 
-    def _places(self, after: int, most_bytes: int) -> list[Place]:
-        places: list[Place] = []
+    def _places(self, after: int, most_bytes: int) -> list[EntryLocation]:
+        places: list[EntryLocation] = []
         size, sequence = 0, after + 1
         start = max(0, bisect.bisect_right(self._firsts, sequence) - 1)
         for segment in self._segments[start:]:
@@ -383,21 +398,13 @@ class Journal:
                 if places and size + length > most_bytes:
                     return places
                 offset = segment.offsets[sequence - segment.first]
-                places.append(Place(segment, sequence, offset, length))
+                places.append(EntryLocation(segment, sequence, offset, length))
                 size += length
                 sequence += 1
         return places
 
 
-def _nobody() -> None:
-    """Nobody waits for room."""
-
-
-async def _nothing(damaged: list[Damaged]) -> None:
-    """Nobody counts what was lost."""
-
-
-def _tell(waiting: Iterable[Durable], error: JournalBroken | None) -> None:
+def _tell(waiting: Iterable[OnDurable], error: JournalBroken | None) -> None:
     for durable in waiting:
         try:
             durable(error)
@@ -414,15 +421,15 @@ def _resolve(future: asyncio.Future[None], error: JournalBroken | None) -> None:
         future.set_exception(error)
 
 
-def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Found]:
+def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, RecoveredState]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
         file = IdentityFile(folder / "identity")
         known = file.read()
-        closed = Closed()
+        closed = CleanClose()
         if known is not None and known.closed_bytes:
-            closed = Closed(known.newest, known.closed_bytes, known.closed_last)
+            closed = CleanClose(known.newest, known.closed_bytes, known.closed_last)
         found = recover(folder, disk, closed)
         if known is None:
             known = Identity(found.identity, found.start) if found.identity else Identity.new()

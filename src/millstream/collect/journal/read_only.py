@@ -9,7 +9,12 @@ import msgspec
 
 from millstream.collect.journal.damage import DamageStore
 from millstream.collect.journal.folder import IdentityFile
-from millstream.collect.journal.record import Begin, Kind, Record, split_bookmark
+from millstream.collect.journal.record import (
+    JournalRecord,
+    RecordKind,
+    SegmentHeader,
+    split_bookmark,
+)
 from millstream.collect.journal.scan import Scanner
 from millstream.collect.journal.segment import Segment
 
@@ -49,13 +54,13 @@ def _read(segment: Segment) -> tuple[dict[str, bytes], bool]:
         # A killed process may have left its last write in the machine's memory only.
         os.fsync(file.fileno())
         for record in Scanner(file, segment, os.fstat(file.fileno()).st_size, None):
-            if not isinstance(record, Record):
+            if not isinstance(record, JournalRecord):
                 continue
-            if record.kind == Kind.BEGIN:
-                begin = msgspec.msgpack.decode(record.payload, type=Begin)
+            if record.kind == RecordKind.BEGIN:
+                begin = msgspec.msgpack.decode(record.payload, type=SegmentHeader)
                 found.update(begin.bookmarks)
                 is_whole = True
-            elif record.kind == Kind.ENTRY_WITH_BOOKMARK:
+            elif record.kind == RecordKind.ENTRY_WITH_BOOKMARK:
                 source, bookmark, _ = split_bookmark(record.payload)
                 found[source] = bookmark
     return found, is_whole

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from millstream.collect.journal.damage import Damaged, DamageStore, checksum_of
+from millstream.collect.journal.damage import DamagedPiece, DamageStore, checksum_of
 from millstream.collect.journal.disk import Disk
-from millstream.collect.journal.record import HEADER, Kind, decode, split_bookmark
+from millstream.collect.journal.record import HEADER, RecordKind, decode, split_bookmark
 from millstream.collect.journal.recovery import save_damaged
 from millstream.collect.journal.segment import Segment
 from millstream.values.clock import now_ms
@@ -20,7 +20,7 @@ _GAP = 4096  # bytes of settled entries between two others: one read is cheaper 
 _log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class EntryLocation(NamedTuple):
     """Where an entry is."""
 
     segment: Segment
@@ -34,14 +34,14 @@ class Place(NamedTuple):
 
 
 def read_places(
-    places: Sequence[Place], disk: Disk
-) -> tuple[list[tuple[int, bytes]], list[Damaged]]:
+    places: Sequence[EntryLocation], disk: Disk
+) -> tuple[list[tuple[int, bytes]], list[DamagedPiece]]:
     """Sequence and payload of the entries there, and those that are damaged.
 
     Blocks. A segment that is gone was settled meanwhile.
     """
     entries: list[tuple[int, bytes]] = []
-    damaged: list[Damaged] = []
+    damaged: list[DamagedPiece] = []
     for segment, here in groupby(places, key=lambda place: place.segment):
         try:
             descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,9 +63,9 @@ def read_places(
     return entries, damaged
 
 
-def _runs(places: list[Place]) -> Iterator[list[Place]]:
+def _runs(places: list[EntryLocation]) -> Iterator[list[EntryLocation]]:
     """Places that are read together."""
-    run: list[Place] = []
+    run: list[EntryLocation] = []
     for place in places:
         if run and (place.offset - run[-1].end > _GAP or place.end - run[0].offset > _PIECE):
             yield run
@@ -74,15 +74,15 @@ def _runs(places: list[Place]) -> Iterator[list[Place]]:
     yield run
 
 
-def _payload(data: bytes, begin: int, place: Place) -> bytes | None:
+def _payload(data: bytes, begin: int, place: EntryLocation) -> bytes | None:
     found = decode(data, place.offset - begin, place.segment.mark)
     if found is None or found[1] != place.sequence:
         return None
     kind, _, payload = found
-    return split_bookmark(payload)[2] if kind == Kind.ENTRY_WITH_BOOKMARK else payload
+    return split_bookmark(payload)[2] if kind == RecordKind.ENTRY_WITH_BOOKMARK else payload
 
 
-def _set_aside(place: Place, data: bytes, disk: Disk) -> Damaged:
+def _set_aside(place: EntryLocation, data: bytes, disk: Disk) -> DamagedPiece:
     path = save_damaged(disk, place.segment, place.offset, data)
     _log.error(
         "journal: entry %d, at byte %d of %s, is damaged and lost; set aside as %s; see "
@@ -92,7 +92,7 @@ def _set_aside(place: Place, data: bytes, disk: Disk) -> Damaged:
         place.segment.path,
         path,
     )
-    damaged = Damaged(
+    damaged = DamagedPiece(
         place.segment.number,
         place.offset,
         len(data),

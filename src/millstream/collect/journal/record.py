@@ -27,7 +27,7 @@ _SECTOR = bytes(512)
 _ZEROS = bytes(16)
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record is. The sequence of all but entries is that of the last entry before them."""
 
     ENTRY = 1
@@ -36,10 +36,10 @@ class Kind(IntEnum):
     BEGIN = 4  # what a segment must know of those before it
 
 
-ENTRIES = (Kind.ENTRY, Kind.ENTRY_WITH_BOOKMARK)
+ENTRIES = (RecordKind.ENTRY, RecordKind.ENTRY_WITH_BOOKMARK)
 
 
-class Begin(msgspec.Struct, array_like=True, frozen=True):
+class SegmentHeader(msgspec.Struct, array_like=True, frozen=True):
     """A segment's first record: all that must outlive the segments before it."""
 
     identity: str
@@ -50,7 +50,7 @@ class Begin(msgspec.Struct, array_like=True, frozen=True):
     bookmarks: dict[str, bytes]
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """A record as it was read."""
 
     kind: int
@@ -59,7 +59,7 @@ class Record(NamedTuple):
     payload: bytes
 
 
-def encode(mark: bytes, kind: Kind, sequence: int, *payload: bytes) -> list[bytes]:
+def encode(mark: bytes, kind: RecordKind, sequence: int, *payload: bytes) -> list[bytes]:
     """A record in pieces to write one after the other; the payload may come in pieces too."""
     front = _FRONT.pack(mark, sum(map(len, payload)), kind, sequence)
     crc: int = google_crc32c.value(front)
@@ -111,7 +111,7 @@ def entries_in(data: bytes, mark: bytes) -> Iterator[tuple[int, int]]:
     places = sorted({0, *_marks(data, mark)})
     for begin, end in zip(places, [*places[1:], len(data)], strict=True):
         has_header = data.startswith(mark, begin) and end - begin >= FRONT
-        if not has_header or data[begin + 8] not in (Kind.SETTLED, Kind.BEGIN):
+        if not has_header or data[begin + 8] not in (RecordKind.SETTLED, RecordKind.BEGIN):
             yield begin, end
 
 

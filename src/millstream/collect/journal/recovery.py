@@ -11,19 +11,19 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from millstream.collect.journal.damage import Damaged, DamageStore, checksum_of
+from millstream.collect.journal.damage import DamagedPiece, DamageStore, checksum_of
 from millstream.collect.journal.disk import Disk, why
 from millstream.collect.journal.record import (
     ENTRIES,
     HEADER,
-    Begin,
-    Kind,
-    Record,
+    JournalRecord,
+    RecordKind,
+    SegmentHeader,
     entries_in,
     is_torn,
     split_bookmark,
 )
-from millstream.collect.journal.scan import Damage, Scanner
+from millstream.collect.journal.scan import DamagedRange, Scanner
 from millstream.collect.journal.segment import Segment
 from millstream.runtime.home import private_opener
 from millstream.values.clock import now_ms
@@ -44,7 +44,7 @@ class Recovery:
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveredState:
     """The journal as it is on disk."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Found:
     last: int = 0  # no entry has a sequence beyond this one
     cut_bytes: int = 0
     damaged: list[Path] = field(default_factory=list)
-    pieces: list[Damaged] = field(default_factory=list)  # damaged ones that were not torn off
+    pieces: list[DamagedPiece] = field(default_factory=list)  # damaged ones that were not torn off
     lost: int = 0
     seconds: float = 0.0
 
@@ -75,7 +75,7 @@ class Found:
         )
 
 
-class Closed(NamedTuple):
+class CleanClose(NamedTuple):
     """The last segment, as it was when the journal was closed in order."""
 
     segment: int = 0
@@ -83,10 +83,10 @@ class Closed(NamedTuple):
     last: int = 0  # the last sequence in it
 
 
-def recover(folder: Path, disk: Disk, closed: Closed = Closed()) -> Found:  # noqa: B008
+def recover(folder: Path, disk: Disk, closed: CleanClose = CleanClose()) -> RecoveredState:  # noqa: B008
     """Read all segments; cut a torn end, set damaged records aside. Blocks."""
     began = time.perf_counter()
-    found = Found()
+    found = RecoveredState()
     named = (Segment.named(path) for path in folder.iterdir())
     segments = sorted((s for s in named if s is not None), key=lambda segment: segment.number)
     begins = [_begin_of(segment) for segment in segments]
@@ -127,19 +127,19 @@ def _tell_kept(folder: Path) -> None:
         )
 
 
-def _begin_of(segment: Segment) -> Begin | None:
+def _begin_of(segment: Segment) -> SegmentHeader | None:
     with open(segment.path, "rb") as file:
         for record in Scanner(file, segment, os.path.getsize(segment.path), None):
-            if isinstance(record, Record):
-                return _decode(record) if record.kind == Kind.BEGIN else None
+            if isinstance(record, JournalRecord):
+                return _decode(record) if record.kind == RecordKind.BEGIN else None
     return None
 
 
-def _decode(record: Record) -> Begin:
-    return msgspec.msgpack.decode(record.payload, type=Begin)
+def _decode(record: JournalRecord) -> SegmentHeader:
+    return msgspec.msgpack.decode(record.payload, type=SegmentHeader)
 
 
-def _settle(found: Found) -> None:
+def _settle(found: RecoveredState) -> None:
     """Low-water marks are written later than what they speak of: known only at the end."""
     for segment in found.segments:
         known = min(found.settled - segment.first + 1, len(segment.settled))
@@ -149,7 +149,7 @@ def _settle(found: Found) -> None:
         found.last = max(found.last, segment.after - 1)
 
 
-def _note_lost(found: Found, store: DamageStore) -> None:
+def _note_lost(found: RecoveredState, store: DamageStore) -> None:
     """Write down what was lost: of damaged entries, those that are not known to be in Kafka."""
     for piece in found.pieces:
         first = max(piece.first, found.settled + 1)
@@ -169,12 +169,14 @@ def _note_lost(found: Found, store: DamageStore) -> None:
 class _Reading:
     """The reading of one segment."""
 
-    def __init__(self, found: Found, segment: Segment, disk: Disk, ended: Closed | None) -> None:
+    def __init__(
+        self, found: RecoveredState, segment: Segment, disk: Disk, ended: CleanClose | None
+    ) -> None:
         self._found = found
         self._segment = segment
         self._disk = disk
         self._ended = ended  # in order: whatever was in it was answered
-        self._damaged: Damaged | None = None  # the piece behind which a record is looked for
+        self._damaged: DamagedPiece | None = None  # the piece behind which a record is looked for
 
     def run(self, end: int, durable: int, following: Segment | None, last: bool) -> None:
         """Read up to `end`; the segment had `durable` bytes when it was ended."""
@@ -183,7 +185,7 @@ class _Reading:
         with open(segment.path, "rb") as file:
             before = None if following is None else following.first
             for each in Scanner(file, segment, end, before):
-                if isinstance(each, Record):
+                if isinstance(each, JournalRecord):
                     self._end_damage(each.sequence + (each.kind not in ENTRIES))
                     self._take(each)
                 elif last and each.end == end:
@@ -216,9 +218,9 @@ class _Reading:
         self._damaged = self._piece(end, b"", f"{durable - end:,} bytes are missing at its end")
         _log.error("journal: %s had %d bytes, and has %d", self._segment.path, durable, end)
 
-    def _piece(self, offset: int, data: bytes, reason: str, entries: int = 0) -> Damaged:
+    def _piece(self, offset: int, data: bytes, reason: str, entries: int = 0) -> DamagedPiece:
         segment = self._segment
-        return Damaged(
+        return DamagedPiece(
             segment.number,
             offset,
             len(data),
@@ -237,26 +239,26 @@ class _Reading:
         except OSError as error:
             _log.warning("journal: %s cannot be synced: %s", self._segment.path, why(error))
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: JournalRecord) -> None:
         found, segment = self._found, self._segment
         match record.kind:
-            case Kind.ENTRY | Kind.ENTRY_WITH_BOOKMARK:
+            case RecordKind.ENTRY | RecordKind.ENTRY_WITH_BOOKMARK:
                 segment.skip_to(record.sequence)
                 segment.add(record.offset, len(record.payload))
-                if record.kind == Kind.ENTRY_WITH_BOOKMARK:
+                if record.kind == RecordKind.ENTRY_WITH_BOOKMARK:
                     source, bookmark, _ = split_bookmark(record.payload)
                     found.bookmarks[source] = bookmark
-            case Kind.SETTLED:
+            case RecordKind.SETTLED:
                 # The entries before it may be damaged: their sequences are not used again.
                 segment.skip_to(record.sequence + 1)
                 found.settled = max(found.settled, int.from_bytes(record.payload, "little"))
-            case Kind.BEGIN:
+            case RecordKind.BEGIN:
                 begin = _decode(record)
                 found.settled = max(found.settled, begin.settled)
                 found.bookmarks.update(begin.bookmarks)
                 found.identity, found.start = begin.identity, max(found.start, begin.start)
 
-    def _cut(self, file: BinaryIO, damage: Damage) -> None:
+    def _cut(self, file: BinaryIO, damage: DamagedRange) -> None:
         """A crash tears the last write; nothing of it had been acknowledged.
 
         Of a damaged last record the sequence may be known in Kafka: so the bytes are kept, and as
@@ -284,7 +286,7 @@ class _Reading:
         self._found.cut_bytes += size
         self._found.last = self._segment.after - 1 + size // HEADER + 1
 
-    def _set_aside(self, file: BinaryIO, damage: Damage, entries: int = 0) -> None:
+    def _set_aside(self, file: BinaryIO, damage: DamagedRange, entries: int = 0) -> None:
         data = self._bytes_of(file, damage)
         path = save_damaged(self._disk, self._segment, damage.begin, data)
         self._end_damage(self._segment.after)
@@ -301,7 +303,7 @@ class _Reading:
             path,
         )
 
-    def _bytes_of(self, file: BinaryIO, damage: Damage) -> bytes:
+    def _bytes_of(self, file: BinaryIO, damage: DamagedRange) -> bytes:
         file.seek(damage.begin)
         return file.read(damage.end - damage.begin)
 

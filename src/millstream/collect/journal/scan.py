@@ -6,15 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from millstream.collect.journal.record import ENTRIES, HEADER, Kind, Record, decode, length_at
+from millstream.collect.journal.record import (
+    ENTRIES,
+    HEADER,
+    JournalRecord,
+    RecordKind,
+    decode,
+    length_at,
+)
 from millstream.collect.journal.segment import Segment
 
 _PIECE = 1 << 20
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(RecordKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedRange:
     """Bytes that are no sound record."""
 
     begin: int
@@ -32,7 +39,7 @@ class Scanner:
         self._last = segment.first - 1
         self._buffer, self._base = b"", 0  # the piece of the file that is in memory, and its place
 
-    def __iter__(self) -> Iterator[Record | Damage]:
+    def __iter__(self) -> Iterator[JournalRecord | DamagedRange]:
         at = 0
         while at < self._end:
             record = self._record_at(at, room=0)
@@ -40,14 +47,14 @@ class Scanner:
                 begin, at = at, self._next_mark(at + 1)
                 while at < self._end and not (record := self._record_at(at, room=at - begin)):
                     at = self._next_mark(at + 1)
-                yield Damage(begin, at)
+                yield DamagedRange(begin, at)
                 if record is None:
                     return
             self._last = record.sequence  # of any kind: it tells of damaged entries before it too
             yield record
             at += HEADER + len(record.payload)
 
-    def _record_at(self, at: int, room: int) -> Record | None:
+    def _record_at(self, at: int, room: int) -> JournalRecord | None:
         """The record there, if it is sound and can be the next one `room` damaged bytes later."""
         self._load(at, HEADER)
         length = length_at(self._buffer, at - self._base, self._mark)
@@ -63,7 +70,7 @@ class Scanner:
             return None
         if kind in ENTRIES and self._before is not None and sequence >= self._before:
             return None
-        return Record(kind, sequence, at, payload)
+        return JournalRecord(kind, sequence, at, payload)
 
     def _next_mark(self, at: int) -> int:
         """Where the next mark is, at this place or behind; the end if there is none."""

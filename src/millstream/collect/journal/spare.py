@@ -12,7 +12,7 @@ _BYTES = 64 << 10  # far more than what a segment begins with
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Spare:
+class SpareFile:
     """A file of zeros beside the segments; giving it up makes room to begin one.
 
     The newest segment is deleted only when there is another one behind it, which knows its

@@ -22,16 +22,23 @@ import msgspec
 
 from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile
-from millstream.collect.journal.record import HEADER, MARK, Begin, Kind, bookmark_piece, encode
+from millstream.collect.journal.record import (
+    HEADER,
+    MARK,
+    RecordKind,
+    SegmentHeader,
+    bookmark_piece,
+    encode,
+)
 from millstream.collect.journal.segment import Segment
-from millstream.collect.journal.spare import FULL, Spare
+from millstream.collect.journal.spare import FULL, SpareFile
 
 _GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
-GATHERED_BYTES = 1 << 20  # of entries, or one that is larger: what is handed over at once
+BATCH_BYTES = 1 << 20  # of entries, or one that is larger: what is handed over at once
 _log = logging.getLogger(__name__)
 
 
-class Waiting(NamedTuple):
+class QueuedEntry(NamedTuple):
     """An entry on its way to disk."""
 
     sequence: int
@@ -39,22 +46,22 @@ class Waiting(NamedTuple):
     bookmark: tuple[str, bytes] | None
 
 
-class Gathered(NamedTuple):
+class EntryBatch(NamedTuple):
     """Entries that came in one turn of the loop."""
 
     round: int  # counts the failures so far: what was handed in before one fails with it
-    entries: list[Waiting]
+    entries: list[QueuedEntry]
     size: int  # bytes
 
 
-class Remove(NamedTuple):
+class RemoveSegment(NamedTuple):
     """A segment that is no longer needed."""
 
     segment: Segment
 
 
-class Roll(NamedTuple):
-    """Begin another segment, so that the current one can go."""
+class RollSegment(NamedTuple):
+    """SegmentHeader another segment, so that the current one can go."""
 
 
 class Stop(NamedTuple):
@@ -62,7 +69,7 @@ class Stop(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommittedGroup:
     """Entries that became durable together."""
 
     segment: Segment
@@ -72,17 +79,17 @@ class Group:
     bookmarks: dict[str, bytes]
 
 
-class Listener(Protocol):
+class WriterListener(Protocol):
     """The journal, as its thread sees it. Each call is made in the loop."""
 
     def began(self, segment: Segment) -> None: ...
-    def committed(self, group: Group) -> None: ...
+    def committed(self, group: CommittedGroup) -> None: ...
     def broke(self, reason: str, remedy: str) -> None: ...
     def removed(self, segment: Segment) -> None: ...
 
 
 @dataclass(slots=True)
-class State:
+class WriterState:
     """What each new segment must tell of those before it."""
 
     identity: Identity
@@ -102,13 +109,15 @@ class Writer:
         segment_bytes: int,
         retry_seconds: float,
         disk: Disk,
-        state: State,
+        state: WriterState,
         identity_file: IdentityFile,
         settled: Callable[[], int],
         call: Callable[..., object],
-        listener: Listener,
+        listener: WriterListener,
     ) -> None:
-        self.queue: queue.SimpleQueue[Gathered | Remove | Roll | Stop] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[EntryBatch | RemoveSegment | RollSegment | Stop] = (
+            queue.SimpleQueue()
+        )
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._retry_seconds = retry_seconds
@@ -126,7 +135,7 @@ class Writer:
         self._next_try = 0.0
         self._is_to_roll = False
         self._removing: list[Segment] = []
-        self._spare = Spare(folder, disk)
+        self._spare = SpareFile(folder, disk)
         self.thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     def _run(self) -> None:
@@ -168,23 +177,23 @@ class Writer:
         except OSError as error:
             _log.debug("journal: that it is closed cannot be noted: %s", error)
 
-    def _take(self) -> tuple[list[Waiting], bool]:
+    def _take(self) -> tuple[list[QueuedEntry], bool]:
         """All that has come; waits for the first, or until a new segment is to be tried."""
         patience = None
         if self._segment is None:
             patience = max(0.0, self._next_try - time.monotonic())
-        entries: list[Waiting] = []
+        entries: list[QueuedEntry] = []
         size = 0
         try:
             item = self.queue.get(timeout=patience)
             while True:
-                if isinstance(item, Gathered):
+                if isinstance(item, EntryBatch):
                     if item.round == self._round:
                         entries += item.entries
                         size += item.size
-                elif isinstance(item, Remove):
+                elif isinstance(item, RemoveSegment):
                     self._removing.append(item.segment)
-                elif isinstance(item, Roll):
+                elif isinstance(item, RollSegment):
                     self._is_to_roll = True
                     break
                 else:
@@ -196,7 +205,7 @@ class Writer:
             pass
         return entries, False
 
-    def _commit(self, entries: list[Waiting]) -> None:
+    def _commit(self, entries: list[QueuedEntry]) -> None:
         if self._size >= self._segment_bytes and not self._roll():
             return
         segment = self._segment
@@ -216,7 +225,7 @@ class Writer:
             self._state.bookmarks.update(group.bookmarks)
         self._call(self._listener.committed, group)
 
-    def _encode(self, segment: Segment, entries: list[Waiting]) -> tuple[bytes, Group]:
+    def _encode(self, segment: Segment, entries: list[QueuedEntry]) -> tuple[bytes, CommittedGroup]:
         mark, position = segment.mark, self._size
         pieces: list[bytes] = []
         offsets, lengths = array("Q"), array("I")
@@ -224,11 +233,11 @@ class Writer:
         for sequence, payload, bookmark in entries:
             if bookmark is None:
                 length = len(payload)
-                pieces += encode(mark, Kind.ENTRY, sequence, payload)
+                pieces += encode(mark, RecordKind.ENTRY, sequence, payload)
             else:
                 front = bookmark_piece(*bookmark)
                 length = len(front) + len(payload)
-                pieces += encode(mark, Kind.ENTRY_WITH_BOOKMARK, sequence, front, payload)
+                pieces += encode(mark, RecordKind.ENTRY_WITH_BOOKMARK, sequence, front, payload)
                 bookmarks[bookmark[0]] = bookmark[1]
             offsets.append(position)
             lengths.append(length)
@@ -237,10 +246,10 @@ class Writer:
         if settled > self._settled_written:
             # It rides along: a sync of its own would only spare recovery some questions to Kafka.
             last = entries[-1].sequence if entries else self._state.last
-            pieces += encode(mark, Kind.SETTLED, last, settled.to_bytes(8, "little"))
+            pieces += encode(mark, RecordKind.SETTLED, last, settled.to_bytes(8, "little"))
             position += HEADER + 8
             self._settled_written = settled
-        return b"".join(pieces), Group(segment, position, offsets, lengths, bookmarks)
+        return b"".join(pieces), CommittedGroup(segment, position, offsets, lengths, bookmarks)
 
     def _give_up(self, segment: Segment) -> None:
         """After a failed write or sync nobody knows what the file holds: it is not touched again.
@@ -298,7 +307,7 @@ class Writer:
         state.number += 1
         segment = Segment.at(self._folder, state.number, state.last + 1, secrets.token_bytes(MARK))
         settled = self._settled()
-        begin = Begin(
+        begin = SegmentHeader(
             state.identity.identity,
             state.identity.start,
             settled,
@@ -308,13 +317,13 @@ class Writer:
         )
         payload = msgspec.msgpack.encode(begin)
         # Twice: a damaged bit must not cost the bookmarks.
-        data = b"".join(encode(segment.mark, Kind.BEGIN, state.last, payload) * 2)
+        data = b"".join(encode(segment.mark, RecordKind.BEGIN, state.last, payload) * 2)
         descriptor = self._disk.create(segment.path)
         try:
             self._disk.write(descriptor, data)
             self._disk.sync(descriptor)
             self._disk.sync_folder(self._folder)
-            most = (self._segment_bytes + _GROUP_BYTES + GATHERED_BYTES) // HEADER + 1
+            most = (self._segment_bytes + _GROUP_BYTES + BATCH_BYTES) // HEADER + 1
             identity = msgspec.structs.replace(
                 state.identity, reserved=state.last + most, newest=segment.number
             )

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Any
 
-from millstream.collect.dedup.dedup import First
-from millstream.collect.intake.recent import Recent
+from millstream.collect.dedup.dedup import Original
+from millstream.collect.intake.recent_entries import RecentEntries
 from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -42,7 +42,7 @@ class Lookup:
         is_pending: Callable[[int], bool],
         settled: Callable[[int], asyncio.Future[None]],
         why_failed: Callable[[Receipt], str | None],
-        recent: Recent,
+        recent: RecentEntries,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`collector` is our journal's identity, `is_pending` whether it holds that entry still.
@@ -77,14 +77,16 @@ class Lookup:
                 503, f"the event is safe, but {error}", headers=[(b"retry-after", b"2")]
             ) from error
 
-    async def are_logged(self, stream: str, firsts: Collection[First], seconds: float) -> bool:
+    async def are_logged(
+        self, stream: str, originals: Collection[Original], seconds: float
+    ) -> bool:
         """Whether the log has these events; waits for ours, for so long, and looks for others'."""
-        ours = {first.sequence for first in firsts if first.collector == self._collector}
+        ours = {first.sequence for first in originals if first.collector == self._collector}
         if waiting := {self._settled(sequence) for sequence in ours if self._is_pending(sequence)}:
             await asyncio.wait(waiting, timeout=seconds)
             if any(self._is_pending(sequence) for sequence in ours):
                 return False
-        theirs = [first for first in firsts if first.collector != self._collector]
+        theirs = [first for first in originals if first.collector != self._collector]
         if not theirs:
             return True
         try:
@@ -93,8 +95,8 @@ class Lookup:
         except LogError:
             return False
 
-    def _search_all(self, stream: str, firsts: Collection[First]) -> bool:
-        wanted = {(first.collector, first.sequence, first.index) for first in firsts}
+    def _search_all(self, stream: str, originals: Collection[Original]) -> bool:
+        wanted = {(first.collector, first.sequence, first.index) for first in originals}
         topics = [name(self._app.name, stream) for name in (stream_topic, rejected_topic)]
 
         def look(record: Record) -> Decision:
@@ -102,7 +104,7 @@ class Lookup:
                 wanted.discard(identity)
             return Decision.CONTINUE if wanted else Decision.FOUND
 
-        Search(self._log, topics, min(first.received_at for first in firsts)).run(look, _SECONDS)
+        Search(self._log, topics, min(first.received_at for first in originals)).run(look, _SECONDS)
         return not wanted
 
     def _is_ours(self, receipt: Receipt) -> bool:

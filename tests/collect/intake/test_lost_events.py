@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.collect.arrival import Arrival, encode
 from millstream.collect.formats.unpacked import Limits
-from millstream.collect.intake.damage import explained
-from millstream.collect.intake.lane import Lane
-from millstream.collect.journal import Damaged, DamageStore
-from millstream.collect.journal.record import Kind, bookmark_piece
+from millstream.collect.intake.lost_events import explained
+from millstream.collect.intake.stream_intake import StreamIntake
+from millstream.collect.journal import DamagedPiece, DamageStore
+from millstream.collect.journal.record import RecordKind, bookmark_piece
 from millstream.collect.journal.record import encode as record
+from millstream.collect.raw_message import RawMessage, encode
 from millstream.pipeline.app import App
 from millstream.schema.scalars import LATEST
 
 MARK = b"mark"
 APP = App("shop")
 APP.stream("clicks", schema="id LONG")
-LANES = {"clicks": Lane(APP, APP.streams["clicks"], Limits())}
-ARRIVAL = encode(Arrival("clicks", 1_800_000_000_000, b'{"id":1}\n{"id":2}', "text/json"))
-ENTRY = b"".join(record(MARK, Kind.ENTRY, 1, ARRIVAL))
+STREAMS = {"clicks": StreamIntake(APP, APP.streams["clicks"], Limits())}
+ARRIVAL = encode(RawMessage("clicks", 1_800_000_000_000, b'{"id":1}\n{"id":2}', "text/json"))
+ENTRY = b"".join(record(MARK, RecordKind.ENTRY, 1, ARRIVAL))
 FROM_SOURCE = b"".join(
-    record(MARK, Kind.ENTRY_WITH_BOOKMARK, 1, bookmark_piece("mqtt", b"7"), ARRIVAL)
+    record(MARK, RecordKind.ENTRY_WITH_BOOKMARK, 1, bookmark_piece("mqtt", b"7"), ARRIVAL)
 )
 
 
-def told(data: bytes) -> Damaged:
+def told(data: bytes) -> DamagedPiece:
     """What is told of an entry of which these bytes are left."""
-    return explained(Damaged(1, 0, len(data), mark=MARK.hex(), first=1, entries=1), data, LANES)
+    return explained(
+        DamagedPiece(1, 0, len(data), mark=MARK.hex(), first=1, entries=1), data, STREAMS
+    )
 
 
 def test_a_damaged_byte_anywhere_costs_no_more_than_the_number_of_events() -> None:
@@ -48,7 +50,7 @@ def test_an_entry_whose_end_is_missing_is_told_of() -> None:
 
 def test_a_note_that_is_damaged_itself_still_tells_of_a_loss(tmp_path: Path) -> None:
     store = DamageStore(tmp_path)
-    store.put(Damaged(1, 7, entries=3, reason="a reason"))
+    store.put(DamagedPiece(1, 7, entries=3, reason="a reason"))
     (note,) = tmp_path.iterdir()
     note.write_bytes(note.read_bytes().replace(b"a reason", b"\xff reason"))
     (one,) = DamageStore(tmp_path).lost()

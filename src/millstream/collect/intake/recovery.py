@@ -1,17 +1,14 @@
-"""After a crash: which events of the journal's pending entries does the log have already?"""
+"""Recovery after a restart: finds which events of pending journal entries are in the log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 
-from millstream.collect.arrival import glimpse
-from millstream.collect.intake.damage import explain, without
 from millstream.collect.intake.intake import Intake
-from millstream.collect.intake.lane import Lane
-from millstream.collect.journal import Journal
+from millstream.collect.intake.lost_events import explain, without
+from millstream.collect.raw_message import decode_head
 from millstream.log.record import Record
 from millstream.log.search import Decision, Search
 from millstream.log.settings import LogSettings
@@ -24,23 +21,21 @@ _log = logging.getLogger(__name__)
 
 
 async def resume(intake: Intake, log: LogSettings) -> None:
-    """Let the journal's pending entries go on to the log, without what of them is there."""
-    await asyncio.to_thread(explain, intake.journal.damage, intake.lanes)
-    arrived = await find_arrived(intake.journal, intake.lanes, log)
-    await intake.recognise(arrived)
-    intake.forwarder.open(arrived)
+    """Start sending the journal's pending entries, without the events that are in the log."""
+    await asyncio.to_thread(explain, intake.journal.damage, intake.streams)
+    logged = await find_logged(intake, log)
+    await intake.recover_ids(logged)
+    intake.forwarder.open(logged)
 
 
-async def find_arrived(
-    journal: Journal, lanes: Mapping[str, Lane], log: LogSettings
-) -> dict[int, frozenset[int]]:
-    """By sequence, the places of the pending entries' events that are in the log.
+async def find_logged(intake: Intake, log: LogSettings) -> dict[int, frozenset[int]]:
+    """The indexes of the pending entries' events that are in the log, by sequence.
 
-    Reads the stream and rejected topics from the oldest pending entry's time on. Waits as long as
-    Kafka is away: LogError comes from there.
+    Reads the stream and rejected topics from the oldest pending entry's time on; LogError if Kafka
+    fails.
     """
-    started = time.monotonic()
-    first, since = await _pending(journal)
+    started, journal, streams = time.monotonic(), intake.journal, intake.streams
+    first, since = await _pending(intake)
     damaged = [
         one for one in journal.damage.lost() if one.events and one.received_at and not one.searched
     ]
@@ -53,8 +48,8 @@ async def find_arrived(
     topics = [
         topic
         for name in since
-        if name in lanes
-        for topic in (lanes[name].topic, lanes[name].rejected_topic)
+        if name in streams
+        for topic in (streams[name].topic, streams[name].rejected_topic)
     ]
     found: dict[int, set[int]] = {}
     if topics:
@@ -62,25 +57,25 @@ async def find_arrived(
             _search, log, topics, min(since.values()), journal.identity, first, found
         )
     _log.info(
-        "recovered %d pending entries, of which %d are in the log already, at least in part; "
-        "looking took %.2f s",
+        "recovered %d pending entries; %d of them are in the log, at least in part; the search "
+        "took %.2f s",
         journal.pending_entries,
         len(found),
         time.monotonic() - started,
     )
     for one in damaged:
         await asyncio.to_thread(journal.damage.put, without(one, found))
-    return {sequence: frozenset(places) for sequence, places in found.items()}
+    return {sequence: frozenset(indexes) for sequence, indexes in found.items()}
 
 
-async def _pending(journal: Journal) -> tuple[int | None, dict[str, int]]:
-    """The first pending entry, and per stream when its oldest one was received."""
+async def _pending(intake: Intake) -> tuple[int | None, dict[str, int]]:
+    """The first pending entry, and per stream the oldest time of receipt."""
     first: int | None = None
     since: dict[str, int] = {}
     after = 0
-    while entries := await journal.read(after, _READ_BYTES):
+    while entries := await intake.read_journal(after, _READ_BYTES):
         for sequence, payload in entries:
-            seen = glimpse(payload)
+            seen = decode_head(payload)
             if seen is not None:
                 first = sequence if first is None else first
                 since[seen.stream] = min(since.get(seen.stream, seen.received_at), seen.received_at)

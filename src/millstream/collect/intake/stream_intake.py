@@ -1,4 +1,4 @@
-"""One stream's way in: where its events go, how they are checked, what was counted."""
+"""The collector's state for one stream: its topics, checks and counts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import logging
 import time
 
-from millstream.collect.arrival import Arrival, is_small
 from millstream.collect.capacity.shedding import Shedder
-from millstream.collect.formats.body import Form, Unpacker, form_of
-from millstream.collect.formats.unpacked import BodyRefused, Limits, Unpacked
+from millstream.collect.formats.body import BodyFormat, Unpacker, format_of
+from millstream.collect.formats.unpacked import BodyRefused, Limits, UnpackedBody
 from millstream.collect.intake.watermark import Watermark
+from millstream.collect.raw_message import RawMessage, is_small
 from millstream.errors import InvalidEvent
 from millstream.log.topic_names import rejected_topic, stream_topic
 from millstream.pipeline.app import App, Stream
@@ -19,30 +19,30 @@ from millstream.values import event
 from millstream.values.report import StreamCounts
 
 _log = logging.getLogger(__name__)
-_QUICK_BYTES = 1 << 20  # of JSON or lines, which are only split
+_QUICK_BYTES = 1 << 20  # of JSON or lines, which are only split, not converted
 
 
-async def unpack_aside(lane: Lane, arrival: Arrival) -> Unpacked:
-    """As `lane.unpack`; in a thread if it may take long: rows and envelopes can take seconds."""
-    if _is_quick(arrival):
-        return lane.unpack(arrival)
-    return await asyncio.to_thread(lane.unpack, arrival)
+async def unpack_in_thread(stream: StreamIntake, message: RawMessage) -> UnpackedBody:
+    """As `stream.unpack`; in a thread if that may take long: CSV and envelopes can take seconds."""
+    if _is_quick(message):
+        return stream.unpack(message)
+    return await asyncio.to_thread(stream.unpack, message)
 
 
-def _is_quick(arrival: Arrival) -> bool:
-    """Whether to unpack it takes some milliseconds at most: less than the way through a thread."""
-    if is_small(arrival):
+def _is_quick(message: RawMessage) -> bool:
+    """Whether unpacking takes a few milliseconds at most: less than a change of threads."""
+    if is_small(message):
         return True
-    if arrival.encoding or len(arrival.body) > _QUICK_BYTES:
+    if message.encoding or len(message.body) > _QUICK_BYTES:
         return False
     try:
-        return form_of(arrival.content_type) in (Form.SNIFF, Form.LINES)
+        return format_of(message.content_type) in (BodyFormat.SNIFF, BodyFormat.LINES)
     except BodyRefused:
         return True
 
 
-class Lane:
-    """What the collector holds per stream.
+class StreamIntake:
+    """What the collector needs to know and count for one stream.
 
     accepted = logged + rejected + failed + shed + duplicates + pending + damaged, at every moment.
     """
@@ -50,7 +50,7 @@ class Lane:
     def __init__(
         self, app: App, stream: Stream, limits: Limits, clock: Clock = time.monotonic
     ) -> None:
-        self.stream = stream
+        self.declaration = stream
         self.name = stream.name
         self.topic = stream_topic(app.name, stream.name)
         self.rejected_topic = rejected_topic(app.name, stream.name)
@@ -61,42 +61,44 @@ class Lane:
         self.shedder = Shedder(stream) if stream.shed else None
         self.headers = [(event.SPECVERSION, b"1.0"), (event.CONTENT_TYPE, b"application/json")]
         self.type = f"{app.name}.{stream.name}".encode()
-        # Of senders that don't name themselves.
+        # For events without a CloudEvents source.
         self.default_source = f"/{app.name}/{stream.name}".encode()
-        self.accepted = 0  # events that were looked at: what was taken in, and what was shed
-        self.pending = 0  # in the journal or on their way to Kafka
+        self.accepted = 0  # events received, including those shed
+        self.pending = 0  # in the journal or on the way to Kafka
         self.logged = 0
         self.rejected = 0
-        self.failed = 0  # neither Kafka nor the journal can take them: they are in the failed store
+        self.failed = 0  # in the failed store, because neither Kafka nor the journal can hold them
         self.shed = 0
         self.duplicates = 0
-        self.damaged = 0  # lost with an entry of the journal that could not be read back
-        self.recovered = 0  # of the accepted, those that an earlier start had left in the journal
-        self.refused = 0  # requests and messages that could not be taken in: nothing of them is
+        self.damaged = 0  # lost with a journal entry that could not be read back
+        self.recovered = 0  # of the accepted: those found in the journal of an earlier start
+        self.refused = 0  # requests and messages of which nothing was accepted
         self.watermark: Watermark | None = None
         if stream.event_time is not None:
             self.watermark = Watermark(round(stream.ahead.total_seconds() * 1000), clock)
         self.rate = Rate(clock)
-        self.journaled_ms = Latencies(clock)  # each from the moment of its arrival
+        self.journaled_ms = Latencies(clock)  # each from receipt on
         self.sent_ms = Latencies(clock)
         self.logged_ms = Latencies(clock)
 
-    def unpack(self, arrival: Arrival) -> Unpacked:
-        """An arrival's events; BodyRefused if there is somebody to tell that it cannot be read."""
+    def unpack(self, message: RawMessage) -> UnpackedBody:
+        """A message's events; BodyRefused if a sender's body cannot be read.
+
+        An unreadable message of a source becomes one invalid event: nobody could be answered.
+        """
         try:
             return self._unpack(
-                arrival.body, arrival.content_type, arrival.encoding, arrival.attributes
+                message.body, message.content_type, message.encoding, message.attributes
             )
         except BodyRefused as refused:
-            if not arrival.source:
+            if not message.source:
                 raise
-            # Nobody to tell: it is kept where the invalid ones are.
-            return Unpacked([arrival.body], None, {0: InvalidEvent(str(refused))})
+            return UnpackedBody([message.body], None, {0: InvalidEvent(str(refused))})
         except Exception as error:
-            return Unpacked([arrival.body], None, {0: our_fault("read", error)})
+            return UnpackedBody([message.body], None, {0: internal_error("read", error)})
 
     def counts(self) -> StreamCounts:
-        """The counts since the start, for the audit."""
+        """The counts since the start, for the audit report."""
         counts = StreamCounts(
             accepted=self.accepted,
             logged=self.logged,
@@ -120,11 +122,11 @@ class Lane:
         return counts
 
 
-def our_fault(what: str, error: Exception) -> InvalidEvent:
-    """The reason to reject an event that a fault of ours does not let us read or check.
+def internal_error(what: str, error: Exception) -> InvalidEvent:
+    """The reason to reject an event that a bug of ours prevents from being read or checked.
 
-    It may be in the journal by then. Raised, the fault would stop the collector for all streams,
-    and again at each start.
+    The event may be in the journal already. If the error were raised, it would stop the collector
+    for all streams, and again at each start.
     """
     _log.error("cannot %s an event; it is rejected", what, exc_info=error)
     return InvalidEvent(
