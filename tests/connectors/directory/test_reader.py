@@ -241,11 +241,11 @@ async def test_a_half_written_file_is_waited_for(tmp_path: Path) -> None:
 def test_a_file_is_whole_when_it_did_not_change_for_long_enough() -> None:
     settling, name = SettledFiles(2.0), "a.ndjson"
     half, whole = File(name, 5, 100, 100), File(name, 9, 101, 101)
-    assert settling.whole([half], now=0.0) == []
-    assert settling.whole([half], now=1.9) == []
-    assert settling.whole([whole], now=2.0) == []  # it grew: the time begins anew
-    assert settling.whole([whole], now=3.9) == []
-    assert settling.whole([whole], now=4.0) == [whole]
+    assert settling.complete([half], now=0.0) == []
+    assert settling.complete([half], now=1.9) == []
+    assert settling.complete([whole], now=2.0) == []  # it grew: the time begins anew
+    assert settling.complete([whole], now=3.9) == []
+    assert settling.complete([whole], now=4.0) == [whole]
 
 
 async def test_a_file_that_is_renamed_into_place_is_read_at_once(tmp_path: Path) -> None:

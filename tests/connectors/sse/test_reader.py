@@ -13,7 +13,7 @@ from tests.connectors.case import PATIENT, running
 from tests.connectors.serving import Connection, TcpServer
 
 from millstream.connectors import SseSource
-from millstream.connectors.sse.reader import Events, SseReader
+from millstream.connectors.sse.reader import EventStreamParser, SseReader
 
 STREAMS = {
     "one": (b"data: {}\n\n", [b"{}"]),
@@ -36,7 +36,7 @@ STREAMS = {
 @pytest.mark.parametrize("step", [1, 2, 1000])
 def test_streams_are_read_as_the_standard_says(name: str, step: int) -> None:
     text, expected = STREAMS[name]
-    events, got = Events(1000, None), []
+    events, got = EventStreamParser(1000, None), []
     for start in range(0, len(text), step):
         got += events.feed(text[start : start + step])
     assert [data for _, data, _ in got] == expected
@@ -44,13 +44,13 @@ def test_streams_are_read_as_the_standard_says(name: str, step: int) -> None:
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 5))
 def test_nothing_that_comes_does_any_harm(chunks: list[bytes], longest: int) -> None:
-    events = Events(longest, None)
+    events = EventStreamParser(longest, None)
     for chunk in chunks:
         events.feed(chunk + b"\nid:x\n")
 
 
 def test_an_event_has_the_type_and_the_last_id_and_bad_ids_are_ignored() -> None:
-    events = Events(1000, b"0")
+    events = EventStreamParser(1000, b"0")
     assert events.feed(b"data: a\n\nevent: t\nid: 1\ndata: b\n\nid: \x01\x02\ndata: c\n\n") == [
         (b"message", b"a", b"0"),
         (b"t", b"b", b"1"),
@@ -61,7 +61,7 @@ def test_an_event_has_the_type_and_the_last_id_and_bad_ids_are_ignored() -> None
 
 
 def test_an_event_that_is_too_large_is_skipped_and_the_next_is_read() -> None:
-    events = Events(100, None)
+    events = EventStreamParser(100, None)
     got = []
     for chunk in (b"data: " + b"x" * 99, b"x" * 99, b"x\n\ndata: 1\n", b"\n"):
         got += events.feed(chunk)

@@ -1,6 +1,6 @@
-"""A directory in which files arrive, read by itself, in the order in which one file passes:
+"""A directory in which files arrive.
 
-`scan` (what is there, and what of it is whole) → `gather` (files → messages, `files` and `parquet`
-read one, `cut` finds where events end) → the output. `progress` is the bookmark, and `reader` puts
-it all together.
+The path of a file: `listing` (finds files that are complete) → `message_builder` (turns files into
+messages; `file_reader` and `parquet` read a file, `event_splitter` finds where events end) → the
+output. `read_progress` is the bookmark. `reader` connects these parts.
 """

@@ -1,4 +1,4 @@
-"""A directory in which files arrive."""
+"""Description of a directory source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ DONE = ("keep", "move", "delete")
 class DirectorySource(SourceDescription):
     """Each file that arrives is read once: NDJSON, JSON, CSV with a header, or Parquet.
 
-    The suffix says the format (`format` says it for files whose suffix does not) and the
-    compression (`.gz`, `.zst`). A file counts as whole when it did not change for `settle`, or was
-    renamed into place. A file that is read stays where it is, is moved to `moved_to` (a folder,
-    seen from this one) or deleted, as `done` says; one that cannot be read stays, or is moved to
-    `failed_to` where `done` is not "keep".
+    The suffix tells the format (or else `format`) and the compression (`.gz`, `.zst`). A file is
+    complete when it did not change for `settle`, or was renamed into place. After reading, `done`
+    decides: the file stays ("keep"), is moved to the folder `moved_to` (relative to this one) or is
+    deleted. A file that cannot be read stays, or is moved to `failed_to` unless `done` is "keep".
     """
 
     kind: ClassVar[str] = "directory"

@@ -1,4 +1,4 @@
-"""The events in a file, a piece at a time: text is cut at its lines, rows or values."""
+"""Reads the events of a file, one piece at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.connectors.directory.event_splitter import (
 )
 
 CHUNK = 64 * 1024
-MOST_EVENTS = 1000  # of a piece, or of a message
+MOST_EVENTS = 1000  # per piece, and per message
 
 _FORMATS = {
     ".ndjson": "ndjson",
@@ -28,7 +28,7 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_CUTS: dict[str, type[EventSplitter]] = {
+_SPLITTERS: dict[str, type[EventSplitter]] = {
     "ndjson": NdjsonSplitter,
     "json": JsonSplitter,
     "csv": CsvSplitter,
@@ -38,13 +38,13 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """Whole events of a file, each with its line end."""
+    """Complete events of a file, each with its line end."""
 
     body: bytes
     events: int
-    end: int  # where to go on: in bytes of the content as it is unpacked, or in rows of Parquet
+    end: int  # where to resume: bytes of the decompressed content, or rows of Parquet
     content_type: str
-    header: bytes = b""  # what must be before each body, of CSV
+    header: bytes = b""  # of CSV; it must precede each body
 
 
 def read_pieces(
@@ -52,26 +52,26 @@ def read_pieces(
 ) -> Generator[FilePiece]:
     """A file's events from `start` on, in pieces of about CHUNK bytes, at most `longest`.
 
-    Unreadable if the file is not what its name (or `given`, the format) says. OSError with a number
-    if it cannot be got at. Blocks: for a thread.
+    UnreadableFile if the file does not have the format of its name (or `given`). OSError with an
+    errno if the system cannot read it. It blocks: call it in a thread.
     """
     form, compression = format_of(path, given)
     if form == "parquet":
-        # Imported where it is needed: it takes longer than all else here.
+        # Imported only where it is needed, because it takes long.
         from millstream.connectors.directory.parquet import read_rows
 
         for body, events, end in read_rows(path, start, CHUNK, most):
             yield FilePiece(body, events, end, "application/x-ndjson")
         return
-    # An event is known to be too long only when that much was read, and a chunk more.
+    # An event is found to be too long only after that much was read, plus a chunk.
     chunk = min(CHUNK, longest // 4)
-    cut = _CUTS[form](longest - chunk, most)
+    splitter = _SPLITTERS[form](longest - chunk, most)
     with contextlib.closing(_open(path, compression)) as content:
-        yield from _text(content, cut, start, chunk)
+        yield from _read_text(content, splitter, start, chunk)
 
 
 def format_of(path: str, given: str) -> tuple[str, str]:
-    """A file's format and compression; Unreadable if its name says none and none is given."""
+    """A file's format and compression; UnreadableFile if neither its name nor `given` tells."""
     stem, suffix = os.path.splitext(path)
     compression = _COMPRESSIONS.get(suffix.lower(), "")
     if compression:
@@ -86,65 +86,69 @@ def format_of(path: str, given: str) -> tuple[str, str]:
     return form, compression
 
 
-def _text(content: _FileContent, cut: EventSplitter, start: int, chunk: int) -> Iterator[FilePiece]:
+def _read_text(
+    content: _FileContent, splitter: EventSplitter, start: int, chunk: int
+) -> Iterator[FilePiece]:
     head = content.read(chunk)
-    while (begin := cut.begin(head)) is None and (more := content.read(chunk)):
+    while (begin := splitter.skip_head(head)) is None and (more := content.read(chunk)):
         head += more
     if begin is None:
-        begin = cut.begin(head + b"\n") or 0
+        begin = splitter.skip_head(head + b"\n") or 0
     position = max(start, begin)
     if position > len(head):
         content.skip(position - len(head))
     buffer = head[position:]
     while True:
-        while (found := cut.cut(buffer)) is not None:
+        while (found := splitter.split(buffer)) is not None:
             position += found.used
             buffer = buffer[found.used :]
             if found.events:
-                yield FilePiece(found.body, found.events, position, cut.content_type, cut.header)
+                yield FilePiece(
+                    found.body, found.events, position, splitter.content_type, splitter.header
+                )
         if not (more := content.read(chunk)):
             break
         buffer += more
-    last = cut.last(buffer)
+    last = splitter.split_last(buffer)
     if last.events:
         end = position + len(buffer)
-        yield FilePiece(last.body, last.events, end, cut.content_type, cut.header)
+        yield FilePiece(last.body, last.events, end, splitter.content_type, splitter.header)
 
 
 class _FileContent:
-    """A file's content, unpacked while it is read."""
+    """A file's content, decompressed while it is read."""
 
-    def __init__(self, file: IO[bytes], unpacked: Any) -> None:
+    def __init__(self, file: IO[bytes], decompressed: Any) -> None:
         self._file = file
-        self._unpacked = unpacked
+        self._decompressed = decompressed
 
     def read(self, size: int) -> bytes:
         try:
-            data: bytes = self._unpacked.read(size)
+            data: bytes = self._decompressed.read(size)
         except OSError as error:
-            if error.errno is None:  # of the unpacking, not of the system
+            if error.errno is None:  # from the decompressor, not from the system
                 raise UnreadableFile(f"it is damaged: {error}") from None
             raise
         return data
 
     def skip(self, size: int) -> None:
-        if self._unpacked is self._file:
+        if self._decompressed is self._file:
             self._file.seek(size, io.SEEK_CUR)
             return
         while size > 0 and (skipped := len(self.read(min(size, CHUNK)))):
             size -= skipped
 
     def close(self) -> None:
-        if self._unpacked is not self._file:
-            self._unpacked.close()
+        if self._decompressed is not self._file:
+            self._decompressed.close()
         self._file.close()
 
 
 def _open(path: str, compression: str) -> _FileContent:
-    file = open(path, "rb")  # noqa: SIM115 -- whoever has the content closes it
+    file = open(path, "rb")  # noqa: SIM115 -- _FileContent.close closes it
     if not compression:
         return _FileContent(file, file)
-    # Arrow's unpacking, because it tells a file that ends too early, in either format.
+    # Arrow's decompressor, because it detects a truncated file in either format.
     from pyarrow import CompressedInputStream
 
     return _FileContent(file, CompressedInputStream(file, compression))

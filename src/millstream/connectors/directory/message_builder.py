@@ -1,4 +1,4 @@
-"""Gathers the events of files into messages: large files are many, small files share one."""
+"""Builds messages from files: a large file becomes many, small files share one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from millstream.connectors.directory.read_progress import DirectoryProgress
 from millstream.connectors.settings import SourceSettings
 
 _MOST_BYTES = 256 * 1024
-_TRIES = 3  # of a file whose reading fails by the system's fault, not the content's
+_TRIES = 3  # of a file that the system fails to read
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FileMessage:
-    """A message, and the bookmark of where the reading is after it."""
+    """A message, and the bookmark after it."""
 
     body: bytes
     events: int
@@ -31,7 +31,7 @@ class FileMessage:
 
 
 class MessageBuilder:
-    """Reads files one after another. Its methods block: for a thread, one at a time."""
+    """Reads files one after another. Its methods block: call them in a thread, one at a time."""
 
     def __init__(
         self,
@@ -59,33 +59,33 @@ class MessageBuilder:
         """Read these, in their order."""
         self._files = files[::-1]
 
-    def gather(self) -> FileMessage | None:
+    def next_message(self) -> FileMessage | None:
         """The next message; None when all files are read."""
-        taken: list[FilePiece] = []
+        pieces: list[FilePiece] = []
         size = events = 0
-        while (piece := self._peek(taken)) is not None:
-            if taken and (
-                (piece.content_type, piece.header) != (taken[0].content_type, taken[0].header)
+        while (piece := self._peek(pieces)) is not None:
+            if pieces and (
+                (piece.content_type, piece.header) != (pieces[0].content_type, pieces[0].header)
                 or size + len(piece.body) > min(_MOST_BYTES, self._longest) - len(piece.header)
                 or events + piece.events > self._most
             ):
                 break
-            taken.append(piece)
+            pieces.append(piece)
             size, events = size + len(piece.body), events + piece.events
             self._next = None
             assert self._file is not None
             self._progress.advance(self._file, piece.end)
-        if not taken:
+        if not pieces:
             return None
-        body = taken[0].header + b"".join(piece.body for piece in taken)
-        return FileMessage(body, events, taken[0].content_type, self._progress.bookmark())
+        body = pieces[0].header + b"".join(piece.body for piece in pieces)
+        return FileMessage(body, events, pieces[0].content_type, self._progress.bookmark())
 
     def close(self) -> None:
         """Close the file that is open."""
         if self._pieces is not None:
             self._pieces.close()
 
-    def _peek(self, taken: list[FilePiece]) -> FilePiece | None:
+    def _peek(self, pieces: list[FilePiece]) -> FilePiece | None:
         while self._next is None:
             if self._file is None:
                 if not self._files:
@@ -94,9 +94,9 @@ class MessageBuilder:
             try:
                 self._advance()
             except OSError:
-                if not taken:
+                if not pieces:
                     raise
-                return None  # what was read before counts as read, and must get out first
+                return None  # what was read before counts as read, and must be offered first
         return self._next
 
     def _open(self, file: File) -> None:
@@ -121,7 +121,7 @@ class MessageBuilder:
         except OSError as error:
             tried = self._tries[file.name] = self._tries.get(file.name, 0) + 1
             if tried < _TRIES and not isinstance(error, PermissionError):
-                self._files.append(file)  # to go on where it was
+                self._files.append(file)  # to resume where it was
                 self._file = None
                 raise
             self._fail(file, error.strerror or str(error))
@@ -131,7 +131,7 @@ class MessageBuilder:
     def _fail(self, file: File, reason: str) -> None:
         self._progress.fail(file, reason)
         _log.error(
-            "cannot read %s in %s: %s; the other files are read on",
+            "cannot read %s in %s: %s; reading continues with the other files",
             file.name,
             self._source.folder,
             reason,

@@ -1,4 +1,4 @@
-"""The rows of a Parquet file as lines of JSON, a few at a time."""
+"""Reads the rows of a Parquet file as lines of JSON, in batches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 def read_rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[bytes, int, int]]:
-    """Lines of about so many bytes, at most so many; how many, and the number of the next row.
+    """Batches of lines: the lines, how many they are, and the number of the next row.
 
-    A time without a zone means UTC, and is cut to microseconds; bytes are base64, maps objects.
+    A batch has about `about` bytes, and at most `most` lines. A time without a zone means UTC, and
+    is truncated to microseconds; bytes become base64, maps become objects.
     """
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
@@ -37,7 +38,9 @@ def read_rows(path: str, start: int, about: int, most: int) -> Iterator[tuple[by
     except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UnreadableFile(f"it is not Parquet that can be read: {error}") from None
     except OSError as error:
-        if error.errno is None or error.errno == errno.EINVAL:  # of the content, not of the system
+        if (
+            error.errno is None or error.errno == errno.EINVAL
+        ):  # from the content, not from the system
             raise UnreadableFile(f"it is damaged: {error}") from None
         raise
 

@@ -1,10 +1,10 @@
 """Which files are read, and how far: small enough to be the bookmark of every message.
 
-A file is known by its name, size and time of writing. The newest `MOST_DONE` of those that were
-read are remembered one by one. Of the older ones, only the time is: a file that arrived (was
-written or renamed) before that counts as read. It goes by the time of the last change, which nobody
-can set back, and only past files that are all read: so one that comes late, or with an old date, is
-not taken for read. All of it is atomic with the events, as it is written with them.
+A file is identified by its name, size and modification time. The newest `MOST_DONE` read files are
+stored one by one. For older ones only a time is stored: a file whose last change (write or rename)
+is not later counts as read. Nobody can set the time of the last change back, and the stored time
+only passes files that are all read, so a file that arrives late or with an old date is still read.
+The bookmark is written together with the events, so both are atomic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAIR = struct.Struct("<QQ")
 
 
 class CurrentFile(msgspec.Struct, array_like=True):
-    """The file that is being read, and where to go on in it."""
+    """The file that is being read, and where to resume in it."""
 
     identity: int
     name: str
@@ -29,7 +29,7 @@ class CurrentFile(msgspec.Struct, array_like=True):
 
 
 class FailedFile(msgspec.Struct, array_like=True):
-    """A file that could not be read. It is tried again when it, or the right to it, changes."""
+    """A file that could not be read. It is tried again when its content or its mode changes."""
 
     identity: int
     changed: int
@@ -46,24 +46,24 @@ class _StoredProgress(msgspec.Struct, array_like=True):
 
 
 class DirectoryProgress:
-    """How far the reading is, in one folder."""
+    """The progress of reading one folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.current: CurrentFile | None = None
         self.failed: dict[str, FailedFile] = {}
         self._done: dict[int, int] = {}  # identity: changed
-        self._before = 0  # what arrived until then is read
+        self._before = 0  # files that arrived until then are read
 
     @classmethod
     def of(cls, bookmark: bytes | None, folder: str) -> DirectoryProgress:
-        """As it was when the bookmark was written; from the start if it is of another folder."""
+        """The progress in a bookmark; from the start if it belongs to another folder."""
         progress = cls(folder)
         if bookmark is None:
             return progress
         try:
             written = msgspec.msgpack.decode(bookmark, type=_StoredProgress)
-        except msgspec.DecodeError:  # of another kind of source, which the stream had before
+        except msgspec.DecodeError:  # of another kind of source that the stream had before
             return progress
         if written.folder == folder:
             progress._before = written.before
@@ -73,22 +73,22 @@ class DirectoryProgress:
         return progress
 
     def bookmark(self) -> bytes:
-        """All of it, to be written down."""
+        """The progress as bytes."""
         done = b"".join(_PAIR.pack(*each) for each in self._done.items())
         return msgspec.msgpack.encode(
             _StoredProgress(self.folder, self._before, done, self.current, self.failed)
         )
 
     def is_done(self, file: File) -> bool:
-        """Whether it was read to its end."""
+        """Whether the file was read to its end."""
         return self.remembers(file) or file.changed <= self._before
 
     def remembers(self, file: File) -> bool:
-        """Whether it was this very file that was read: sure enough to delete it."""
+        """Whether exactly this file was read, so that it may be deleted."""
         return file.identity in self._done
 
     def has_failed(self, file: File) -> bool:
-        """Whether it could not be read, and nothing changed since."""
+        """Whether the file could not be read, and has not changed since."""
         failed = self.failed.get(file.name)
         return failed is not None and (failed.identity, failed.changed) == (
             file.identity,
@@ -96,21 +96,21 @@ class DirectoryProgress:
         )
 
     def position(self, file: File) -> int:
-        """Where to go on in it."""
+        """Where to resume in the file."""
         return self.current.position if self.current and self._is_current(file) else 0
 
     def advance(self, file: File, position: int) -> None:
-        """It is read up to there."""
+        """Note that the file is read up to there."""
         self.current = CurrentFile(file.identity, file.name, position)
 
     def finish(self, file: File) -> None:
-        """It is read."""
+        """Note that the file is read."""
         self._done[file.identity] = file.changed
         self.failed.pop(file.name, None)
         self._leave(file)
 
     def fail(self, file: File, reason: str) -> None:
-        """It cannot be read, or not further."""
+        """Note that the file cannot be read, or not further."""
         self.failed[file.name] = FailedFile(file.identity, file.changed, reason[:500])
         while len(self.failed) > _MOST_FAILED:
             oldest = next(iter(self.failed))
@@ -119,12 +119,12 @@ class DirectoryProgress:
         self._leave(file)
 
     def forget(self, file: File) -> None:
-        """It is no longer there."""
+        """Note that the file is gone."""
         self._done.pop(file.identity, None)
         self._leave(file)
 
     def shorten(self, waiting: list[File], until: int) -> None:
-        """Remember fewer files, given those that are not read yet: none of them may be passed."""
+        """Forget old files one by one, but never pass the time of a file in `waiting`."""
         surplus = len(self._done) - MOST_DONE
         if surplus <= MOST_DONE // 8:  # not with every file
             return

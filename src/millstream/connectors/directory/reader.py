@@ -1,4 +1,4 @@
-"""Reads a stream from files that arrive in a directory."""
+"""Reader of files that arrive in a directory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from millstream.connectors.settings import SourceSettings
 from millstream.connectors.source_options import seconds
 from millstream.values.report import SourceState
 
-_MOST_FILES = 1000  # between two looks at the directory
-_VISIBLE_SECONDS = 60.0  # in which a file that arrived is seen, however slow the file system is
+_MOST_FILES = 1000  # between two scans of the directory
+_VISIBLE_SECONDS = 60.0  # until a new file is visible, on the slowest file system
 _STOP_SECONDS = 0.5
-_SHARE_OF_SCANNING = 0.1  # of the time, in a directory with very many files
+_SHARE_OF_SCANNING = 0.1  # the most time spent scanning, in a directory with very many files
 
 _log = logging.getLogger(__name__)
 
@@ -34,50 +34,50 @@ T = TypeVar("T")
 
 
 class DirectoryReader(ReconnectingReader[DirectorySource]):
-    """Looks at the directory again and again, and reads what is new and whole.
+    """Scans the directory repeatedly, and reads each new, complete file once.
 
-    Each file once: a message's bookmark says which files are read and how far, and is on disk when
-    the message is. Files are read in the order of their times, then names.
+    A message's bookmark says which files are read and how far; it is stored with the message. Files
+    are read in the order of their modification times, then names.
     """
 
     def __init__(self, stream: str, source: DirectorySource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "files"
         self._progress: DirectoryProgress | None = None
-        self._settling = SettledFiles(seconds(source.settle) or 0.0)
-        self._stored: asyncio.Future[None] | None = None  # the last message
+        self._settled = SettledFiles(seconds(source.settle) or 0.0)
+        self._stored: asyncio.Future[None] | None = None  # of the last message
         self._tries: dict[str, int] = {}
-        self._stuck: dict[str, str] = {}  # files that could not be put away, and why
+        self._stuck: dict[str, str] = {}  # files that could not be moved or deleted, and why
         self._scan_seconds = 0.0
 
     @property
     def state(self) -> SourceState:
-        """How it is doing; as long as there are files that could not be read, it says which."""
+        """The current state; its error names the files that could not be read."""
         state = super().state
         if state.state == "connected":
-            state.error = self._trouble()
+            state.error = self._problem()
         return state
 
     async def read(self, output: ReaderOutput) -> None:
-        """Read until cancelled. OSError when the directory, or a file by its system, fails."""
+        """Read until cancelled. OSError if the system cannot read the directory or a file."""
         if self._progress is None:
             self._progress = DirectoryProgress.of(output.bookmark, self.source.folder)
         first = True
         while True:
-            if self._stored is not None:  # only then may a file go
+            if self._stored is not None:  # only then may a file be moved or deleted
                 await asyncio.shield(self._stored)
-            files = await _in_thread(self._look)
+            files = await _in_thread(self._scan)
             if first:
                 self.connected()
                 first = False
             if files:
-                await self._take(files, output)
+                await self._offer_files(files, output)
             if not self.behind:
                 pause = max(seconds(self.source.poll) or 0.0, self._scan_seconds)
                 await asyncio.sleep(pause)
 
-    def _look(self) -> list[File]:
-        """Put away what is done, and give what is to be read next, in order. In a thread."""
+    def _scan(self) -> list[File]:
+        """Move or delete finished files; returns the next files to read, in order. In a thread."""
         progress = self._progress
         assert progress is not None
         began, until = time.monotonic(), time.time_ns() - round(_VISIBLE_SECONDS * 1e9)
@@ -86,41 +86,41 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
         waiting = []
         for file in found:
             if progress.has_failed(file):
-                self._put_away(file, self.source.failed_to)
+                self._remove_finished(file, self.source.failed_to)
             elif progress.remembers(file):
-                self._put_away(file, self.source.moved_to)
+                self._remove_finished(file, self.source.moved_to)
             elif not progress.is_done(file):
                 waiting.append(file)
         progress.shorten(waiting, until)
-        whole = self._settling.whole(waiting, time.monotonic())
-        self.behind = len(whole)
-        # Those that arrived first; among them, as their times say. And what was begun, before all.
-        chosen = sorted(whole, key=lambda file: (file.changed, file.name))[:_MOST_FILES]
-        chosen += [file for file in whole if progress.position(file) and file not in chosen]
+        complete = self._settled.complete(waiting, time.monotonic())
+        self.behind = len(complete)
+        # The files that arrived first, ordered by their times. A file that was begun comes first.
+        chosen = sorted(complete, key=lambda file: (file.changed, file.name))[:_MOST_FILES]
+        chosen += [file for file in complete if progress.position(file) and file not in chosen]
         self._scan_seconds = (time.monotonic() - began) / _SHARE_OF_SCANNING
         return sorted(
             chosen, key=lambda file: (not progress.position(file), file.modified, file.name)
         )
 
-    async def _take(self, files: list[File], output: ReaderOutput) -> None:
+    async def _offer_files(self, files: list[File], output: ReaderOutput) -> None:
         assert self._progress is not None
-        gathering = MessageBuilder(self.source, self._progress, self.settings, self._tries)
-        gathering.add(files)
+        builder = MessageBuilder(self.source, self._progress, self.settings, self._tries)
+        builder.add(files)
         later = (self.behind or 0) - len(files)
         try:
-            while (gathered := await _in_thread(gathering.gather)) is not None:
+            while (message := await _in_thread(builder.next_message)) is not None:
                 self._stored = await output.offer(
-                    gathered.body, content_type=gathered.content_type, bookmark=gathered.bookmark
+                    message.body, content_type=message.content_type, bookmark=message.bookmark
                 )
-                self.received(gathered.events)
-                self.behind = later + gathering.left
+                self.received(message.events)
+                self.behind = later + builder.left
             self.behind = later
         finally:
-            with contextlib.suppress(ValueError):  # a thread that hangs in it
-                gathering.close()
+            with contextlib.suppress(ValueError):  # a thread still uses it
+                builder.close()
 
-    def _put_away(self, file: File, folder: str) -> None:
-        """Move or delete a file, as the source says. What failed is never deleted."""
+    def _remove_finished(self, file: File, folder: str) -> None:
+        """Move or delete a file, as the source says. A failed file is never deleted."""
         progress, source = self._progress, self.source
         assert progress is not None
         failed = progress.failed.get(file.name) if progress.has_failed(file) else None
@@ -144,14 +144,14 @@ class DirectoryReader(ReconnectingReader[DirectorySource]):
         progress.forget(file)
 
     def _forget_failed(self, present: set[str]) -> None:
-        """Somebody has taken care of them."""
+        """Forget failed files that somebody has removed."""
         assert self._progress is not None
         self._stuck = {name: why for name, why in self._stuck.items() if name in present}
         for name, failed in list(self._progress.failed.items()):
             if not (os.path.exists(failed.moved_to) if failed.moved_to else name in present):
                 del self._progress.failed[name]
 
-    def _trouble(self) -> str:
+    def _problem(self) -> str:
         failed = dict(self._progress.failed) if self._progress is not None else {}
         if failed:
             name, last = list(failed.items())[-1]
@@ -171,7 +171,7 @@ def _free_name(folder: Path, name: str) -> Path:
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns. When cancelled, a moment is left to it to come to its end."""
+    """The result of `function`. After a cancellation it has a moment to end."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""An endless HTTP answer with one event a line."""
+"""Description of an HTTP lines source."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from millstream.syntax.urls import without_secrets
 
 @dataclass(frozen=True, slots=True)
 class HttpLinesSource(SourceDescription):
-    """Each line of an HTTP answer is one event; the answer is asked for again when it ends.
+    """Each line of an HTTP response is one event; the request is repeated when the response ends.
 
-    A server that sends nothing, not even an empty line, for `silence` counts as dead; without it,
-    only one whose machine is gone does.
+    A server that sends nothing, not even an empty line, for `silence` counts as dead. Without
+    `silence`, only a server whose machine is gone counts as dead.
     """
 
     kind: ClassVar[str] = "http_lines"

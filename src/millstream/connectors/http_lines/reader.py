@@ -1,4 +1,4 @@
-"""Reads an endless HTTP answer with one event a line."""
+"""Reader of an endless HTTP response with one event per line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millstream.connectors.source_options import seconds
 
 
 class HttpLinesReader(ReconnectingReader[HttpLinesSource]):
-    """Keeps one request open, and offers the lines of its answer."""
+    """Keeps one request open, and offers the lines of its response."""
 
     async def read(self, output: ReaderOutput) -> None:
-        """Read until the answer ends."""
+        """Read until the response ends."""
         self.least_pause = 0.0
         try:
             async with open_response(
@@ -24,13 +24,13 @@ class HttpLinesReader(ReconnectingReader[HttpLinesSource]):
                 lines, size = LineSplitter(self.settings), chunk_size(self.settings)
                 async for chunk in read_chunks(response, seconds(self.source.silence)):
                     for start in range(0, len(chunk), size):
-                        await self._take(output, lines, chunk[start : start + size])
+                        await self._offer_lines(output, lines, chunk[start : start + size])
                 await self.hand_over(output, lines.end())
         except UnexpectedStatus as error:
             self.least_pause = error.retry_after
             raise
 
-    async def _take(self, output: ReaderOutput, lines: LineSplitter, chunk: bytes) -> None:
+    async def _offer_lines(self, output: ReaderOutput, lines: LineSplitter, chunk: bytes) -> None:
         await self.hand_over(output, lines.feed(chunk))
         if skipped := lines.skipped():
             self.missed(skipped, "the line is too long")

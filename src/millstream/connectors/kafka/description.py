@@ -1,4 +1,4 @@
-"""A topic of Kafka that another system writes."""
+"""Description of a Kafka topic source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _STARTS = ("beginning", "end")
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopicSource(SourceDescription):
-    """Each record of a topic is one event; it goes on where it was, in every partition.
+    """Each record of a topic is one event; after a restart, every partition is resumed.
 
-    `security` is in librdkafka's names (`security.protocol`, `sasl.*`, `ssl.*`). `start` says where
-    to begin when nothing was read yet: at the `beginning` of what the topic holds, or at its `end`.
+    `security` uses librdkafka's names (`security.protocol`, `sasl.*`, `ssl.*`). `start` is where
+    the first read begins: at the `beginning` of the topic, or at its `end`.
     """
 
     kind: ClassVar[str] = "kafka"

@@ -1,4 +1,4 @@
-"""Reads a topic of Kafka that another system writes."""
+"""Reader of a Kafka topic that another system writes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from millstream.connectors.kafka.topic_consumer import TopicConsumer, decode_boo
 from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 from millstream.connectors.settings import SourceSettings
 
-_WAIT = 0.1  # seconds; how late at most the thread notices that it should end
+_WAIT = 0.1  # seconds; the longest time until the thread notices that it should end
 _CLOSE_SECONDS = 5.0
 
 
 class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
-    """One thread asks Kafka, hands what it got to the event loop, and waits until that has it.
+    """One thread polls Kafka, passes each batch to the event loop, and waits until it is offered.
 
-    The client is made, used and closed in that thread only.
+    The Kafka client is created, used and closed in that thread only.
     """
 
     def __init__(self, stream: str, source: KafkaTopicSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.behind_unit = "messages"
-        self._offsets: dict[int, int] | None = None  # after what was handed over, by partition
+        self._offsets: dict[int, int] | None = None  # the next offset to read, by partition
 
     async def read(self, output: ReaderOutput) -> None:
         """Read until Kafka is lost."""
@@ -77,11 +77,11 @@ class KafkaTopicReader(ReconnectingReader[KafkaTopicSource]):
                     self._await(handed_over, topic, ending)
 
     def _await(self, done: Future[None], topic: TopicConsumer, ending: threading.Event) -> None:
-        """Wait until the loop has done the work, or the reader is to end."""
+        """Wait until the event loop has offered the batches, or the reader should end."""
         while not ending.is_set():
             try:
                 return done.result(_WAIT)
             except TimeoutError:
-                topic.count()
+                topic.update_lag()
                 self.behind = topic.behind
         done.cancel()

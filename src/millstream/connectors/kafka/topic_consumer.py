@@ -1,4 +1,4 @@
-"""All partitions of one topic, as one thread reads them."""
+"""Consumes all partitions of one topic, in one thread."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from millstream.log.settings import LogSettings
 
 T = TypeVar("T")
 
-_PATIENCE_SECONDS = 10.0
-_STEP_SECONDS = 0.5  # of waiting, after which it looks whether it should end
-_LOOK_SECONDS = 30.0  # how often to look for new partitions
-_COUNT_SECONDS = 0.5  # how often to count what is still to be read
-_ASK_SECONDS = 2.0  # how often to ask Kafka for it, while nothing is read that would tell
+_ANSWER_SECONDS = 10.0
+_STEP_SECONDS = 0.5  # of waiting between two checks whether the reader should end
+_REFRESH_SECONDS = 30.0  # how often to look for new partitions
+_LAG_SECONDS = 0.5  # how often to compute the lag
+_FETCH_LAG_SECONDS = 2.0  # how often to request the lag from Kafka, while nothing is read
 _BATCH = 1000
 _ATTRIBUTES = ("id", "source", "type", "time", "subject")  # of CloudEvents' Kafka binding
 _STRUCTURED = "application/cloudevents+json"
@@ -33,7 +33,7 @@ _SECRET = ("password", "secret", "pem", "token", "config", "key")
 
 
 class TopicConsumer:
-    """Reads from given offsets on, which it moves; nothing is committed to Kafka."""
+    """Reads from the given offsets on, and advances them; it commits nothing to Kafka."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class TopicConsumer:
         offsets: dict[int, int],
         ending: threading.Event,
     ) -> None:
-        self.behind: int | None = None  # messages that are still to be read
-        self.oversized = 0  # messages that were too large to take
+        self.behind: int | None = None  # messages still to be read
+        self.oversized = 0  # messages that were too large, and are dropped
         self._source = source
         self._settings = settings
-        self._offsets = offsets  # the next of each partition
-        self._ends: dict[int, int] = {}  # of each partition, as far as known
+        self._offsets = offsets  # the next offset to read, by partition
+        self._ends: dict[int, int] = {}  # the end of each partition, as far as known
         self._ending = ending
-        self._trouble = ""  # what the client told of a cluster that is not there
-        self._look_at = self._count_at = 0.0
+        self._error = ""  # the error of a cluster that cannot be reached
+        self._refresh_at = self._lag_at = 0.0
         try:
             self._kafka = Consumer(self._config())
         except KafkaException as error:
@@ -63,51 +63,51 @@ class TopicConsumer:
         self._kafka.close()
 
     def open(self) -> int:
-        """Find the partitions and where to go on; how many messages are gone that were not read."""
-        partitions = self._ask(self._partitions)
+        """Find the partitions and their start offsets; returns how many unread messages expired."""
+        partitions = self._retry(self._partitions)
         missed = 0
-        begins_anew = not self._offsets
+        is_first_start = not self._offsets
         for partition in partitions:
             if self._ending.is_set():
                 return 0
-            low, high = self._ask(partial(self._bounds, partition))
+            low, high = self._retry(partial(self._bounds, partition))
             self._ends[partition] = high
-            first = high if begins_anew and self._source.start == "end" else low
+            first = high if is_first_start and self._source.start == "end" else low
             offset = self._offsets.get(partition, first)
             missed += max(0, low - offset)
-            # Beyond the end: the topic was made anew.
+            # Beyond the end: the topic was deleted and created again.
             self._offsets[partition] = low if offset > high else max(low, offset)
         self._assign(partitions)
-        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._refresh_at = time.monotonic() + _REFRESH_SECONDS
         return missed
 
     def read(self, seconds: float) -> list[MessageBatch]:
-        """What there is now, waiting for it for so long; Lost when Kafka is."""
-        if self._trouble:  # not sooner: what came before it was still to be handed over
-            raise ConnectionLost(self._trouble)
-        # consume() alone would wait for a full batch: poll for the first, then take what is there.
+        """The available messages, after waiting at most so long; ConnectionLost if Kafka is."""
+        if self._error:  # only now: the messages before the error had to be offered first
+            raise ConnectionLost(self._error)
+        # consume() alone waits for a full batch: poll for the first, then consume the rest.
         first = self._kafka.poll(seconds)
         batcher = Batcher(self._settings)
         if first is not None:
             for message in (first, *self._kafka.consume(_BATCH - 1, 0)):
                 self._add(batcher, message)
         self.oversized += batcher.oversized
-        self._look_around()
+        self._refresh()
         return batcher.drain()
 
-    def count(self) -> None:
-        """Ask, now and then, how much there is to be read; for times when nothing is."""
-        if time.monotonic() < self._count_at:
+    def update_lag(self) -> None:
+        """Request the lag from Kafka now and then, for times when nothing is read."""
+        if time.monotonic() < self._lag_at:
             return
-        self._count_at = time.monotonic() + _ASK_SECONDS
-        with contextlib.suppress(KafkaException):  # then it is as much as it was
+        self._lag_at = time.monotonic() + _FETCH_LAG_SECONDS
+        with contextlib.suppress(KafkaException):  # then the lag stays as it was
             for partition in self._ends:
                 self._ends[partition] = self._bounds(partition, _STEP_SECONDS)[1]
         self.behind = sum(self._ends[each] - self._offsets[each] for each in self._ends)
 
     def _add(self, batcher: Batcher, message: Message) -> None:
         if (error := message.error()) is not None:
-            self._trouble = self._plain(error.str())
+            self._error = self._without_secrets(error.str())
             return
         self._offsets[message.partition() or 0] = (message.offset() or 0) + 1
         headers = {name: _text(value) for name, value in dict(message.headers() or ()).items()}
@@ -118,13 +118,13 @@ class TopicConsumer:
             content_type=_content_type(headers.get("content-type", "")),
         )
 
-    def _look_around(self) -> None:
+    def _refresh(self) -> None:
         now = time.monotonic()
-        if now >= self._count_at:
-            self._count_at = now + _COUNT_SECONDS
-            self.behind = sum(self._left(partition) for partition in self._ends)
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
+        if now >= self._lag_at:
+            self._lag_at = now + _LAG_SECONDS
+            self.behind = sum(self._lag(partition) for partition in self._ends)
+        if now >= self._refresh_at:
+            self._refresh_at = now + _REFRESH_SECONDS
             try:
                 found = self._partitions(_STEP_SECONDS)
             except KafkaException:
@@ -135,9 +135,9 @@ class TopicConsumer:
                     self._ends[partition] = 0
                 self._assign(new)
 
-    def _left(self, partition: int) -> int:
-        place = TopicPartition(self._source.topic, partition)
-        known = self._kafka.get_watermark_offsets(place, cached=True)
+    def _lag(self, partition: int) -> int:
+        at = TopicPartition(self._source.topic, partition)
+        known = self._kafka.get_watermark_offsets(at, cached=True)
         if known is not None and known[1] >= 0:
             self._ends[partition] = known[1]
         return max(0, self._ends[partition] - self._offsets[partition])
@@ -148,8 +148,8 @@ class TopicConsumer:
         )
 
     def _bounds(self, partition: int, seconds: float) -> tuple[int, int]:
-        place = TopicPartition(self._source.topic, partition)
-        found: tuple[int, int] | None = self._kafka.get_watermark_offsets(place, seconds)
+        at = TopicPartition(self._source.topic, partition)
+        found: tuple[int, int] | None = self._kafka.get_watermark_offsets(at, seconds)
         if found is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return found
@@ -160,16 +160,19 @@ class TopicConsumer:
             raise KafkaException(topic.error)
         return sorted(topic.partitions)
 
-    def _ask(self, question: Callable[[float], T]) -> T:
-        """Ask Kafka, in steps that end soon when the reader is to end; Lost if it never answers."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+    def _retry(self, request: Callable[[float], T]) -> T:
+        """The answer to a request; ConnectionLost if Kafka does not answer in time.
+
+        It waits in short steps, so that it returns soon when the reader should end.
+        """
+        deadline = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:
-                return question(_STEP_SECONDS)
+                return request(_STEP_SECONDS)
             except KafkaException as error:
-                if not self._ending.is_set() and _is_passing(error):
-                    self._kafka.poll(0)  # the client tells its troubles in here
-                    if not self._trouble and time.monotonic() < deadline:
+                if not self._ending.is_set() and _is_transient(error):
+                    self._kafka.poll(0)  # the client reports its errors in here
+                    if not self._error and time.monotonic() < deadline:
                         continue
                 raise self._lost(error) from None
 
@@ -181,21 +184,21 @@ class TopicConsumer:
             auto_offset_reset="error",
             fetch_max_bytes=8 << 20,
         )
-        return {**config, "error_cb": self._heed}
+        return {**config, "error_cb": self._note_error}
 
-    def _heed(self, error: KafkaError) -> None:
+    def _note_error(self, error: KafkaError) -> None:
         if error.code() in (
             KafkaError._ALL_BROKERS_DOWN,
             KafkaError._AUTHENTICATION,
             KafkaError._SSL,
         ):
-            self._trouble = self._plain(error.str())
+            self._error = self._without_secrets(error.str())
 
     def _lost(self, error: KafkaException) -> ConnectionLost:
-        return ConnectionLost(self._trouble or self._plain(error.args[0].str()))
+        return ConnectionLost(self._error or self._without_secrets(error.args[0].str()))
 
-    def _plain(self, text: str) -> str:
-        """The client's words, without what is secret in our settings."""
+    def _without_secrets(self, text: str) -> str:
+        """The client's message, without the secrets of our settings."""
         for name, value in self._source.security.items():
             if value and any(word in name for word in _SECRET):
                 text = text.replace(value, "…")
@@ -203,14 +206,14 @@ class TopicConsumer:
 
 
 def decode_bookmark(bookmark: bytes | None) -> dict[int, int]:
-    """The next offset of each partition that a bookmark notes."""
+    """The next offset of each partition; none for a bookmark of another kind of source."""
     try:
         return {int(key): int(value) for key, value in json.loads(bookmark or b"{}").items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def _is_passing(error: KafkaException) -> bool:
+def _is_transient(error: KafkaException) -> bool:
     return error.args[0].code() in (
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
@@ -225,7 +228,7 @@ def _attributes(headers: dict[str, str]) -> dict[str, str] | None:
 
 
 def _content_type(written: str) -> str:
-    # Any other promise about the value is left to the check of the value itself.
+    # Any other content type is ignored: the value itself is validated.
     media = written.partition(";")[0].strip().lower()
     return _STRUCTURED if media == _STRUCTURED else JSON
 

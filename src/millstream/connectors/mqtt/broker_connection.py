@@ -1,7 +1,7 @@
 """One connection to an MQTT broker: paho's protocol on the event loop's own selector.
 
-Not paho's network thread: it waits with select(), which fails in a process that has more than
-1,024 files open, as a collector with as many senders has.
+Paho's network thread is not used: it waits with select(), which fails in a process that has more
+than 1,024 open files, as a collector with many senders does.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 from millstream.connectors.settings import SourceSettings
 
 _OPEN_SECONDS = 10.0
-_MOST_AT_ONCE = 64  # packets, before others on the event loop get their turn
+_MOST_AT_ONCE = 64  # packets, before other tasks of the event loop run
 _PINGREQ = b"\xc0\x00"
-# What paho's parsing raises for packets that no broker sends.
+# What paho's parser raises for malformed packets.
 _GARBAGE = (MQTTException, ValueError, LookupError, TypeError, struct.error)
 
 
 class BrokerConnection:
-    """A session's connection. All but `open` belongs to the event loop's thread."""
+    """A session's connection. Only `open` uses another thread than the event loop's."""
 
     def __init__(self, client_id: str, source: MqttSource, settings: SourceSettings) -> None:
         self.session_present = False
@@ -52,7 +52,7 @@ class BrokerConnection:
         self._granted: list[Any] | None = None
         self._reading = False
         self._writing = False
-        self._patience_until = 0.0
+        self._keepalive_from = 0.0
         self._descriptor = -1
         self._tick: asyncio.TimerHandle | None = None
         self._client = self._new_client(client_id)
@@ -79,12 +79,12 @@ class BrokerConnection:
 
     @property
     def lost(self) -> bool:
-        """Whether it is gone, and with it the right to acknowledge its messages."""
+        """Whether the connection is gone: its messages can no longer be acknowledged."""
         return bool(self._lost)
 
     async def open(self) -> None:
-        """Connect and subscribe; OSError, TimeoutError or Lost if that does not work out."""
-        # Names are looked up and TLS is agreed upon with blocking calls.
+        """Connect and subscribe; OSError, TimeoutError or ConnectionLost if that fails."""
+        # In a thread: paho looks up the name and negotiates TLS with blocking calls.
         connecting = self._loop.run_in_executor(None, self._connect)
         try:
             await asyncio.shield(connecting)
@@ -108,28 +108,28 @@ class BrokerConnection:
 
     async def _subscribe(self) -> None:
         await self._until(lambda: self._descriptor >= 0 and self._client.is_connected())
-        # Retained messages come with a subscription that is new, not with each connection.
+        # Retained messages are sent for a new subscription, not for each connection.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
         self._client.subscribe([(topic, options) for topic in self._source.topic])
         await self._until(lambda: self._granted is not None)
 
     async def message(self) -> MQTTMessage:
-        """The next message; Lost when the connection is gone."""
+        """The next message; ConnectionLost when the connection is gone."""
         if not self._messages:
             await self._until(lambda: self._messages)
         message = self._messages.popleft()
         self._bytes -= len(message.payload)
-        if not self._reading and not self._full():
+        if not self._reading and not self._is_full():
             self._resume()
         return message
 
     def acknowledge(self, message: MQTTMessage) -> None:
-        """Tell the broker that a message is safe; nothing happens if the connection is gone."""
+        """Acknowledge a message to the broker; does nothing if the connection is gone."""
         if not self._lost:
             self._client.ack(message.mid, message.qos)
 
     async def close(self, seconds: float) -> None:
-        """Write what is left to write, for so long, and part as friends: the session stays."""
+        """Write what is pending, for at most `seconds`, and disconnect; the session stays."""
         if self._tick is not None:
             self._tick.cancel()
         if not self._lost and self._descriptor >= 0:
@@ -142,10 +142,10 @@ class BrokerConnection:
         self._drop()
 
     async def _hang_up(self, line: socket.socket) -> None:
-        """Stay until the broker has heard all of it, and closes the connection.
+        """Wait until the broker has read everything and closes the connection.
 
-        Paho closes its socket as soon as it has written. What the broker sends meanwhile would be
-        answered with a reset, and make it throw away acknowledgements that it has not read.
+        Paho closes its socket as soon as it has written. If the broker then sends something, the
+        kernel answers with a reset, and the broker drops acknowledgements that it has not read.
         """
         with contextlib.suppress(ConnectionLost):
             await self._until(lambda: False)
@@ -167,8 +167,7 @@ class BrokerConnection:
         )
 
     def _drop(self, _: BaseException | None = None) -> None:
-        # Paho closes its socket when nobody needs the client any more, or at once when it is told
-        # of an error; there is no call for it.
+        # Paho has no call for this: it closes its socket on an error, or when the client is freed.
         if (connection := self._client.socket()) is not None:
             connection.close()
 
@@ -194,8 +193,8 @@ class BrokerConnection:
         if self._descriptor >= 0 and not self._reading:
             self._loop.add_reader(self._descriptor, self._read)
             self._reading = True
-            self._patience_until = time.monotonic() + self._keepalive
-            if self._pending():  # TLS has taken from the socket what we have not read yet
+            self._keepalive_from = time.monotonic() + self._keepalive
+            if self._pending():  # TLS holds decrypted bytes that we have not read yet
                 self._loop.call_soon(self._read)
 
     def _want_write(self, wanted: bool) -> None:
@@ -206,12 +205,12 @@ class BrokerConnection:
             else:
                 self._loop.remove_writer(self._descriptor)
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         if self._granted is None:
-            # What the session has for us comes before the answer to our subscription, for which
-            # we must read on.
+            # The session's stored messages arrive before the answer to our subscription, so we
+            # must read on.
             return False
-        # A broker that keeps to the receive maximum fills the queue with QoS 0 only.
+        # A broker that respects the receive maximum can exceed this with QoS 0 only.
         return len(self._messages) > self._most_messages or self._bytes > self._most_bytes
 
     def _pending(self) -> bool:
@@ -224,11 +223,11 @@ class BrokerConnection:
                 return
             before = len(self._messages)
             try:
-                self._checked(self._client.loop_read())
+                self._check(self._client.loop_read())
             except _GARBAGE as error:
                 self._end(f"the broker sent what is not MQTT 5: {error!r}")
                 self._detach()
-            if self._descriptor >= 0 and self._full():
+            if self._descriptor >= 0 and self._is_full():
                 self._loop.remove_reader(self._descriptor)
                 self._reading = False
             elif len(self._messages) == before and not self._pending():
@@ -237,28 +236,28 @@ class BrokerConnection:
             self._loop.call_soon(self._read)
 
     def _write(self) -> None:
-        self._checked(self._client.loop_write())
+        self._check(self._client.loop_write())
 
     def _keep_alive(self) -> None:
-        if self._reading and time.monotonic() >= self._patience_until:
-            self._checked(self._client.loop_misc())
+        if self._reading and time.monotonic() >= self._keepalive_from:
+            self._check(self._client.loop_misc())
         elif not self._reading and not self._client.want_write():
-            # We are the ones who are slow: tell the broker that we live, without counting on an
-            # answer, which waits behind messages that we are not reading.
+            # We are the slow ones: ping the broker without waiting for an answer, which would be
+            # behind messages that we do not read.
             with contextlib.suppress(OSError):
                 if (connection := self._client.socket()) is not None:
                     connection.send(_PINGREQ)
         if not self._lost:
             self._tick = self._loop.call_later(self._keepalive / 4, self._keep_alive)
 
-    def _checked(self, code: MQTTErrorCode) -> None:
+    def _check(self, code: MQTTErrorCode) -> None:
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS and not self._lost:
             self._end(f"the connection broke: {code.name}")
 
     def _end(self, why: str) -> None:
         if not self._lost:
             self._lost = why
-            # Those with an id can no longer be acknowledged: the broker sends them again.
+            # Messages with QoS 1 can no longer be acknowledged: the broker resends them.
             self._messages = deque(each for each in self._messages if each.qos == 0)
         self._changed.set()
 

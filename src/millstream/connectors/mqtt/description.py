@@ -1,4 +1,4 @@
-"""Topics of an MQTT 5 broker."""
+"""Description of an MQTT source."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LONGEST_FILTER = 65_535  # bytes
 class MqttSource(SourceDescription):
     """Each message is one event (or an array, or lines); it is acknowledged when it is on disk.
 
-    `topic` is one topic filter or several (`sensors/+/temperature`, `$share/group/sensors/#`); what
-    follows the host in the URL if it is not given. The broker keeps what is published while the
-    collector is away for `session_expiry`, under `client_id` (made of the stream's name unless
-    given), and has at most `receive_maximum` messages under way that are not yet on disk.
+    `topic` is one topic filter or several (`sensors/+/temperature`, `$share/group/sensors/#`); by
+    default it is the path of the URL. While the collector is disconnected, the broker stores
+    messages for `session_expiry`, under `client_id` (by default made from the stream's name). It
+    sends at most `receive_maximum` messages that are not yet on disk.
     """
 
     kind: ClassVar[str] = "mqtt"
@@ -44,12 +44,12 @@ class MqttSource(SourceDescription):
     client_id: str = ""
     session_expiry: str = "1 day"
     receive_maximum: int | str = 100
-    ca_file: str = ""  # trusted for mqtts:// in place of the system's authorities
-    cert_file: str = ""  # what we prove ourselves with to a broker that asks for it
+    ca_file: str = ""  # trusted for mqtts:// instead of the system's authorities
+    cert_file: str = ""  # client certificate, for a broker that requires one
     key_file: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "topic", words(self.topic) or words(_behind_the_host(self.url)))
+        object.__setattr__(self, "topic", words(self.topic) or words(_after_host(self.url)))
         object.__setattr__(self, "receive_maximum", number(self.receive_maximum))
 
     @property
@@ -74,7 +74,7 @@ class MqttSource(SourceDescription):
 
     @property
     def credentials(self) -> tuple[str, str]:
-        """User and password, of the options or of the URL; empty if there are none."""
+        """User and password, from the options or the URL; empty if there are none."""
         parts = urlsplit(self.url)
         return (
             self.username or unquote(parts.username or ""),
@@ -83,12 +83,12 @@ class MqttSource(SourceDescription):
 
     @property
     def session_seconds(self) -> int:
-        """How long the broker is to keep our session, in MQTT's 32 bits (the last means: ever)."""
+        """How long the broker keeps our session, in MQTT's 32 bits (the largest: for ever)."""
         return min(max(1, round(seconds(self.session_expiry) or 0)), 2**32 - 1)
 
     @property
     def shared(self) -> bool:
-        """Whether the broker divides the messages among the collectors of a group."""
+        """Whether the broker distributes the messages among the collectors of a group."""
         return any(topic.startswith(_SHARED) for topic in self.topic)
 
     def problem(self) -> str | None:
@@ -115,8 +115,8 @@ def without_group(topic: str) -> str:
     return topic.split("/", 2)[2] if topic.startswith(_SHARED) else topic
 
 
-def _behind_the_host(url: object) -> str:
-    # Not urlsplit's path: a topic's # and ? mean nothing else here.
+def _after_host(url: object) -> str:
+    # Not urlsplit's path: it would split at a topic's # and ?.
     if not isinstance(url, str) or "://" not in url:
         return ""
     return url.partition("://")[2].partition("/")[2]
@@ -130,8 +130,8 @@ def _filter_problem(topic: str) -> str | None:
             return "which is not a shared subscription as '$share/group/sensors/#' is"
     if "\0" in topic or len(topic.encode(errors="replace")) > _LONGEST_FILTER:
         return "which MQTT does not allow"
-    for place, level in enumerate(levels):
-        if ("#" in level and (level != "#" or place != len(levels) - 1)) or (
+    for index, level in enumerate(levels):
+        if ("#" in level and (level != "#" or index != len(levels) - 1)) or (
             "+" in level and level != "+"
         ):
             return "whose wildcards are not whole levels (# only as the last)"

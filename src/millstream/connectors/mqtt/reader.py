@@ -1,4 +1,4 @@
-"""Reads a stream from topics of an MQTT 5 broker."""
+"""Reader of topics of an MQTT 5 broker."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _log = logging.getLogger(__name__)
 class MqttReader(ReconnectingReader[MqttSource]):
     """Keeps a session with the broker, and acknowledges each message once it is on disk.
 
-    At least once: the broker sends again what it has no acknowledgement of, and nothing in MQTT
-    tells a repeated message from an equal one. A sender's CloudEvents id does.
+    Delivery is at least once: the broker resends what was not acknowledged, and MQTT cannot tell a
+    resent message from an equal one. A sender's CloudEvents id can.
     """
 
     def __init__(self, stream: str, source: MqttSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self.client_id = source.client_id or _client_id(stream, source)
         self._had_session = False
-        self._short_lived = 0  # connections that did not last
+        self._short_lived = 0  # consecutive connections that ended soon
         self._filters = [without_group(topic) for topic in source.topic]
         self._wanted = lru_cache(4096)(self._matches)
 
@@ -46,7 +46,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
         unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]] = deque()
         try:
             await connection.open()
-            self._note_session(connection, output)
+            self._check_session(connection, output)
             self.connected()
             began = time.monotonic()
             while True:
@@ -55,7 +55,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
                 unstored.append((message, stored))
                 stored.add_done_callback(lambda _: _acknowledge(connection, unstored))
         finally:
-            if unstored and not connection.lost:  # acknowledged now, they do not come again
+            if unstored and not connection.lost:  # acknowledged now, they are not resent
                 await asyncio.wait([stored for _, stored in unstored], timeout=_STORE_SECONDS)
             await connection.close(_CLOSE_SECONDS)
 
@@ -67,7 +67,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
             self._short_lived = self._short_lived + 1 if short else 0
             if self._short_lived < _MANY_SHORT:
                 raise
-            # Not every broker says so when it ends a connection for another with the same id.
+            # Some brokers give no reason when they drop a connection for another with its id.
             raise ConnectionLost(
                 f"{error}, again and again; does another client use the client id "
                 f"{self.client_id!r}, too?"
@@ -79,8 +79,8 @@ class MqttReader(ReconnectingReader[MqttSource]):
         if too_large:
             self.missed(1, "larger than collect.max_body")
         if too_large or not payload or not self._wanted(topic):
-            # Nothing in it (how a retained message is deleted), or from a subscription that the
-            # session still has from a former pipeline.
+            # Empty (this is how a retained message is deleted), or from a subscription of a former
+            # pipeline that the session still has.
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
@@ -98,8 +98,8 @@ class MqttReader(ReconnectingReader[MqttSource]):
         if any(topic_matches_sub(each, topic) for each in self._filters):
             return True
         _log.warning(
-            "ignored messages of topic %s, which stream %s no longer asks for; the session %s at "
-            "%s still has it: give the source another client_id to be rid of it",
+            "ignored messages of topic %s, which stream %s no longer reads; the session %s at "
+            "%s still subscribes to it: give the source another client_id to end that",
             topic,
             self.stream,
             self.client_id,
@@ -107,13 +107,13 @@ class MqttReader(ReconnectingReader[MqttSource]):
         )
         return False
 
-    def _note_session(self, connection: BrokerConnection, output: ReaderOutput) -> None:
+    def _check_session(self, connection: BrokerConnection, output: ReaderOutput) -> None:
         if not connection.session_present and (
             self._had_session or output.bookmark == self.client_id.encode()
         ):
             self.warn(
-                f"the broker has forgotten the session {self.client_id}: what was published while "
-                "one of both was away is lost; let the broker keep its state on disk, or raise "
+                f"the broker has forgotten the session {self.client_id}: messages published while "
+                "it was disconnected are lost; let the broker store its state on disk, or raise "
                 "session_expiry"
             )
         self._had_session = True
@@ -122,7 +122,7 @@ class MqttReader(ReconnectingReader[MqttSource]):
 def _acknowledge(
     connection: BrokerConnection, unstored: deque[tuple[MQTTMessage, asyncio.Future[None]]]
 ) -> None:
-    # In the order in which they came, as MQTT demands.
+    # In the order of arrival, as MQTT requires.
     while unstored and unstored[0][1].done():
         message, stored = unstored.popleft()
         if not stored.cancelled():
@@ -130,8 +130,8 @@ def _acknowledge(
 
 
 def _client_id(stream: str, source: MqttSource) -> str:
-    # Collectors that share a subscription are clients of their own; any other subscription is
-    # read by one, and a second with the same id is told so by the broker.
+    # Collectors that share a subscription need different ids. Any other subscription has one
+    # reader: the broker disconnects a second one with the same id.
     return f"millstream-{stream}" + (f"-{socket.gethostname()}" if source.shared else "")
 
 
@@ -143,7 +143,7 @@ def _topic(message: MQTTMessage) -> str:
 
 
 def _attributes(topic: str, properties: list[tuple[str, str]]) -> dict[str, str]:
-    """CloudEvents' attributes, as its MQTT binding has them in user properties; and the topic."""
+    """CloudEvents attributes from the user properties (MQTT binding), and the topic."""
     given = {name: value for name, value in properties if _ATTRIBUTE.fullmatch(name)}
     if "specversion" not in given:
         given = {name: given[name] for name in ("traceparent",) if name in given}

@@ -1,7 +1,7 @@
-"""Reads the tables of a PostgreSQL database, and every change to them, by logical replication.
+"""Tables of a PostgreSQL database, and every change to them, by logical replication.
 
-`reader` is the whole story: `catalog` sees to publication and slot, `snapshot` reads the rows that
-are there, `stream` follows the changes (`pgoutput`). Both make `events` of `values`, and hand them
-on through the `outlet`, with a `bookmark`. Below lies the protocol: `connection`, `auth`,
-`messages`, `address`, `wire`.
+`reader` connects the parts: `catalog` manages publication and slot, `start_point` decides where to
+resume, `snapshot` reads the existing rows, `replication_stream` follows the changes. Both make
+`change_events` and pass them to the `output_buffer`, with a `bookmark`. `protocol` is the wire
+protocol.
 """

@@ -1,4 +1,4 @@
-"""Where a reader is: the note that is stored with the events."""
+"""The position of a reader, stored with the events."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 class Bookmark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything up to here is on disk."""
+    """Everything up to this position is on disk."""
 
-    system: str  # the server's identifier: places in another server's log mean nothing here
+    system: str  # the server's identifier: an LSN is valid on one server only
     slot: str
-    lsn: int  # the end of the last transaction that is in as a whole
-    # The tables whose snapshot is in, and the place in the log that it shows; changes committed
-    # before it are in the snapshot already. 0 for a table without a snapshot.
+    lsn: int  # the end of the last transaction that is stored completely
+    # The tables whose snapshot is stored, and its LSN: changes committed before it are in the
+    # snapshot. 0 for a table without a snapshot.
     tables: dict[str, int]
-    # Of a transaction that is in as a part: where it was committed, and how many changes are in.
+    # Of a transaction that is stored partly: its commit LSN, and how many changes are stored.
     transaction: int = 0
     changes: int = 0
 
     def write(self) -> bytes:
-        """As bytes."""
+        """The bookmark as bytes."""
         return msgspec.json.encode(self)
 
     @classmethod
     def read(cls, stored: bytes | None) -> Bookmark | None:
-        """What `write` wrote."""
+        """The bookmark that `write` wrote."""
         if stored is None:
             return None
         try:

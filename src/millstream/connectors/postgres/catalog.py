@@ -1,4 +1,4 @@
-"""What the server has for us, and what must be made there: tables, publication, slot."""
+"""Reads and creates what replication needs on the server: tables, publication, slot."""
 
 from __future__ import annotations
 
@@ -22,38 +22,44 @@ OBJECT_IN_USE = "55006"
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
+    """The server's identity, version and state."""
+
     system: str
     version: int
-    sender_timeout: float  # seconds after which it gives up on a reader that is silent; 0: never
-    end: int  # of its log
+    sender_timeout: float  # seconds after which it drops a silent reader; 0: never
+    end: int  # the LSN at the end of its log
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table to read. `sql` is its name for a query that sees what the publication sends."""
+    """A table to read. `sql` is its name in a query, with the rows that the publication sends."""
 
     name: str
     oid: int
     sql: str
     key: tuple[str, ...]
-    identified: bool  # published, it still lets its rows be updated and deleted
+    identified: bool  # if published, its rows can still be updated and deleted
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
+    """The state of a replication slot."""
+
     confirmed: int
     active: bool
-    lost: bool  # the server has thrown away what we have not read
+    lost: bool  # the server has deleted changes that we have not read
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
+    """A new replication slot, with the snapshot at its start."""
+
     lsn: int
-    snapshot: str  # readable until the connection that made it does something else
+    snapshot: str  # valid until the session that created it runs another command
 
 
 async def inspect_server(connection: Session) -> ServerInfo:
-    """What the server is. Lost, with a remedy, if it cannot serve changes."""
+    """Facts about the server. ConnectionLost, with a remedy, if it cannot send changes."""
     [identified] = await connection.query("IDENTIFY_SYSTEM")
     system, _, end, _ = _texts(identified)
     [settings] = await connection.query(
@@ -74,7 +80,7 @@ async def inspect_server(connection: Session) -> ServerInfo:
 
 
 async def find_tables(connection: Session, names: Iterable[str]) -> list[SourceTable]:
-    """The tables of these names. Lost if one is not there."""
+    """The tables of these names. ConnectionLost if one does not exist."""
     return [await _find(connection, name) for name in names]
 
 
@@ -120,13 +126,13 @@ async def published_tables(connection: Session, publication: str) -> set[str] | 
 async def ensure_published(
     connection: Session, publication: str, tables: Sequence[SourceTable], present: set[str] | None
 ) -> None:
-    """See to it that the publication is there and has the tables."""
+    """Create the publication, or add the missing tables to it."""
     missing = [table for table in tables if table.name not in (present or ())]
     if not missing:
         return
     for table in missing:
         if not table.identified:
-            # Published like this, the application's own updates and deletes would fail.
+            # If it were published, the application's own updates and deletes would fail.
             raise ConnectionLost(
                 f"the table {table.name} has no primary key, so its changes could not say which "
                 f"row they are about; add one, or ALTER TABLE {table.name} REPLICA IDENTITY FULL"
@@ -170,11 +176,12 @@ async def find_slot(connection: Session, name: str) -> ReplicationSlot | None:
 
 
 async def claim_slot(connection: Session, slot: str, before: int) -> None:
-    """Keep other readers of the slot away for as long as the connection lasts.
+    """Lock the slot against other readers until the session ends.
 
-    `before` is the session that we had last; the server may not know yet that it is dead.
+    `before` is the backend of our last session; the server may not know yet that it is dead.
     """
-    # The slot itself is only taken while it streams, so not during a snapshot.
+    # An advisory lock, because the slot itself is only locked while it streams, not during a
+    # snapshot.
     rows = await connection.query(
         f"SELECT pg_try_advisory_lock(hashtext('millstream'), hashtext({literal(slot)}))"
     )
@@ -190,7 +197,7 @@ async def claim_slot(connection: Session, slot: str, before: int) -> None:
 
 
 def slot_in_use(slot: str) -> str:
-    """What to say when someone else reads from the slot."""
+    """The error text when another reader uses the slot."""
     return (
         f"the slot {slot} is in use by another reader; this one takes over when that stops. If "
         "both should read, give each its own slot"
@@ -198,7 +205,7 @@ def slot_in_use(slot: str) -> str:
 
 
 async def create_slot(connection: Session, name: str, *, temporary: bool) -> CreatedSlot:
-    """A slot, which waits for the transactions that are running; with a snapshot at its start."""
+    """Create a slot with a snapshot at its start; waits for the running transactions to end."""
     lasting = "TEMPORARY " if temporary else ""
     try:
         rows = await connection.query(
@@ -211,18 +218,18 @@ async def create_slot(connection: Session, name: str, *, temporary: bool) -> Cre
 
 
 async def drop_slot(connection: Session, name: str) -> None:
-    """Remove a slot and let the server forget what it kept for it."""
+    """Drop a slot; the server then deletes the log that it kept for it."""
     await connection.query(f"DROP_REPLICATION_SLOT {quoted(name)} WAIT")
 
 
 async def load_types(connection: Session) -> TypeCodec:
-    """How the values of this database are converted."""
+    """The conversions for the types of this database."""
     rows = [[int(text) for text in _texts(row)] for row in await connection.query(TypeCodec.QUERY)]
     return TypeCodec([(oid, base, element) for oid, base, element in rows])
 
 
 def with_remedy(error: ServerError) -> str:
-    """A server's error with what to do about it, where that is known."""
+    """A server's error, with a remedy where one is known."""
     remedies = {
         "28P01": "check the user and the password in the source's url",
         "28000": "check the user in the source's url, and pg_hba.conf on the server",

@@ -1,4 +1,4 @@
-"""Changes and rows as events: CloudEvents whose data says what happened to which row."""
+"""Encodes changes and rows as CloudEvents."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """When something was committed; a snapshot has no transaction of its own."""
+    """When something was committed; a snapshot has no transaction id."""
 
     lsn: int
     at: datetime
     xid: int | None = None
 
     def texts(self) -> tuple[str, str, str]:
-        """Place, time and transaction as JSON writes them, the first two without quotes."""
+        """LSN, time and transaction id as in JSON, the first two without quotes."""
         at = self.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return lsn_text(self.lsn), at, "null" if self.xid is None else str(self.xid)
 
 
 class RowEncoder:
-    """A table's columns, ready to write its rows."""
+    """Encodes rows of one table as JSON."""
 
     def __init__(self, relation: Relation, types: TypeCodec, key: Sequence[str] = ()) -> None:
         self.table = relation.table
         self.columns = relation.columns
         self._names = [_encode(name) + b":" for name in relation.columns]
         self._convert = [types.convert(oid) for oid in relation.types]
-        # The primary key where it is known; else the replica identity, unless that is all columns.
-        places = [i for i, name in enumerate(relation.columns) if name in key]
-        self.key = places or ([] if relation.full else list(relation.key))
+        # The primary key if it is known; else the replica identity, unless that is all columns.
+        indexes = [i for i, name in enumerate(relation.columns) if name in key]
+        self.key = indexes or ([] if relation.full else list(relation.key))
         self.identity = relation.key
 
-    def row(self, values: Sequence[Value], places: Sequence[int] | None = None) -> bytes:
-        """The columns at `places` (all of them) as a JSON object, without those left unchanged."""
+    def row(self, values: Sequence[Value], indexes: Sequence[int] | None = None) -> bytes:
+        """The columns at `indexes` (default: all) as a JSON object, without unchanged values."""
         return b"{%s}" % b",".join(
             self._names[i] + (b"null" if value is None else self._convert[i](value))
-            for i in (range(len(self._names)) if places is None else places)
+            for i in (range(len(self._names)) if indexes is None else indexes)
             if not isinstance(value := values[i], Unchanged)
         )
 
     def key_text(self, values: Sequence[Value]) -> bytes:
-        """The key's values as a JSON array in a JSON string: a stream's key must be one text."""
+        """The key's values as a JSON array inside a JSON string: a stream's key is one text."""
         parts = [
             b"null" if value is None or isinstance(value, Unchanged) else self._convert[i](value)
             for i in self.key
@@ -61,7 +61,7 @@ class RowEncoder:
 
 
 class ChangeEvents:
-    """Writes the events of one source. `index` counts within a transaction, or a snapshot."""
+    """Encodes the events of one source. `index` counts within a transaction or a snapshot."""
 
     def __init__(self, slot: str, address: str) -> None:
         self._slot = slot
@@ -76,7 +76,8 @@ class ChangeEvents:
         if change.old is not None:
             before = shape.row(change.old, shape.identity if change.old_is_key else None)
         elif change.op == "update":
-            before = shape.row(known, shape.identity)  # it was not changed, or it would be there
+            # The key did not change: else `old` would be set.
+            before = shape.row(known, shape.identity)
         if change.new is not None:
             after, more = self._after(shape, change)
         key = shape.key_text(known)
@@ -87,18 +88,18 @@ class ChangeEvents:
     ) -> bytes:
         """The event for a row of a snapshot."""
         key, after = shape.key_text(values), shape.row(values)
-        place = f"{shape.table}/{index}"
-        return self._event("snapshot", shape.table, key, b"null", after, moment, place)
+        number = f"{shape.table}/{index}"
+        return self._event("snapshot", shape.table, key, b"null", after, moment, number)
 
-    def truncate(self, table: str, moment: CommitPoint, place: str) -> bytes:
-        """The event that says: whatever was in the table, it is empty now."""
-        return self._event("truncate", table, b"null", b"null", b"null", moment, place)
+    def truncate(self, table: str, moment: CommitPoint, number: str) -> bytes:
+        """The event for a table that is now empty."""
+        return self._event("truncate", table, b"null", b"null", b"null", moment, number)
 
     def _after(self, shape: RowEncoder, change: RowChange) -> tuple[bytes, bytes]:
         new = list(change.new or ())
         whole = change.old if change.old is not None and not change.old_is_key else None
         missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
-        if whole is not None:  # the row as it was has the value that was not written anew
+        if whole is not None:  # the old row has the unchanged value
             for i in missing:
                 new[i] = whole[i]
             missing = []
@@ -114,13 +115,13 @@ class ChangeEvents:
         before: bytes,
         after: bytes,
         moment: CommitPoint,
-        place: str,
+        number: str,
         more: bytes = b"",
     ) -> bytes:
         lsn, at, xid = moment.texts()
         name = _encode(table).decode()
         head = (
-            f'{{"specversion":"1.0","id":{_encode(f"{self._slot}/{lsn}/{place}").decode()},'
+            f'{{"specversion":"1.0","id":{_encode(f"{self._slot}/{lsn}/{number}").decode()},'
             f'"source":{self._source},"type":"postgres.{op}","subject":{name},"time":"{at}",'
             f'"datacontenttype":"application/json","data":{{"op":"{op}","table":{name},"key":'
         )

@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL database, and every change to them."""
+"""Description of a PostgreSQL source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.syntax.urls import without_secrets
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL
-_LONGEST_SLOT = 48  # PostgreSQL takes 63; the slot of a snapshot has a suffix
+_LONGEST_SLOT = 48  # PostgreSQL allows 63; the slot of a snapshot has a suffix
 _SLOT = re.compile(rf"[a-z0-9_]{{1,{_LONGEST_SLOT}}}")
 
 
@@ -22,9 +22,9 @@ _SLOT = re.compile(rf"[a-z0-9_]{{1,{_LONGEST_SLOT}}}")
 class PostgresSource(SourceDescription):
     """First the tables' rows, then each insert, update, delete and truncate as one event.
 
-    `publication` and `slot` are made if they are missing; both are named `millstream_<stream>`
-    unless said otherwise. `on_lost` says what to do when the server no longer has the changes
-    since the last one read: "stop" (and say so), or "snapshot" (read the tables again).
+    `publication` and `slot` are created if they are missing; both are named `millstream_<stream>`
+    by default. `on_lost` decides what happens when the server no longer has the changes since the
+    last one read: "stop" (with an error), or "snapshot" (read the tables again).
     """
 
     kind: ClassVar[str] = "postgres"
@@ -55,11 +55,11 @@ class PostgresSource(SourceDescription):
         return without_secrets(self.url)
 
     def publication_of(self, stream: str) -> str:
-        """The publication's name, for the stream of this name."""
+        """The publication's name, for the given stream."""
         return self.publication or f"millstream_{stream}"
 
     def slot_of(self, stream: str) -> str:
-        """The replication slot's name, for the stream of this name."""
+        """The replication slot's name, for the given stream."""
         return self.slot or f"millstream_{stream}"[:_LONGEST_SLOT]
 
     def problem(self) -> str | None:
@@ -86,10 +86,10 @@ class PostgresSource(SourceDescription):
             options = parse_qs(parts.query)
             host = parts.hostname or options.get("host", [""])[0]
             known = parts.scheme in self.schemes and host and parts.port != 0
-        except (ValueError, AttributeError, TypeError):  # a port that is no number; no text at all
+        except (ValueError, AttributeError, TypeError):  # a port that is not a number; not a text
             known, options = False, {}
         if not known or not parts.path.strip("/"):
-            # Not shown as written: it may hold a password.
+            # The url is not quoted: it may hold a password.
             return "has a source whose url is not postgresql://user:password@host:port/database"
         for name in options:
             if name not in _OPTIONS:

@@ -1,4 +1,4 @@
-"""What a reader has for the output: events in bundles, and what of them is on disk."""
+"""Batches events for the output, and tracks which of them are on disk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FRAME = 2  # brackets
 
 
 class OutputBuffer:
-    """Collects events, and offers them as one body with the bookmark that holds after them."""
+    """Collects events, and offers them as one message with the bookmark after them."""
 
     def __init__(self, output: ReaderOutput, settings: SourceSettings) -> None:
-        self.moved = asyncio.Event()  # set when `confirmed` may have grown
+        self.moved = asyncio.Event()  # set when `confirmed` may have advanced
         self.events: list[bytes] = []
         self._output = output
         self._most_events = min(settings.max_events, _MOST_EVENTS)
@@ -27,43 +27,43 @@ class OutputBuffer:
         self._bytes = 0
         self._offered: Bookmark | None = None
         self._confirmed = 0
-        self._on_the_way: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._pending: deque[tuple[asyncio.Future[None], int]] = deque()
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """Where to go on: behind what is on disk, or on the way there."""
+        """Where to resume: after what was offered, on disk or not yet."""
         return self._offered or Bookmark.read(self._output.bookmark)
 
-    def begin(self, lsn: int, *, anew: bool) -> None:
-        """A new connection begins, up to whose place `lsn` nothing is missing.
+    def begin(self, lsn: int, *, new_slot: bool) -> None:
+        """Start a new session; everything up to `lsn` was offered.
 
-        `anew`: it reads from a slot that has just been made. Places of the one before may even be
-        those of another server, and say nothing about it.
+        `new_slot`: its slot has just been created. LSNs of the old slot mean nothing then; they
+        may even come from another server.
         """
         self.events, self._bytes = [], 0
-        if anew:
-            self._on_the_way.clear()
+        if new_slot:
+            self._pending.clear()
             self._confirmed = lsn
         self.passed(lsn)
 
     def fits(self, event: bytes) -> bool:
-        """Whether `event` may go into the same batcher as those before it."""
+        """Whether `event` fits into the current batch."""
         if not self.events:
-            return True  # however large: it cannot be made smaller
+            return True  # even if it is large: it cannot be split
         return len(self.events) < self._most_events and self._bytes + len(event) < self._most_bytes
 
     def add(self, event: bytes) -> None:
-        """One more, a CloudEvent as JSON, for the next batcher."""
+        """Add an event, a CloudEvent as JSON, to the current batch."""
         self.events.append(event)
         self._bytes += len(event) + 1
 
     async def stored(self) -> None:
-        """Return when everything that was offered is on disk."""
-        if self._on_the_way:
-            await asyncio.shield(self._on_the_way[-1][0])
+        """Wait until everything that was offered is on disk."""
+        if self._pending:
+            await asyncio.shield(self._pending[-1][0])
 
     async def flush(self, bookmark: Bookmark) -> int:
-        """Offer what there is, waiting for room. The number of events; none is no offer."""
+        """Offer the batch unless it is empty, waiting for room; returns its number of events."""
         events, self.events, self._bytes = self.events, [], 0
         if events:
             body = b"[" + b",".join(events) + b"]"
@@ -71,23 +71,23 @@ class OutputBuffer:
                 body, content_type=CONTENT_TYPE, bookmark=bookmark.write()
             )
             self._offered = bookmark
-            self._on_the_way.append((stored, bookmark.lsn))
+            self._pending.append((stored, bookmark.lsn))
             stored.add_done_callback(lambda _: self.moved.set())
         return len(events)
 
     def passed(self, lsn: int) -> None:
-        """There was nothing for us up to here since the last event that was added."""
+        """Note that between the last added event and `lsn` there was nothing to read."""
         if self.events:
             return
-        if self._on_the_way:
-            stored, before = self._on_the_way.pop()
-            self._on_the_way.append((stored, max(before, lsn)))
+        if self._pending:
+            stored, before = self._pending.pop()
+            self._pending.append((stored, max(before, lsn)))
         else:
             self._confirmed = max(self._confirmed, lsn)
 
     @property
     def confirmed(self) -> int:
-        """The place in the server's log up to which everything is on disk."""
-        while self._on_the_way and self._on_the_way[0][0].done():
-            self._confirmed = max(self._confirmed, self._on_the_way.popleft()[1])
+        """The LSN up to which everything is on disk."""
+        while self._pending and self._pending[0][0].done():
+            self._confirmed = max(self._confirmed, self._pending.popleft()[1])
         return self._confirmed

@@ -1,4 +1,4 @@
-"""Keeps a stream supplied with what happens to the tables of a PostgreSQL database."""
+"""Reader of the tables of a PostgreSQL database, and of their changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class PostgresReader(ReconnectingReader[PostgresSource]):
-    """Snapshot first, then the changes since; each is confirmed to the server once on disk."""
+    """Reads a snapshot, then the changes since; confirms to the server what is on disk."""
 
     def __init__(self, stream: str, source: PostgresSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
@@ -59,8 +59,10 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._slot = source.slot_of(stream)
         self._publication = source.publication_of(stream)
         self._events = ChangeEvents(self._slot, source.address)
-        self._outlet: OutputBuffer | None = None  # outlives connections: what is on its way arrives
-        self._session = 0  # the server's number for the last connection that had the slot
+        self._buffer: OutputBuffer | None = (
+            None  # outlives sessions: what was offered will be stored
+        )
+        self._backend_pid = 0  # the process id of the last session's backend
 
     async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
@@ -73,7 +75,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                 raise ConnectionLost(catalog.slot_in_use(self._slot)) from None
             raise ConnectionLost(catalog.with_remedy(error)) from None
         except (struct.error, IndexError, ValueError, OverflowError) as error:
-            # Decoding does not check what a real server would never send.
+            # Decoding does not check for data that a real server never sends.
             raise ConnectionLost(f"the server sent what cannot be read: {error!r}") from error
         finally:
             self.behind = None
@@ -84,112 +86,120 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         return Session.open(self._address, seconds=_OPEN_SECONDS, replication=replication)
 
     async def _read(self, main: Session, output: ReaderOutput) -> None:
-        if self._outlet is None:
-            self._outlet = OutputBuffer(output, self.settings)
-        outlet = self._outlet
+        if self._buffer is None:
+            self._buffer = OutputBuffer(output, self.settings)
+        buffer = self._buffer
         async with asyncio.timeout(_PREPARE_SECONDS):
-            await catalog.claim_slot(main, self._slot, self._session)
-            self._session = main.session
-            start = await find_start_point(main, self.stream, self.source, outlet.bookmark)
+            await catalog.claim_slot(main, self._slot, self._backend_pid)
+            self._backend_pid = main.backend_pid
+            start = await find_start_point(main, self.stream, self.source, buffer.bookmark)
             types = await catalog.load_types(main)
         if start.lost:
-            start = await self._begin_anew(main, start, outlet)
-        async with _beside(self._measure(outlet)):
-            bookmark = await self._read_tables(main, start, types, outlet)
+            start = await self._start_over(main, start, buffer)
+        async with _in_background(self._measure(buffer)):
+            bookmark = await self._read_tables(main, start, types, buffer)
             async with asyncio.timeout(_PREPARE_SECONDS):
                 await main.start(
                     f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {lsn_text(bookmark.lsn)}"
                     f" (proto_version '1', publication_names {literal(quoted(self._publication))})"
                 )
             changes = ReplicationStream(
-                main, outlet, self._events, bookmark, start.tables, types, self.received
+                main, buffer, self._events, bookmark, start.tables, types, self.received
             )
             timeout = start.server.sender_timeout or 3 * _REPORT_SECONDS
             every = min(timeout / 3, _REPORT_SECONDS)
             settings = self.settings
-            async with _beside(changes.report(every, settings.ping_after, settings.ping_timeout)):
+            async with _in_background(
+                changes.report(every, settings.ping_after, settings.ping_timeout)
+            ):
                 await changes.run()
 
-    async def _begin_anew(
-        self, main: Session, start: StartPoint, outlet: OutputBuffer
+    async def _start_over(
+        self, main: Session, start: StartPoint, buffer: OutputBuffer
     ) -> StartPoint:
-        """Put on disk that what was read counts no more, before the new slot looks like the old."""
-        _log.warning("stream %s: %s; reading its tables anew", self.stream, start.lost)
-        outlet.begin(0, anew=True)
+        """Discard what was read before, and drop the old slot.
+
+        The truncate events are on disk before the new slot is created: after a crash in between,
+        the new slot could be mistaken for the old one.
+        """
+        _log.warning("stream %s: %s; reading its tables again", self.stream, start.lost)
+        buffer.begin(0, new_slot=True)
         at = CommitPoint(start.server.end, datetime.now(UTC))
         for table in start.tables:
-            outlet.add(self._events.truncate(table.name, at, f"{table.name}/lost"))
-        self.received(await outlet.flush(start.bookmark))
-        await outlet.stored()
+            buffer.add(self._events.truncate(table.name, at, f"{table.name}/lost"))
+        self.received(await buffer.flush(start.bookmark))
+        await buffer.stored()
         async with asyncio.timeout(_PREPARE_SECONDS):
             if await catalog.find_slot(main, self._slot) is not None:
                 await catalog.drop_slot(main, self._slot)
             return await find_start_point(main, self.stream, self.source, start.bookmark)
 
     async def _read_tables(
-        self, main: Session, start: StartPoint, types: TypeCodec, outlet: OutputBuffer
+        self, main: Session, start: StartPoint, types: TypeCodec, buffer: OutputBuffer
     ) -> Bookmark:
-        """Make the slot, if it is missing, and read the tables that need it."""
+        """Create the slot if it is missing, and read the tables that need a snapshot."""
         exists = start.bookmark.lsn > 0
         if exists and not start.to_read:
-            outlet.begin(start.bookmark.lsn, anew=False)
+            buffer.begin(start.bookmark.lsn, new_slot=False)
             return start.bookmark
-        # A slot of its own, for the snapshot that comes with it, where ours is older.
+        # If our slot exists already, a temporary slot provides the snapshot.
         name = f"{self._slot}_{secrets.token_hex(6)}" if exists else self._slot
-        made = await self._make_slot(main, name, temporary=exists)
+        created = await self._create_slot(main, name, temporary=exists)
         if not exists:
-            start = replace(start, bookmark=msgspec.structs.replace(start.bookmark, lsn=made.lsn))
+            start = replace(
+                start, bookmark=msgspec.structs.replace(start.bookmark, lsn=created.lsn)
+            )
         bookmark = start.bookmark
-        outlet.begin(bookmark.lsn, anew=not exists)
+        buffer.begin(bookmark.lsn, new_slot=not exists)
         if start.to_read:
             async with self._open() as other:
                 bookmark = await read_tables(
                     other,
                     self._publication,
                     start,
-                    made,
+                    created,
                     types,
                     self._events,
-                    outlet,
+                    buffer,
                     self.received,
                 )
         if exists:
             await catalog.drop_slot(main, name)
         return bookmark
 
-    async def _make_slot(self, main: Session, name: str, *, temporary: bool) -> CreatedSlot:
-        making = asyncio.ensure_future(catalog.create_slot(main, name, temporary=temporary))
+    async def _create_slot(self, main: Session, name: str, *, temporary: bool) -> CreatedSlot:
+        creating = asyncio.ensure_future(catalog.create_slot(main, name, temporary=temporary))
         try:
-            while not (await asyncio.wait([making], timeout=self.settings.ping_after))[0]:
+            while not (await asyncio.wait([creating], timeout=self.settings.ping_after))[0]:
                 self._state.error = (
                     "waiting for the transactions that run on the server to end: "
                     "only then is there a place in its log to begin at"
                 )
         finally:
-            making.cancel()
+            creating.cancel()
         self._state.error = ""
-        return await making
+        return await creating
 
-    async def _measure(self, outlet: OutputBuffer) -> None:
-        """Ask, in a session beside, how far the server's log goes beyond what is on disk here."""
+    async def _measure(self, buffer: OutputBuffer) -> None:
+        """Measure, in another session, how far the server's log is ahead of our disk."""
         pause = min(_LAG_SECONDS, self.settings.ping_after)
         while True:
             try:
                 async with self._open() as other:
                     while True:
                         [[end]] = await other.query(_LAG)
-                        place = lsn_number((end or b"").decode())
-                        if outlet.confirmed:  # else there is no slot yet
-                            self.behind = max(0, place - outlet.confirmed)
+                        at = lsn_number((end or b"").decode())
+                        if buffer.confirmed:  # else there is no slot yet
+                            self.behind = max(0, at - buffer.confirmed)
                         await asyncio.sleep(pause)
             except (OSError, ConnectionLost, ValueError):
-                self.behind = None  # the reading itself goes on
+                self.behind = None  # reading continues
             await asyncio.sleep(pause)
 
 
 @contextlib.asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """The work goes on meanwhile, and is ended then; what it raises counts for nothing."""
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` during the block, and cancel it at the end; its exceptions are ignored."""
     task = asyncio.create_task(work)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The changes of a slot, as events."""
+"""Follows the changes of a replication slot."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from millstream.connectors.postgres.protocol.session import Session
 from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
-_DATA = 25  # where a message begins, behind its places and the server's clock
+_DATA = 25  # where the payload starts, after the LSNs and the server's clock
 _KEEPALIVE = struct.Struct("!QqB")
 _STATUS = struct.Struct("!cQQQqB")
-_EPOCH = 946_684_800  # 2000-01-01, where PostgreSQL's time begins
+_EPOCH = 946_684_800  # 2000-01-01, the start of PostgreSQL's time
 _LEAST_PAUSE = 0.05  # seconds between two reports, however fast the disk is
 
 
 class ReplicationStream:
-    """Reads one connection that streams, from where `bookmark` says."""
+    """Reads the replication stream of one session, from `bookmark` on."""
 
     def __init__(
         self,
         connection: Session,
-        outlet: OutputBuffer,
+        buffer: OutputBuffer,
         events: ChangeEvents,
         bookmark: Bookmark,
         tables: Iterable[SourceTable],
@@ -48,30 +48,30 @@ class ReplicationStream:
         received: Callable[[int], None],
     ) -> None:
         self._connection = connection
-        self._outlet = outlet
+        self._buffer = buffer
         self._events = events
-        self._bookmark = bookmark  # its lsn moves with each commit
+        self._bookmark = bookmark  # its lsn advances with each commit
         self._keys = {table.oid: table.key for table in tables}
         self._wanted = {table.name for table in tables}
         self._types = types
         self._received = received
-        self._shapes: dict[int, RowEncoder | None] = {}  # None: a table that is not asked for
+        self._encoders: dict[int, RowEncoder | None] = {}  # None: a table that is not read
         self._transaction: TransactionBegin | None = None
         self._moment: CommitPoint | None = None
         self._changes = 0  # of this transaction, so far
-        self._skip = 0  # how many of them are in already
-        self._seen = bookmark.lsn  # the furthest place that the server has spoken of
+        self._skip = 0  # how many of them are stored already
+        self._seen = bookmark.lsn  # the highest LSN that the server has sent
 
     async def run(self) -> None:
         """Hand over changes until the connection ends."""
-        wire = self._connection.wire
+        transport = self._connection.transport
         while True:
-            if self._outlet.events and self._transaction is None and not wire.ready:
-                await self._flush()  # nothing more is here: what there is need not wait
+            if self._buffer.events and self._transaction is None and not transport.ready:
+                await self._flush()  # no message is waiting, so nothing more can join the batch now
             kind, payload = await self._connection.receive()
             match kind:
                 case 0x64:  # d
-                    await self._take(payload)
+                    await self._process(payload)
                 case 0x45:  # E
                     raise error(payload)
                 case 0x63:  # c
@@ -82,58 +82,59 @@ class ReplicationStream:
                     )
 
     async def report(self, every: float, ping_after: float, ping_timeout: float) -> None:
-        """Tell the server at least so often what is on disk; that also keeps the connection.
+        """Report to the server what is on disk, at least so often; this keeps the session alive.
 
-        It runs beside `run`, which may be held up for long: the server gives up on readers that
-        say nothing.
+        It runs beside `run`, which may wait long for the output: the server drops silent readers.
         """
         every = min(every, ping_after, ping_timeout)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(every):
-                    await self._outlet.moved.wait()
-            self._outlet.moved.clear()
-            silent = self._connection.wire.silent
+                    await self._buffer.moved.wait()
+            self._buffer.moved.clear()
+            silent = self._connection.transport.silent
             if silent > ping_after + ping_timeout:
-                self._connection.wire.abort(f"the server has said nothing for {silent:.0f} s")
+                self._connection.transport.abort(f"the server has said nothing for {silent:.0f} s")
                 return
-            self._tell(ask=silent > ping_after)
+            self._send_status(request_reply=silent > ping_after)
             await asyncio.sleep(_LEAST_PAUSE)
 
-    def _tell(self, *, ask: bool = False) -> None:
-        stored = self._outlet.confirmed
+    def _send_status(self, *, request_reply: bool = False) -> None:
+        stored = self._buffer.confirmed
         now = int((time.time() - _EPOCH) * 1e6)
-        status = _STATUS.pack(b"r", max(self._seen, stored), stored, stored, now, ask)
-        self._connection.wire.send(packet(b"d", status))
+        status = _STATUS.pack(b"r", max(self._seen, stored), stored, stored, now, request_reply)
+        self._connection.transport.send(packet(b"d", status))
 
-    async def _take(self, payload: bytes) -> None:
+    async def _process(self, payload: bytes) -> None:
         if payload[:1] == b"k":
-            end, _, asked = _KEEPALIVE.unpack_from(payload, 1)
+            end, _, reply_requested = _KEEPALIVE.unpack_from(payload, 1)
             if self._transaction is None:
                 self._seen = max(self._seen, end)
-                self._outlet.passed(end)
-            if asked:
-                self._tell()
+                self._buffer.passed(end)
+            if reply_requested:
+                self._send_status()
             return
         if payload[:1] != b"w":
-            raise ConnectionLost("the server sent something else than changes")
+            raise ConnectionLost("the server sent something other than changes")
         match decode(payload[_DATA:]):
             case RowChange() as change:
-                shape = self._shape(change.relation)
-                if shape is not None and (at := self._due(shape.table)):
-                    await self._add(self._events.change(shape, change, at, self._changes))
+                encoder = self._encoder(change.relation)
+                if encoder is not None and (at := self._due(encoder.table)):
+                    await self._add(self._events.change(encoder, change, at, self._changes))
                 self._changes += 1
             case TransactionBegin() as begin:
                 self._begin(begin)
             case TransactionCommit(end_lsn):
                 self._commit(end_lsn)
             case Relation() as relation:
-                self._learn(relation)
+                self._note_relation(relation)
             case Truncate(relations):
                 for oid in relations:
-                    shape = self._shape(oid)
-                    if shape is not None and (at := self._due(shape.table)):
-                        await self._add(self._events.truncate(shape.table, at, str(self._changes)))
+                    encoder = self._encoder(oid)
+                    if encoder is not None and (at := self._due(encoder.table)):
+                        await self._add(
+                            self._events.truncate(encoder.table, at, str(self._changes))
+                        )
                     self._changes += 1
 
     def _begin(self, begin: TransactionBegin) -> None:
@@ -147,25 +148,25 @@ class ReplicationStream:
         self._transaction = self._moment = None
         self._bookmark = msgspec.structs.replace(self._bookmark, lsn=end, transaction=0, changes=0)
         self._seen = max(self._seen, end)
-        self._outlet.passed(end)
+        self._buffer.passed(end)
 
-    def _learn(self, relation: Relation) -> None:
+    def _note_relation(self, relation: Relation) -> None:
         wanted = relation.oid in self._keys or relation.table in self._wanted
-        shape = (
+        encoder = (
             RowEncoder(relation, self._types, self._keys.get(relation.oid, ())) if wanted else None
         )
-        self._shapes[relation.oid] = shape
+        self._encoders[relation.oid] = encoder
 
-    def _shape(self, oid: int) -> RowEncoder | None:
+    def _encoder(self, oid: int) -> RowEncoder | None:
         try:
-            return self._shapes[oid]
+            return self._encoders[oid]
         except KeyError:
             raise ConnectionLost(
                 "pgoutput sent a change of a table that it has not described"
             ) from None
 
     def _due(self, table: str) -> CommitPoint | None:
-        """When the next change was committed; None if it is in already."""
+        """The commit of the next change; None if the change is stored already."""
         if self._moment is None:
             raise ConnectionLost("pgoutput sent a change outside of a transaction")
         done_before = self._changes < self._skip
@@ -173,9 +174,9 @@ class ReplicationStream:
         return None if done_before or in_snapshot else self._moment
 
     async def _add(self, event: bytes) -> None:
-        if not self._outlet.fits(event):
+        if not self._buffer.fits(event):
             await self._flush()
-        self._outlet.add(event)
+        self._buffer.add(event)
 
     async def _flush(self) -> None:
         bookmark = self._bookmark
@@ -183,4 +184,4 @@ class ReplicationStream:
             bookmark = msgspec.structs.replace(
                 bookmark, transaction=self._transaction.commit_lsn, changes=self._changes
             )
-        self._received(await self._outlet.flush(bookmark))
+        self._received(await self._buffer.flush(bookmark))

@@ -1,4 +1,4 @@
-"""The rows that a table has at one moment, which is also a place in the server's log."""
+"""Reads the rows of tables in a snapshot whose LSN is known."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ async def read_tables(
     connection: Session,
     publication: str,
     start: StartPoint,
-    made: CreatedSlot,
+    slot: CreatedSlot,
     types: TypeCodec,
     events: ChangeEvents,
-    outlet: OutputBuffer,
+    buffer: OutputBuffer,
     received: Callable[[int], None],
 ) -> Bookmark:
-    """Hand over the rows of `start.to_read` as `made` sees them; the bookmark that holds then."""
+    """Hand over the rows of `start.to_read` in the snapshot of `slot`; returns the new bookmark."""
     bookmark = start.bookmark
-    at = await _see(connection, made)
+    at = await _begin(connection, slot)
     for table in start.to_read:
         if start.again:
-            # Rows that were handed over before, and are gone or different now, count no more.
-            outlet.add(events.truncate(table.name, at, f"{table.name}/begin"))
-        async for event in rows(connection, publication, table, types, events, at):
-            if not outlet.fits(event):
-                received(await outlet.flush(bookmark))
-            outlet.add(event)
-        bookmark = replace(bookmark, tables=bookmark.tables | {table.name: made.lsn})
-        received(await outlet.flush(bookmark))
+            # Rows that were handed over before may be gone or different now.
+            buffer.add(events.truncate(table.name, at, f"{table.name}/begin"))
+        async for event in read_rows(connection, publication, table, types, events, at):
+            if not buffer.fits(event):
+                received(await buffer.flush(bookmark))
+            buffer.add(event)
+        bookmark = replace(bookmark, tables=bookmark.tables | {table.name: slot.lsn})
+        received(await buffer.flush(bookmark))
     await connection.query("COMMIT")
     return bookmark
 
 
-async def _see(connection: Session, made: CreatedSlot) -> CommitPoint:
+async def _begin(connection: Session, slot: CreatedSlot) -> CommitPoint:
     await connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    await connection.query(f"SET TRANSACTION SNAPSHOT {literal(made.snapshot)}")
-    return CommitPoint(made.lsn, datetime.now(UTC))
+    await connection.query(f"SET TRANSACTION SNAPSHOT {literal(slot.snapshot)}")
+    return CommitPoint(slot.lsn, datetime.now(UTC))
 
 
-async def rows(
+async def read_rows(
     connection: Session,
     publication: str,
     table: SourceTable,
@@ -61,7 +61,7 @@ async def rows(
     events: ChangeEvents,
     at: CommitPoint,
 ) -> AsyncIterator[bytes]:
-    """An event for each row of a table; as many as the publication would send."""
+    """An event for each row of a table that the publication sends."""
     shape: RowEncoder | None = None
     index = 0
     try:
@@ -78,8 +78,11 @@ async def rows(
 
 
 async def _select(connection: Session, publication: str, table: SourceTable) -> str:
-    """What the publication sends of a table: not the generated columns, and since PostgreSQL 15
-    perhaps only some columns and some rows."""
+    """The SELECT for what the publication sends of a table.
+
+    It leaves out generated columns. Since PostgreSQL 15 a publication may also leave out columns
+    and rows.
+    """
     columns = await connection.query(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attnum > 0 AND NOT attisdropped"
         f" AND attgenerated = '' AND attrelid = {table.oid} ORDER BY attnum"

@@ -1,4 +1,4 @@
-"""Where to begin: what is on disk, what the server still has, and what must be read anew."""
+"""Decides where to resume, from what is on disk and what the server still has."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """`bookmark.lsn` is where the slot goes on, or 0 if it is yet to be made."""
+    """Where to start. `bookmark.lsn` is where the slot resumes, or 0 if it does not exist yet."""
 
     server: ServerInfo
     bookmark: Bookmark
     tables: list[SourceTable]
-    to_read: list[SourceTable]  # those that need a snapshot
-    again: bool  # some of their rows may have been handed over before
-    lost: str  # why everything must be read anew; the old slot is yet to be dropped
+    to_read: list[SourceTable]  # the tables that need a snapshot
+    again: bool  # some of their rows may have been read before
+    lost: str  # why everything must be read again; the old slot still exists
 
 
 async def find_start_point(
     connection: Session, stream: str, source: PostgresSource, note: Bookmark | None
 ) -> StartPoint:
-    """Look at everything, and see to it that the publication is there. Lost if it cannot be."""
+    """Find the start, and create the publication if needed. ConnectionLost if that fails."""
     slot_name, publication = source.slot_of(stream), source.publication_of(stream)
     server = await catalog.inspect_server(connection)
     tables = await catalog.find_tables(connection, source.tables)
@@ -39,13 +39,13 @@ async def find_start_point(
     if lost:
         if source.on_lost == "stop":
             raise ConnectionLost(
-                f"{lost}; to read the tables anew, set on_lost='snapshot' on the source"
+                f"{lost}; to read the tables again, set on_lost='snapshot' on the source"
             )
         return StartPoint(
             server, Bookmark(server.system, slot_name, 0, {}), tables, tables, True, lost
         )
     if slot is not None and present is None:
-        # A slot sees the publications as they were at its place in the log: not a later one.
+        # A slot sees the publications as of its LSN: not one that is created later.
         await catalog.drop_slot(connection, slot_name)
         slot = None
     await catalog.ensure_published(connection, publication, tables, present)
@@ -68,8 +68,8 @@ def _bookmark(
         return Bookmark(server.system, name, 0, read)
     if note is None:
         return Bookmark(server.system, name, slot.confirmed, read)
-    # Only what is on disk is confirmed, here or by another collector that used the slot; while
-    # nothing concerns us, that goes on without a bookmark.
+    # The slot may be ahead of the bookmark: it advances without one while no change concerns us,
+    # and only what is on disk is confirmed, here or by another collector.
     lsn = max(note.lsn, slot.confirmed)
     return Bookmark(server.system, name, lsn, read, note.transaction, note.changes)
 
@@ -81,7 +81,7 @@ def _what_is_lost(
     name: str,
     no_publication: str,
 ) -> str:
-    """Why the changes since the bookmark cannot be had; empty if they can."""
+    """Why the changes since the bookmark are gone; empty if they are available."""
     if slot is not None and slot.lost:
         why = (
             f"the server has invalidated the slot {name}, which was too far behind for its "
@@ -106,5 +106,5 @@ def _what_is_lost(
 
 
 def _since(note: Bookmark | None) -> str:
-    place = f"{lsn_text(note.lsn)}" if note is not None else "the slot was made"
-    return f"the changes since {place} are lost"
+    start = lsn_text(note.lsn) if note is not None else "the slot was created"
+    return f"the changes since {start} are lost"

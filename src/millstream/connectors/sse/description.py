@@ -1,4 +1,4 @@
-"""Server-sent events that someone else serves."""
+"""Description of a source of server-sent events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from millstream.syntax.urls import without_secrets
 
 @dataclass(frozen=True, slots=True)
 class SseSource(SourceDescription):
-    """The data of each server-sent event is one event; it goes on after the last one it stored.
+    """The data of each server-sent event is one event; reading resumes after the last stored one.
 
-    `types` leaves out events of other types (`message` if the server names none); empty: all are
-    read. A server that sends nothing, not even a comment, for `silence` counts as dead.
+    Only events of `types` are read (`message` if the server names no type); empty: all types. A
+    server that sends nothing, not even a comment, for `silence` counts as dead.
     """
 
     kind: ClassVar[str] = "sse"

@@ -1,4 +1,4 @@
-"""Reads a stream of server-sent events that someone else serves."""
+"""Reader of server-sent events."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SENDABLE = re.compile(rb"[\x21-\x7e\x80-\xff]([\x20-\x7e\x80-\xff]{0,2046}[\x21
 
 
 class SseReader(ReconnectingReader[SseSource]):
-    """Keeps one request open, and goes on after the last event that it handed over."""
+    """Keeps one request open, and resumes after the last event that it handed over."""
 
     def __init__(self, stream: str, source: SseSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._types = frozenset(type_.encode() for type_ in source.types)
         self._last_id: bytes | None = None
-        self._retry = 0.0  # seconds, as the server said in the stream
+        self._retry = 0.0  # seconds, as the server requested in the stream
 
     async def read(self, output: ReaderOutput) -> None:
-        """Read until the answer ends."""
+        """Read until the response ends."""
         if self._last_id is None:
             self._last_id = output.bookmark
         headers: dict[str, str | bytes] = {
@@ -45,31 +45,33 @@ class SseReader(ReconnectingReader[SseSource]):
                     )
                 self.connected()
                 self.least_pause = self._retry
-                events = Events(self.settings.max_body, self._last_id)
+                parser = EventStreamParser(self.settings.max_body, self._last_id)
                 async for chunk in read_chunks(response, seconds(self.source.silence)):
-                    await self._take(events, chunk, output)
+                    await self._offer_events(parser, chunk, output)
         except UnexpectedStatus as error:
             self.least_pause = max(error.retry_after, self._retry)
             raise
 
-    async def _take(self, events: Events, chunk: bytes, output: ReaderOutput) -> None:
+    async def _offer_events(
+        self, parser: EventStreamParser, chunk: bytes, output: ReaderOutput
+    ) -> None:
         batcher = Batcher(self.settings)
-        for type_, data, last_id in events.feed(chunk):
+        for type_, data, last_id in parser.feed(chunk):
             if not self._types or type_ in self._types:
                 batcher.add(data, bookmark=last_id)
-        if events.retry is not None:
-            self.least_pause = self._retry = events.retry / 1000
-        if skipped := events.skipped + batcher.oversized:
-            events.skipped = 0
+        if parser.retry is not None:
+            self.least_pause = self._retry = parser.retry / 1000
+        if skipped := parser.skipped + batcher.oversized:
+            parser.skipped = 0
             self.missed(skipped, "larger than collect.max_body")
         await self.hand_over(output, batcher.drain())
-        # Kept in memory too: what was handed over need not come again when the peer is lost, even
-        # if it is not on disk yet.
-        self._last_id = events.last_id
+        # Kept in memory too: after a reconnect, the peer need not resend what was handed over but
+        # is not on disk yet.
+        self._last_id = parser.last_id
 
 
-class Events:
-    """The parser that the HTML standard describes, for UTF-8 bytes."""
+class EventStreamParser:
+    """The parser of the HTML standard, for UTF-8 bytes."""
 
     def __init__(self, longest: int, last_id: bytes | None) -> None:
         self.last_id = last_id
@@ -77,11 +79,13 @@ class Events:
         self.skipped = 0
         self._frames = FrameSplitter(b"\n\n", longest)
         self._first = True
-        self._after_return = False  # the last byte was \r: a \n that follows belongs to it
+        self._after_return = (
+            False  # the last byte was \r: a \n after it belongs to the same line end
+        )
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes, bytes | None]]:
-        """Type, data and id of the events that are whole now."""
-        whole = self._frames.feed(self._plain(chunk))
+        """Type, data and id of the events that are complete now."""
+        whole = self._frames.feed(self._normalize(chunk))
         if self._first and whole:
             self._first = False
             whole = whole.removeprefix(b"\xef\xbb\xbf")
@@ -89,11 +93,11 @@ class Events:
         self._frames.skipped = 0
         return [event for block in whole.split(b"\n\n") if (event := self._event(block))]
 
-    def _plain(self, chunk: bytes) -> bytes:
-        """The chunk with a newline for every end of a line."""
-        is_rest = self._after_return and chunk.startswith(b"\n")
+    def _normalize(self, chunk: bytes) -> bytes:
+        """The chunk with \\n for every line end."""
+        is_second_half = self._after_return and chunk.startswith(b"\n")
         self._after_return = chunk.endswith(b"\r")
-        if is_rest:
+        if is_second_half:
             chunk = chunk[1:]
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -107,7 +111,7 @@ class Events:
             if name == b"data":
                 data.append(value)
             elif name == b"id":
-                # What could not be sent back as a header is no use as a bookmark.
+                # An id that cannot be sent as a header is useless as a bookmark.
                 if not value or _SENDABLE.fullmatch(value):
                     self.last_id = value
             elif name == b"event":

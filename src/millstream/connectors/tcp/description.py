@@ -1,4 +1,4 @@
-"""Lines over TCP: from a server that we connect to, or from clients that connect to us."""
+"""Descriptions of TCP sources: a server to connect to, or a port for clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from millstream.syntax.urls import without_secrets
 class TcpLinesSource(SourceDescription):
     """Each line that a TCP server sends is one event.
 
-    A server that sends nothing for `silence` counts as dead; without it, only one whose machine is
-    gone does.
+    A server that sends nothing for `silence` counts as dead. Without `silence`, only a server whose
+    machine is gone counts as dead.
     """
 
     kind: ClassVar[str] = "tcp_lines"
@@ -46,10 +46,10 @@ class TcpLinesSource(SourceDescription):
 
 @dataclass(frozen=True, slots=True)
 class TcpListener(SourceDescription):
-    """Each line that a TCP client sends here is one event. Who may connect, may send: see `allow`.
+    """Each line that a TCP client sends to this port is one event.
 
-    A client that sends nothing for `idle` is cut off. `allow` names the networks that clients may
-    come from, as in `10.0.0.0/8`; empty: any.
+    A client that sends nothing for `idle` is disconnected. `allow` names the networks from which
+    clients may connect, as in `10.0.0.0/8`; empty: any. There is no other authentication.
     """
 
     kind: ClassVar[str] = "tcp_listener"

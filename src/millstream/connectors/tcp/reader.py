@@ -1,4 +1,4 @@
-"""Reads lines over TCP: from a server that we connect to, or from clients that connect to us."""
+"""Readers of lines over TCP: from one server, or from many clients."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 
 
 class _LineReader(ReconnectingReader[S]):
-    """Reads one connection's lines."""
+    """Reads the lines of one connection."""
 
-    async def _lines(
+    async def _read_lines(
         self,
         output: ReaderOutput,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         silence: float | None,
     ) -> None:
-        """Read until the peer ends; Lost if it is silent for too long while we read."""
+        """Read until the peer ends; ConnectionLost if it is silent for too long while we read."""
         for option in keepalive_options(self.settings):
             writer.get_extra_info("socket").setsockopt(*option)
         lines, size = LineSplitter(self.settings), chunk_size(self.settings)
@@ -53,7 +53,7 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
     """Keeps one connection open."""
 
     async def read(self, output: ReaderOutput) -> None:
-        """Read until the server ends."""
+        """Read until the server closes the connection."""
         host, port = endpoint(self.source.url)
         encrypted = urlsplit(self.source.url).scheme == "tls"
         try:
@@ -65,7 +65,7 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
             raise ConnectionLost(f"no connection in {_OPEN_SECONDS:g} s") from None
         try:
             self.connected()
-            await self._lines(output, reader, writer, seconds(self.source.silence))
+            await self._read_lines(output, reader, writer, seconds(self.source.silence))
         finally:
             writer.transport.abort()
 
@@ -73,25 +73,25 @@ class TcpLinesReader(_LineReader[TcpLinesSource]):
 class TcpListenerReader(_LineReader[TcpListener]):
     """Listens, and reads many connections at once, each in its order.
 
-    While the output takes nothing, none is read: TCP slows the clients, and nothing piles up here.
+    While the output is full, no connection is read: TCP slows the clients, and memory stays small.
     """
 
     def __init__(self, stream: str, source: TcpListener, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._allowed = AllowedSenders(source.allow)
-        self._peers = 0
-        self._turn = asyncio.Lock()  # one waits for the output, the others for their turn
+        self._connections_open = 0
+        self._output_lock = asyncio.Lock()  # one connection at a time waits for the output
 
     async def read(self, output: ReaderOutput) -> None:
-        """Listen until cancelled; OSError if the port cannot be had."""
+        """Listen until cancelled; OSError if the port is not available."""
         tasks: asyncio.TaskGroup | None = None
 
-        def arrive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             assert tasks is not None
             tasks.create_task(self._serve(output, reader, writer))
 
         server = await asyncio.start_server(
-            arrive, *endpoint(self.source.url), limit=chunk_size(self.settings), start_serving=False
+            accept, *endpoint(self.source.url), limit=chunk_size(self.settings), start_serving=False
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -102,8 +102,8 @@ class TcpListenerReader(_LineReader[TcpListener]):
             server.close()
 
     async def hand_over(self, output: ReaderOutput, batches: Iterable[MessageBatch]) -> None:
-        """As a reader does, after those who came before."""
-        async with self._turn:
+        """Offer the batches, one connection at a time."""
+        async with self._output_lock:
             await super().hand_over(output, batches)
 
     async def _serve(
@@ -112,16 +112,16 @@ class TcpListenerReader(_LineReader[TcpListener]):
         address = writer.get_extra_info("peername")[0]
         try:
             if not self._allowed.allows(address):
-                self.log_rarely(f"{address} wanted to connect, and is not in a network of `allow`")
-            elif self._peers >= self.source.max_connections:
-                self.log_rarely(f"{address} was turned away: {self._peers} connections are open")
+                self.log_rarely(f"refused {address}, which is not in a network of `allow`")
+            elif self._connections_open >= self.source.max_connections:
+                self.log_rarely(f"refused {address}: {self._connections_open} connections are open")
             else:
-                self._peers += 1
+                self._connections_open += 1
                 try:
-                    await self._lines(output, reader, writer, seconds(self.source.idle))
+                    await self._read_lines(output, reader, writer, seconds(self.source.idle))
                 finally:
-                    self._peers -= 1
+                    self._connections_open -= 1
         except (OSError, ConnectionLost) as error:
-            _log.debug("%s is gone: %s", address, error)
+            _log.debug("%s disconnected: %s", address, error)
         finally:
             writer.transport.abort()

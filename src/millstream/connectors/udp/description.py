@@ -1,4 +1,4 @@
-"""Datagrams that are sent to us."""
+"""Description of a UDP source."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from millstream.syntax.urls import without_secrets
 
 @dataclass(frozen=True, slots=True)
 class UdpSource(SourceDescription):
-    """Each datagram is one event, or an array or lines of them. Some get lost: nobody resends.
+    """Each datagram is one event, or an array or lines of events. UDP does not resend lost ones.
 
-    `allow` names the networks that datagrams may come from, as in `10.0.0.0/8`; empty: any. (A
-    sender can lie about its address.)
+    `allow` names the networks from which datagrams are accepted, as in `10.0.0.0/8`; empty: any.
+    (A sender can forge its address.)
     """
 
     kind: ClassVar[str] = "udp"

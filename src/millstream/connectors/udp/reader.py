@@ -1,4 +1,4 @@
-"""Takes datagrams in: the cheapest way, with no promise but that what is lost here is counted."""
+"""Reader of UDP datagrams. It guarantees no delivery, but counts what is lost on this machine."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from millstream.connectors.udp.description import UdpSource
 from millstream.values.report import SourceState
 
 _LARGEST = 65535
-_BATCH = 500  # datagrams that are read without looking after others
-_BUFFER = 8 << 20  # bytes that the kernel is asked to keep for us; net.core.rmem_max limits it
-_SO_MEMINFO = 55  # of Linux: nine figures of a socket, the last is how many datagrams it dropped
-_FIGURES = struct.Struct("9I")
+_BATCH = 500  # datagrams that are read before other tasks run
+_BUFFER = 8 << 20  # bytes of the requested receive buffer; net.core.rmem_max limits it
+_SO_MEMINFO = 55  # of Linux: nine counters of a socket, the last is how many datagrams it dropped
+_COUNTERS = struct.Struct("9I")
 
 
 class UdpReader(ReconnectingReader[UdpSource]):
-    """Reads what the kernel has, whenever the output takes it; what does not fit meanwhile is lost.
+    """Reads the kernel's buffer whenever the output has room.
 
-    Nothing waits here: while the output takes nothing the kernel's buffer fills, and then drops.
+    It holds nothing back itself: while the output is full the kernel's buffer fills, and the kernel
+    then drops datagrams.
     """
 
     def __init__(self, stream: str, source: UdpSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
         self._allowed = AllowedSenders(source.allow)
         self._socket: socket.socket | None = None
-        self._dropped = 0  # by this socket, as far as it was told
+        self._dropped = 0  # by the kernel, as far as counted
 
     @property
     def state(self) -> SourceState:
-        """How it is doing, with what the kernel has dropped by now."""
+        """The current state, with what the kernel has dropped so far."""
         self._count_drops()
         return super().state
 
     async def read(self, output: ReaderOutput) -> None:
-        """Listen until cancelled; OSError if the port cannot be had."""
+        """Listen until cancelled; OSError if the port is not available."""
         host, port = endpoint(self.source.url)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
@@ -75,7 +76,9 @@ class UdpReader(ReconnectingReader[UdpSource]):
                     if self._allowed.allows(sender[0]):
                         yield datagram
                     else:
-                        self.log_rarely(f"{sender[0]} sends, and is not in a network of `allow`")
+                        self.log_rarely(
+                            f"refused {sender[0]}, which is not in a network of `allow`"
+                        )
         except BlockingIOError:
             return
 
@@ -83,10 +86,10 @@ class UdpReader(ReconnectingReader[UdpSource]):
         if self._socket is None:
             return
         try:
-            figures = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _FIGURES.size)
-        except OSError:  # not Linux: nobody tells
+            counters = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _COUNTERS.size)
+        except OSError:  # not Linux: unknown
             return
-        dropped = _FIGURES.unpack(figures)[-1]
+        dropped = _COUNTERS.unpack(counters)[-1]
         if new := (dropped - self._dropped) % 2**32:  # the kernel's counter wraps
             self._dropped = dropped
             self.missed(new, "the kernel had no room for the datagram")

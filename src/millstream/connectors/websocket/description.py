@@ -1,4 +1,4 @@
-"""A WebSocket that someone else serves."""
+"""Description of a WebSocket source."""
 
 from __future__ import annotations
 

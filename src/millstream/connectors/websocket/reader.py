@@ -1,4 +1,4 @@
-"""Reads a stream from a WebSocket that someone else serves."""
+"""Reader of a WebSocket."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
 
     def __init__(self, stream: str, source: WebSocketSource, settings: SourceSettings) -> None:
         super().__init__(stream, source, settings)
-        self._heard = 0.0
-        self._reading = False  # False while the log holds us up: silence is then our own doing
+        self._last_heard = 0.0
+        self._reading = (
+            False  # False while we wait for the output: silence is then not the peer's fault
+        )
 
     async def read(self, output: ReaderOutput) -> None:
         """Read until the connection ends."""
@@ -35,7 +37,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
     async def _connect_and_read(self, output: ReaderOutput) -> None:
         async with await self._connect() as connection:
             self.connected()
-            self._heard = time.monotonic()
+            self._last_heard = time.monotonic()
             watch = asyncio.create_task(self._watch(connection))
             try:
                 while True:
@@ -43,7 +45,7 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                     message = await connection.recv(decode=False)
                     self._reading = False
                     await output.offer(message)
-                    self._heard = time.monotonic()
+                    self._last_heard = time.monotonic()
                     self.received()
             finally:
                 watch.cancel()
@@ -56,17 +58,17 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                 open_timeout=_OPEN_SECONDS,
                 close_timeout=_CLOSE_SECONDS,
                 max_size=self.settings.max_body,
-                # The library's keepalive takes a peer for dead whose pong waits behind messages
-                # that we are not reading; ours knows when we are the ones who are slow.
+                # The library's keepalive drops a peer whose pong waits behind messages that we do
+                # not read. `_watch` knows when we are the slow ones.
                 ping_interval=None,
             )
-        except ValueError as error:  # the peer redirects us to what is no address
+        except ValueError as error:  # the peer redirects to an invalid address
             raise ConnectionLost(f"the address cannot be used: {error}") from None
 
     async def _watch(self, connection: ClientConnection) -> None:
         after, timeout = self.settings.ping_after, self.settings.ping_timeout
         while True:
-            silent = time.monotonic() - self._heard if self._reading else 0.0
+            silent = time.monotonic() - self._last_heard if self._reading else 0.0
             if silent < after:
                 await asyncio.sleep(after - silent)
                 continue
@@ -75,12 +77,12 @@ class WebSocketReader(ReconnectingReader[WebSocketSource]):
                 pong = asyncio.ensure_future(await connection.ping())
                 await asyncio.wait([pong], timeout=timeout)
                 answered = pong.done() and pong.result() is not None
-            except ConnectionClosed:  # the reading ends of it too
+            except ConnectionClosed:  # `read` ends for the same reason
                 return
             if answered:
-                self._heard = time.monotonic()
-            elif self._reading and self._heard < asked:
-                # Nor did a message come, behind which the pong could be waiting. No closing
-                # handshake with a peer that does not answer.
+                self._last_heard = time.monotonic()
+            elif self._reading and self._last_heard < asked:
+                # No message arrived either, behind which the pong could wait. Abort: a peer that
+                # does not answer will not answer a closing handshake.
                 connection.transport.abort()
                 return

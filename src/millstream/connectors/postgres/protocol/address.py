@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server is, and the way there: TCP, TLS or a Unix socket."""
+"""The address of a PostgreSQL server, and connecting to it: TCP, TLS or a Unix socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a postgresql:// URL says."""
+    """The parts of a postgresql:// URL."""
 
     host: str  # a folder's path means a Unix socket in it
     port: int
@@ -27,7 +27,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """The parts of a URL that `PostgresSource.problem` has nothing against."""
+        """The parts of a URL that `PostgresSource.problem` has accepted."""
         parts = urlsplit(url)
         options = {name: texts[0] for name, texts in parse_qs(parts.query).items()}
         return cls(
@@ -42,12 +42,12 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether nobody in between could listen."""
+        """Whether the connection does not leave this machine."""
         return self.host.startswith("/") or self.host in ("localhost", "127.0.0.1", "::1")
 
 
 async def connect(address: Address) -> tuple[MessageTransport, bool]:
-    """The server, before any login, and whether TLS is between us. OSError or Lost."""
+    """A connection before login, and whether it uses TLS. OSError or ConnectionLost."""
     loop = asyncio.get_running_loop()
     if address.host.startswith("/"):
         path = f"{address.host}/.s.PGSQL.{address.port}"
@@ -66,7 +66,7 @@ async def connect(address: Address) -> tuple[MessageTransport, bool]:
                     "the server does not speak TLS; allow it there, or use sslmode=disable"
                 )
             return wire, False
-        if wire.waiting_bytes:  # put in by someone in between, to be taken for encrypted
+        if wire.waiting_bytes:  # injected by a third party, to be mistaken for encrypted data
             raise ConnectionLost("the server sent something before TLS was agreed on")
         encrypted = await loop.start_tls(
             transport, wire, _tls(address), server_hostname=address.host
@@ -81,7 +81,7 @@ async def connect(address: Address) -> tuple[MessageTransport, bool]:
 
 
 def _keep_alive(connected: socket.socket) -> None:
-    # Finds out about a peer that is gone while we wait for what may take hours, as a slot may.
+    # Detects a lost peer while we wait for hours, as creating a slot may take.
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, option):

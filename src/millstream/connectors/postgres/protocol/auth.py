@@ -1,4 +1,4 @@
-"""Proving who we are: a password in clear, as MD5, or by SCRAM-SHA-256 (RFC 5802, RFC 7677)."""
+"""Authentication: password, MD5, or SCRAM-SHA-256 (RFC 5802, RFC 7677)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import unicodedata
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 MECHANISM = "SCRAM-SHA-256"
-# A false server could otherwise keep us computing for ever. PostgreSQL's default is 4,096.
+# Limits the work that a malicious server can demand. PostgreSQL's default is 4,096.
 _MOST_ITERATIONS = 1_000_000
 
 
@@ -29,15 +29,15 @@ class Scram:
     def __init__(self, password: str, nonce: str = "") -> None:
         self._password = _prepared(password)
         self._nonce = nonce or secrets.token_urlsafe(24)
-        self._bare = f"n=,r={self._nonce}"  # the user was named at the start of the session
+        self._bare = f"n=,r={self._nonce}"  # the startup message has named the user
         self._signature = b""
 
     def first(self) -> bytes:
-        """The first message; `n` says that we do not bind to the TLS channel."""
+        """The first message; `n` means no TLS channel binding."""
         return f"n,,{self._bare}".encode()
 
     async def answer(self, challenge: bytes) -> bytes:
-        """The proof that we know the password. Lost if the challenge makes no sense."""
+        """The proof that we know the password. ConnectionLost if the challenge is invalid."""
         try:
             fields = _fields(challenge)
             nonce, salt = fields["r"], base64.b64decode(fields["s"], validate=True)
@@ -59,7 +59,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, final: bytes) -> None:
-        """Lost if the server does not know the password either: it is someone else then."""
+        """ConnectionLost if the server does not know the password: it is not the real one."""
         expected = b"v=" + base64.b64encode(self._signature)
         if not self._signature or not hmac.compare_digest(final.split(b",")[0], expected):
             raise ConnectionLost(
@@ -72,7 +72,7 @@ def _fields(message: bytes) -> dict[str, str]:
 
 
 def _prepared(password: str) -> bytes:
-    # SASLprep in what matters: one form for what looks the same. ASCII stays as it is.
+    # The part of SASLprep that matters: Unicode normalization. ASCII stays as it is.
     return unicodedata.normalize("NFKC", password).encode()
 
 

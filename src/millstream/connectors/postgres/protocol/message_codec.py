@@ -1,4 +1,4 @@
-"""PostgreSQL's messages (protocol 3.0): how they are framed, and what its errors say."""
+"""Encodes and decodes PostgreSQL's messages (protocol 3.0)."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class ResultColumn:
 
 
 def packet(kind: bytes, payload: bytes = b"") -> bytes:
-    """A message as it is sent."""
+    """A message with its type and length."""
     return _HEAD.pack(kind, len(payload) + 4) + payload
 
 
 def startup(parameters: dict[str, str]) -> bytes:
-    """The first message, which alone has no type."""
+    """The startup message, the only one without a type."""
     body = b"".join(cstring(text) for pair in parameters.items() for text in pair) + b"\0"
     return struct.pack("!ii", len(body) + 8, PROTOCOL) + body
 
 
 def cstring(text: str) -> bytes:
-    """A text with the zero that ends it."""
+    """A text with its terminating zero."""
     return text.encode() + b"\0"
 
 
 def error(payload: bytes) -> ServerError:
-    """What an ErrorResponse says: the message, with detail and hint where there are any."""
+    """The error of an ErrorResponse: its message, with detail and hint if there are any."""
     fields = {part[:1]: part[1:].decode(errors="replace") for part in payload.split(b"\0") if part}
     texts = (fields.get(name, "") for name in (b"M", b"D", b"H"))
     message = "; ".join(text.rstrip(".") for text in texts if text)
@@ -56,47 +56,47 @@ def error(payload: bytes) -> ServerError:
 
 
 def columns(payload: bytes) -> list[ResultColumn]:
-    """What a RowDescription says."""
-    found, place = [], 2
+    """The columns of a RowDescription."""
+    found, at = [], 2
     for _ in range(_COUNT.unpack_from(payload)[0]):
-        end = payload.index(b"\0", place)
-        name = payload[place:end].decode()
+        end = payload.index(b"\0", at)
+        name = payload[at:end].decode()
         found.append(ResultColumn(name, struct.unpack_from("!I", payload, end + 7)[0]))
-        place = end + 19
+        at = end + 19
     return found
 
 
 def values(payload: bytes) -> list[bytes | None]:
     """The values of a DataRow, as text."""
     found: list[bytes | None] = []
-    place = 2
+    at = 2
     for _ in range(_COUNT.unpack_from(payload)[0]):
-        length = _LENGTH.unpack_from(payload, place)[0]
-        place += 4
+        length = _LENGTH.unpack_from(payload, at)[0]
+        at += 4
         if length < 0:
             found.append(None)
         else:
-            found.append(payload[place : place + length])
-            place += length
+            found.append(payload[at : at + length])
+            at += length
     return found
 
 
 def lsn_text(lsn: int) -> str:
-    """A place in the write-ahead log as PostgreSQL writes it."""
+    """An LSN as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def lsn_number(text: str) -> int:
-    """The same as a number."""
+    """An LSN as a number."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) | int(low, 16)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """A quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as SQL writes it (with standard_conforming_strings, which `startup` sees to)."""
+    """A quoted SQL literal (the session sets standard_conforming_strings)."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Bytes to messages: a transport that is not read while its messages are not taken."""
+"""Splits the bytes of a connection into messages, with backpressure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import cast
 
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
-_ENOUGH = 512 * 1024  # bytes that wait here before the peer is held back
+_HIGH_WATER = 512 * 1024  # buffered bytes at which reading from the peer pauses
 LARGEST = 0x3FFFFFFF  # PostgreSQL's own limit for a value
 _CLOSE_SECONDS = 0.3
-_LARGEST_BEFORE_LOGIN = 64 * 1024  # what is not yet known to be our server gets no memory
+_LARGEST_BEFORE_LOGIN = 64 * 1024  # an unauthenticated peer gets little memory
 
 _LENGTH = struct.Struct("!i")
 
@@ -24,32 +24,32 @@ class MessageTransport(asyncio.Protocol):
         self.largest = _LARGEST_BEFORE_LOGIN
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._start = 0  # of what is not yet taken
+        self._start = 0  # of the unread bytes
         self._paused = False
         self._ended: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
-        self._since = 0.0  # when the waiting began, or a part of a message came in
+        self._since = 0.0  # when the current wait started
 
     @property
     def ready(self) -> bool:
-        """Whether a whole message waits to be taken."""
+        """Whether a complete message is buffered."""
         length = self._length()
         return length > 0 and len(self._buffer) - self._start > length
 
     @property
     def waiting_bytes(self) -> int:
-        """What has arrived and is not taken yet."""
+        """The number of buffered bytes."""
         return len(self._buffer) - self._start
 
     @property
     def silent(self) -> float:
-        """Seconds that we have waited for the peer; 0 while it is us who do not read."""
+        """Seconds that we have waited for the peer; 0 while we do not read."""
         waiting = self._waiting is not None and not self._waiting.done()
         return time.monotonic() - self._since if waiting else 0.0
 
     async def message(self) -> tuple[int, bytes]:
-        """The next message: the byte that names its type, and its payload."""
+        """The next message: its type byte and its payload."""
         while not self.ready:
             await self._more()
         begin = self._start + 5
@@ -59,7 +59,7 @@ class MessageTransport(asyncio.Protocol):
         return kind, payload
 
     async def byte(self) -> bytes:
-        """One byte outside of any message: the answer to a request for TLS."""
+        """One byte outside of any message: the answer to a TLS request."""
         while not self.waiting_bytes:
             await self._more()
         first = bytes(self._buffer[self._start : self._start + 1])
@@ -67,18 +67,18 @@ class MessageTransport(asyncio.Protocol):
         return first
 
     def send(self, data: bytes) -> None:
-        """Send without waiting; what cannot be sent is noticed by reading."""
+        """Send without waiting; a failure shows up when reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def abort(self, reason: str) -> None:
-        """End it without a word; who reads is told `reason`."""
+        """Close at once; `message` then raises ConnectionLost with `reason`."""
         self._end(ConnectionLost(reason))
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, and let go even of a peer that does not answer."""
+        """Send Terminate and close, even if the peer does not answer."""
         if self._transport is None:
             return
         self.send(b"X\0\0\0\4")
@@ -112,10 +112,10 @@ class MessageTransport(asyncio.Protocol):
         if self._start == len(self._buffer):
             self._buffer.clear()
             self._start = 0
-        elif self._start > _ENOUGH:
+        elif self._start > _HIGH_WATER:
             del self._buffer[: self._start]
             self._start = 0
-        if self._paused and self.waiting_bytes < _ENOUGH // 2 and self._transport is not None:
+        if self._paused and self.waiting_bytes < _HIGH_WATER // 2 and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
@@ -127,14 +127,15 @@ class MessageTransport(asyncio.Protocol):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not of that class
+        # A cast, because uvloop's transports have another class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self.waiting_bytes > _ENOUGH and not self._paused and self._transport is not None:
+        if self.waiting_bytes > _HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._wake()

@@ -1,4 +1,4 @@
-"""What PostgreSQL's output plugin `pgoutput` (version 1) says about a transaction."""
+"""Decodes the messages of PostgreSQL's output plugin `pgoutput` (version 1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRUNCATE = struct.Struct("!iB")
 
 
 class Unchanged:
-    """Stands for a value that lies outside of its row (TOAST) and was not written anew."""
+    """A value that is stored outside of its row (TOAST) and was not changed."""
 
 
 UNCHANGED = Unchanged()
@@ -27,6 +27,8 @@ Value = bytes | None | Unchanged
 
 @dataclass(frozen=True, slots=True)
 class TransactionBegin:
+    """The start of a transaction."""
+
     commit_lsn: int
     committed_at: datetime
     xid: int
@@ -34,12 +36,14 @@ class TransactionBegin:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCommit:
-    end_lsn: int  # where to go on after this transaction
+    """The end of a transaction."""
+
+    end_lsn: int  # where to resume after this transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it is from here on; sent before its first change and whenever it has changed."""
+    """A table's columns; sent before its first change, and after each ALTER."""
 
     oid: int
     table: str
@@ -69,13 +73,15 @@ Message = TransactionBegin | TransactionCommit | Relation | RowChange | Truncate
 
 
 def instant(microseconds: int) -> datetime:
-    """A moment as PostgreSQL counts it. OverflowError if that is no time of this era."""
+    """A time from PostgreSQL's microseconds. OverflowError if it is out of range."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def decode(data: bytes) -> Message:
-    """A message; None for those without a meaning here. Lost, or an error of decoding, if it is
-    none: struct.error, IndexError, ValueError."""
+    """A message; None for a kind that is not used here.
+
+    ConnectionLost, struct.error, IndexError or ValueError if it cannot be decoded.
+    """
     match chr(data[0]):
         case "I":
             new, _ = _row(data, _expect(data, 5, b"N"))
@@ -96,38 +102,38 @@ def decode(data: bytes) -> Message:
             count, _ = _TRUNCATE.unpack_from(data, 1)
             return Truncate(struct.unpack_from(f"!{count}I", data, 6))
         case "Y" | "O" | "M":
-            return None  # a type's name, an origin, a message of an application
+            return None  # Type, Origin, Message
         case other:
             raise ConnectionLost(f"pgoutput sent a message {other!r} that is not known here")
 
 
-def _expect(data: bytes, place: int, kinds: bytes) -> int:
-    if data[place] not in kinds:
+def _expect(data: bytes, at: int, kinds: bytes) -> int:
+    if data[at] not in kinds:
         raise ConnectionLost("pgoutput sent a change that cannot be read")
-    return place + 1
+    return at + 1
 
 
 def _update(data: bytes) -> RowChange:
-    oid, kind, old, place = _OID.unpack_from(data, 1)[0], data[5:6], None, 5
+    oid, kind, old, at = _OID.unpack_from(data, 1)[0], data[5:6], None, 5
     if kind in (b"K", b"O"):
-        old, place = _row(data, 6)
-    new, _ = _row(data, _expect(data, place, b"N"))
+        old, at = _row(data, 6)
+    new, _ = _row(data, _expect(data, at, b"N"))
     return RowChange("update", oid, old, new, kind == b"K")
 
 
-def _row(data: bytes, place: int) -> tuple[list[Value], int]:
+def _row(data: bytes, at: int) -> tuple[list[Value], int]:
     values: list[Value] = []
-    count = _COUNT.unpack_from(data, place)[0]
-    place += 2
+    count = _COUNT.unpack_from(data, at)[0]
+    at += 2
     for _ in range(count):
-        kind = data[place]
-        place += 1
+        kind = data[at]
+        at += 1
         if kind == 0x74:  # t: text
-            end = place + 4 + _OID.unpack_from(data, place)[0]
+            end = at + 4 + _OID.unpack_from(data, at)[0]
             if end > len(data):
                 raise ConnectionLost("pgoutput sent a value that is cut short")
-            values.append(data[place + 4 : end])
-            place = end
+            values.append(data[at + 4 : end])
+            at = end
         elif kind == 0x6E:  # n: null
             values.append(None)
         elif kind == 0x75:  # u: unchanged
@@ -136,31 +142,31 @@ def _row(data: bytes, place: int) -> tuple[list[Value], int]:
             raise ConnectionLost(
                 f"pgoutput sent a value of kind {chr(kind)!r} that is not known here"
             )
-    return values, place
+    return values, at
 
 
 def _relation(data: bytes) -> Relation:
     oid = _OID.unpack_from(data, 1)[0]
-    schema, place = _text(data, 5)
-    name, place = _text(data, place)
-    full = data[place : place + 1] == b"f"
-    count = _COUNT.unpack_from(data, place + 1)[0]
-    place += 3
+    schema, at = _text(data, 5)
+    name, at = _text(data, at)
+    full = data[at : at + 1] == b"f"
+    count = _COUNT.unpack_from(data, at + 1)[0]
+    at += 3
     names: list[str] = []
     types: list[int] = []
     key: list[int] = []
     for index in range(count):
-        if data[place] & 1:
+        if data[at] & 1:
             key.append(index)
-        column, place = _text(data, place + 1)
+        column, at = _text(data, at + 1)
         names.append(column)
-        types.append(_COLUMN.unpack_from(data, place)[0])
-        place += _COLUMN.size
+        types.append(_COLUMN.unpack_from(data, at)[0])
+        at += _COLUMN.size
     return Relation(
         oid, f"{schema or 'pg_catalog'}.{name}", tuple(names), tuple(types), tuple(key), full
     )
 
 
-def _text(data: bytes, place: int) -> tuple[str, int]:
-    end = data.index(b"\0", place)
-    return data[place:end].decode(), end + 1
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(b"\0", at)
+    return data[at:end].decode(), end + 1

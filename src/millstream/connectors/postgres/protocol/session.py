@@ -1,4 +1,4 @@
-"""A session with a PostgreSQL server: log in, ask in SQL, stream."""
+"""A session with a PostgreSQL server: login, queries, streaming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 ResultRow = list[bytes | None]
 
-# How values are written is the session's choice; ours is the one that `values.py` reads.
+# The text format of values depends on these; `value_codec` expects exactly this format.
 _SESSION = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO",
@@ -33,18 +33,18 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
-    "statement_timeout": "0",  # a snapshot takes as long as it takes
+    "statement_timeout": "0",  # a snapshot may take long
     "idle_in_transaction_session_timeout": "0",
     "application_name": "millstream",
 }
 
 
 class Session:
-    """One session. Not for several tasks at once, but for `send`."""
+    """One session. Only `transport.send` may be called from several tasks at once."""
 
-    def __init__(self, wire: MessageTransport, address: Address, *, encrypted: bool) -> None:
-        self.wire = wire
-        self.session = 0  # the number of the server's process for it
+    def __init__(self, transport: MessageTransport, address: Address, *, encrypted: bool) -> None:
+        self.transport = transport
+        self.backend_pid = 0
         self._address = address
         self._encrypted = encrypted
 
@@ -53,28 +53,28 @@ class Session:
     async def open(
         cls, address: Address, *, seconds: float, replication: bool = False
     ) -> AsyncIterator[Session]:
-        """A session, logged in; closed at the end. Lost, OSError or TimeoutError if it fails."""
-        wire: MessageTransport | None = None
+        """A session after login, closed at the end. ConnectionLost or OSError if it fails."""
+        transport: MessageTransport | None = None
         try:
             async with asyncio.timeout(seconds):
-                wire, encrypted = await connect(address)
-                connection = cls(wire, address, encrypted=encrypted)
+                transport, encrypted = await connect(address)
+                connection = cls(transport, address, encrypted=encrypted)
                 await connection._log_in(replication=replication)
-            wire.largest = LARGEST
+            transport.largest = LARGEST
             yield connection
         except TimeoutError:
             raise ConnectionLost("the server does not answer") from None
         finally:
-            if wire is not None:
-                await wire.close()
+            if transport is not None:
+                await transport.close()
 
     async def query(self, sql: str) -> list[ResultRow]:
-        """All rows of a short answer."""
+        """All rows of a short result."""
         return [row async for _, row in self.rows(sql)]
 
     async def rows(self, sql: str) -> AsyncIterator[tuple[list[ResultColumn], ResultRow]]:
-        """Each row of an answer of any length; the server is held back while none is taken."""
-        self.wire.send(packet(b"Q", cstring(sql)))
+        """Each row of a result of any length, with backpressure to the server."""
+        self.transport.send(packet(b"Q", cstring(sql)))
         described: list[ResultColumn] = []
         failed: ServerError | None = None
         while True:
@@ -97,7 +97,7 @@ class Session:
 
     async def start(self, command: str) -> None:
         """Begin to stream in both directions (START_REPLICATION)."""
-        self.wire.send(packet(b"Q", cstring(command)))
+        self.transport.send(packet(b"Q", cstring(command)))
         kind, payload = await self.receive()
         if kind == ord("E"):
             raise error(payload)
@@ -107,16 +107,16 @@ class Session:
             )
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next message that is not merely a notice."""
+        """The next message that is not a notice."""
         while True:
-            kind, payload = await self.wire.message()
+            kind, payload = await self.transport.message()
             if kind not in b"NSA":
                 return kind, payload
 
     async def _log_in(self, *, replication: bool) -> None:
         named = {"user": self._address.user, "database": self._address.database}
         wanted = {"replication": "database"} if replication else {}
-        self.wire.send(startup(named | wanted | _SESSION))
+        self.transport.send(startup(named | wanted | _SESSION))
         scram = Scram(self._address.password)
         while True:
             kind, payload = await self.receive()
@@ -128,7 +128,7 @@ class Session:
                 case "Z":
                     return
                 case "K":
-                    self.session = struct.unpack_from("!i", payload)[0]
+                    self.backend_pid = struct.unpack_from("!i", payload)[0]
                 case other:
                     raise ConnectionLost(
                         f"the server answered the login with the message {other!r}"
@@ -166,4 +166,4 @@ class Session:
                 )
 
     def _answer(self, payload: bytes) -> None:
-        self.wire.send(packet(b"p", payload))
+        self.transport.send(packet(b"p", payload))

@@ -1,4 +1,4 @@
-"""PostgreSQL's values, from the text that the server writes to the JSON that events hold.
+"""Converts PostgreSQL's values from the server's text to JSON.
 
 | type | JSON |
 |---|---|
@@ -43,7 +43,7 @@ def _boolean(written: bytes) -> bytes:
 
 
 def _json(written: bytes) -> bytes:
-    # A line break between its parts is as good as a space, and keeps an event on one line.
+    # A line break between tokens means the same as a space, and an event must be one line.
     return written.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
@@ -67,7 +67,7 @@ _BY_TYPE: dict[int, Convert] = {
     1114: _timestamp,
     1184: _timestamp,
 }
-# The arrays of these, and of types that are written as text: PostgreSQL's own never change.
+# Array type → element type. PostgreSQL's built-in oids never change.
 _ELEMENTS = {
     **{1005: 21, 1007: 23, 1016: 20, 1028: 26, 1021: 700, 1022: 701, 1231: 1700, 1000: 16},
     **{1001: 17, 199: 114, 3807: 3802, 1115: 1114, 1185: 1184, 1182: 1082, 1183: 1083},
@@ -76,9 +76,9 @@ _ELEMENTS = {
 
 
 class TypeCodec:
-    """How each type is converted; the user's own domains and arrays are learnt from the catalog."""
+    """The conversion of each type; domains and array types of users come from the catalog."""
 
-    # Domains (typbasetype) and arrays of types that are not PostgreSQL's own.
+    # Domains (typbasetype) and arrays of types that are not built in.
     QUERY = (
         "SELECT oid, typbasetype, typelem FROM pg_catalog.pg_type"
         " WHERE oid >= 16384 AND (typtype = 'd' OR (typlen = -1 AND typcategory = 'A'))"
@@ -92,7 +92,7 @@ class TypeCodec:
         self._known: dict[int, Convert] = dict(_BY_TYPE)
 
     def convert(self, oid: int) -> Convert:
-        """What makes JSON of a value of this type."""
+        """The function that converts a value of this type to JSON."""
         if oid not in self._known:
             self._known[oid] = self._make(oid)
         return self._known[oid]
@@ -116,34 +116,34 @@ def _array(written: bytes, element: Convert) -> bytes:
     return converted
 
 
-def _elements(literal: str, place: int, element: Convert) -> tuple[bytes, int]:
-    """The elements from `place`, behind an opening brace, and the place behind the closing one."""
+def _elements(literal: str, at: int, element: Convert) -> tuple[bytes, int]:
+    """The elements from `at`, after an opening brace, and the index after the closing one."""
     found: list[bytes] = []
-    while place < len(literal):
-        match literal[place]:
+    while at < len(literal):
+        match literal[at]:
             case "}":
-                return b"[" + b",".join(found) + b"]", place + 1
+                return b"[" + b",".join(found) + b"]", at + 1
             case ",":
-                place += 1
+                at += 1
             case "{":
-                inner, place = _elements(literal, place + 1, element)
+                inner, at = _elements(literal, at + 1, element)
                 found.append(inner)
             case '"':
-                item, place = _quoted(literal, place + 1)
+                item, at = _quoted(literal, at + 1)
                 found.append(element(item.encode()))
             case _:
-                end = min(i for i in (literal.find(",", place), literal.find("}", place)) if i >= 0)
-                item = literal[place:end]
+                end = min(i for i in (literal.find(",", at), literal.find("}", at)) if i >= 0)
+                item = literal[at:end]
                 found.append(b"null" if item == "NULL" else element(item.encode()))
-                place = end
-    return b"", -1  # it never ends: not an array's text
+                at = end
+    return b"", -1  # no end: not the text of an array
 
 
-def _quoted(literal: str, place: int) -> tuple[str, int]:
+def _quoted(literal: str, at: int) -> tuple[str, int]:
     parts: list[str] = []
-    while literal[place] != '"':
-        if literal[place] == "\\":
-            place += 1
-        parts.append(literal[place])
-        place += 1
-    return "".join(parts), place + 1
+    while literal[at] != '"':
+        if literal[at] == "\\":
+            at += 1
+        parts.append(literal[at])
+        at += 1
+    return "".join(parts), at + 1
