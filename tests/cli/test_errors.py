@@ -199,7 +199,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     assert answer.stderr == ""
 
 
-SHOW = "from millstream.supervise.tables import console; console().print('x ● ✓' * 30_000)"
+SHOW = "from millstream.supervise.status_tables import console; console().print('x ● ✓' * 30_000)"
 INVOKE = f"""
 import sys, click
 from millstream.cli import commands, outcome

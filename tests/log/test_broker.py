@@ -29,9 +29,9 @@ from pathlib import Path
 from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 from millstream.log.broker import run
-from millstream.settings import Settings
+from millstream.log.settings import LogSettings
 try:
-    run(Settings(log={"port": 0}), Home(Path(sys.argv[1])))
+    run(LogSettings(port=0), Home(Path(sys.argv[1])))
 except MillstreamError as error:
     raise SystemExit(f"error: {error}")
 """

@@ -14,7 +14,7 @@ from millstream import App
 from millstream.log.record import Record
 from millstream.runtime.failing_processes import Failure
 from millstream.serve.system import System
-from millstream.supervise.tables import one_line
+from millstream.supervise.status_tables import status_line
 from millstream.values.report import JournalState, Latency, Report, StreamCounts
 
 
@@ -73,8 +73,8 @@ def test_a_collector_that_hangs_is_shown_with_its_last_figures_and_when_they_are
         assert collect["accepted"] == collect["streams"]["orders"]["accepted"] == 5
         told = datetime.fromisoformat(collect["reported_at"])
         assert round(told.timestamp() * 1000) == at
-        assert "accepted 0" not in one_line(system, 0)
-        assert "collect has not reported since" in one_line(system, 0)
+        assert "accepted 0" not in status_line(system, 0)
+        assert "collect has not reported since" in status_line(system, 0)
     assert described()["tiers"]["collect"]["reported_at"] is None
 
 

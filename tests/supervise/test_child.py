@@ -49,13 +49,13 @@ def test_a_child_is_out_of_reach_of_the_terminals_ctrl_c(tmp_path: Path) -> None
         assert os.getpgid(child.pid) == child.pid
     finally:
         child.kill()
-        child.release()
+        child.reap()
 
 
 def test_a_childs_output_and_errors_go_to_its_log(tmp_path: Path) -> None:
     code = "import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(7)"
     child = Child((sys.executable, "-c", code), tmp_path / "deep" / "log")
-    child.release()
+    child.reap()
     assert child.exit_code() == 7
     assert (tmp_path / "deep" / "log").read_text().splitlines() == ["out", "err"]
 
@@ -64,8 +64,8 @@ def test_the_words_of_a_failed_child_are_those_of_its_last_start(tmp_path: Path)
     log = tmp_path / "log"
     log.write_text("error: an old story\n")
     child = Child((sys.executable, "-c", "print('nothing of the kind')"), log)
-    child.release()
-    assert child.words() == "nothing of the kind"
+    child.reap()
+    assert child.last_error() == "nothing of the kind"
 
 
 def test_exits_are_described_in_words() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.supervise.logfile import bound, open_log, tail
+from millstream.supervise.logfile import open_log, rotate, tail
 
 
 def test_a_log_that_is_too_long_is_moved_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
@@ -10,7 +10,7 @@ def test_a_log_that_is_too_long_is_moved_aside_while_its_writer_goes_on(tmp_path
     with open_log(path) as file:
         file.write(b"x" * 90 + b"\nlast words\n")
         file.flush()
-        assert bound(path, max_bytes=50)
+        assert rotate(path, max_bytes=50)
         file.write(b"a new page\n")
     assert path.read_text() == "a new page\n"
     older = (tmp_path / "tier.log.1").read_bytes()
@@ -21,8 +21,8 @@ def test_a_log_that_is_too_long_is_moved_aside_while_its_writer_goes_on(tmp_path
 def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "tier.log"
     path.write_text("short\n")
-    assert not bound(path, max_bytes=50)
-    assert not bound(tmp_path / "absent.log")
+    assert not rotate(path, max_bytes=50)
+    assert not rotate(tmp_path / "absent.log")
     assert path.read_text() == "short\n"
 
 

@@ -19,28 +19,30 @@ from tests.failures import KAFKA_DIES
 from millstream.runtime.failing_processes import publish_failures, read_failures
 from millstream.runtime.home import Home, is_alive
 
-# Three parts that tell their pid; `stubborn` ignores SIGTERM.
+# Three processes that print their pid; `stubborn` ignores SIGTERM.
 RUN = """
 import sys
 from pathlib import Path
 from millstream.cli.shared.outcome import complain
 from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
-from millstream.supervise.part import Part, Policy
-from millstream.supervise.run import keep_up
-from millstream.supervise.steps import PlainShow
+from millstream.supervise.process_spec import ProcessSpec, RestartPolicy
+from millstream.supervise.run import run_processes
+from millstream.supervise.plain_output import PlainOutput
 
 home, last, give_up = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["give up"]
 code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + code
-parts = [
-    Part("kafka", (sys.executable, "-c", code), stage=3),
-    Part("collect", (sys.executable, "-c", code), needs=("kafka",), stage=0),
-    Part("serve", (sys.executable, "-c", eval(last)), needs=("kafka",), stage=2, grace=60),
+specs = [
+    ProcessSpec("kafka", (sys.executable, "-c", code), stop_stage=3),
+    ProcessSpec("collect", (sys.executable, "-c", code), depends_on=("kafka",), stop_stage=0),
+    ProcessSpec("serve", (sys.executable, "-c", eval(last)), depends_on=("kafka",), stop_stage=2,
+        stop_timeout=60),
 ]
 try:
-    ended_by = keep_up(parts, Home(home), PlainShow(), ready_lines=["all ready"], policy=Policy(
-        backoff=0.01, deaths=3, longest_backoff=0.05, give_up=give_up))
+    policy = RestartPolicy(backoff=0.01, deaths=3, longest_backoff=0.05, give_up=give_up)
+    ended_by = run_processes(
+        specs, Home(home), PlainOutput(), ready_lines=["all ready"], policy=policy)
 except MillstreamError as error:
     complain(str(error))
     sys.exit(1)
@@ -97,7 +99,7 @@ def test_a_signal_ends_all_in_order(system: Run, number: signal.Signals) -> None
     assert ends == ["collect", "serve", "kafka"]
 
 
-def test_the_end_of_a_killed_supervisor_is_the_end_of_its_parts(system: Run) -> None:
+def test_the_end_of_a_killed_supervisor_is_the_end_of_its_processes(system: Run) -> None:
     system.until_said("all ready")
     pids = system.pids()
     system.process.kill()
@@ -120,7 +122,7 @@ def test_a_second_signal_ends_what_does_not_want_to_end(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_a_closed_terminal_does_not_keep_the_parts_from_ending_in_good_order(
+def test_a_closed_terminal_does_not_keep_the_processes_from_ending_in_good_order(
     tmp_path: Path,
 ) -> None:
     mark = tmp_path / "ended"
@@ -144,7 +146,7 @@ def test_a_closed_terminal_does_not_keep_the_parts_from_ending_in_good_order(
     assert mark.exists()
 
 
-def test_a_part_that_was_killed_comes_back_and_the_user_is_told(system: Run) -> None:
+def test_a_process_that_was_killed_comes_back_and_the_user_is_told(system: Run) -> None:
     system.until_said("all ready")
     before = system.pids()
     os.kill(before[0], signal.SIGKILL)

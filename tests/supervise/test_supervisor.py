@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from millstream.runtime.home import is_alive
-from millstream.supervise.part import Part, Policy
-from millstream.supervise.supervisor import GaveUp, Happening, StartFailed, Supervisor
+from millstream.supervise.process_spec import ProcessSpec, RestartPolicy
+from millstream.supervise.supervisor import GaveUp, ProcessEvent, StartFailed, Supervisor
 
-QUICK = Policy(backoff=0.01, longest_backoff=0.05)
-GIVING_UP = Policy(backoff=0.01, longest_backoff=0.05, give_up=True)
+QUICK = RestartPolicy(backoff=0.01, longest_backoff=0.05)
+GIVING_UP = RestartPolicy(backoff=0.01, longest_backoff=0.05, give_up=True)
 SLEEPER = "import time; time.sleep(600)"
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -29,27 +29,27 @@ def python(code: str) -> tuple[str, ...]:
 
 
 class World:
-    """A supervisor, what it told, and a way to wait for things."""
+    """A supervisor, the events that it reported, and a way to wait for conditions."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
-        self.told: list[Happening] = []
+        self.events: list[ProcessEvent] = []
         self.supervisor: Supervisor | None = None
 
     def start(
         self,
-        *parts: Part,
-        policy: Policy = QUICK,
+        *specs: ProcessSpec,
+        policy: RestartPolicy = QUICK,
         clock: Callable[[], float] = time.monotonic,
     ) -> Supervisor:
-        self.supervisor = Supervisor(parts, self.logs, self.told.append, policy, clock)
+        self.supervisor = Supervisor(specs, self.logs, self.events.append, policy, clock)
         return self.supervisor
 
     def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         assert self.supervisor is not None
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, self.told
+            assert time.monotonic() < deadline, self.events
             self.supervisor.tick()
             time.sleep(0.005)
 
@@ -59,7 +59,7 @@ class World:
 
     def pid(self, name: str) -> int:
         assert self.supervisor is not None
-        child = self.supervisor.running[name].child
+        child = self.supervisor.processes[name].child
         assert child is not None
         return child.pid
 
@@ -67,8 +67,8 @@ class World:
         path = self.logs / f"{name}.log"
         return path.read_text() if path.exists() else ""
 
-    def kinds(self, part: str) -> list[str]:
-        return [happening.kind for happening in self.told if happening.part == part]
+    def kinds(self, name: str) -> list[str]:
+        return [event.kind for event in self.events if event.process == name]
 
 
 @pytest.fixture
@@ -79,32 +79,36 @@ def world(tmp_path: Path) -> Iterator[World]:
         world.supervisor.stop(hurry=lambda: True)
 
 
-def test_a_part_starts_only_when_what_it_needs_is_ready(world: World, tmp_path: Path) -> None:
+def test_a_process_starts_only_when_what_it_needs_is_ready(world: World, tmp_path: Path) -> None:
     flag = tmp_path / "ready"
-    first = Part("first", python(SLEEPER), ready=lambda pid: "here" if flag.exists() else None)
-    supervisor = world.start(first, Part("second", python(SLEEPER), needs=("first",)))
+    first = ProcessSpec(
+        "first", python(SLEEPER), ready=lambda pid: "here" if flag.exists() else None
+    )
+    supervisor = world.start(first, ProcessSpec("second", python(SLEEPER), depends_on=("first",)))
     for _ in range(5):
         supervisor.tick()
-    assert supervisor.running["second"].state == "waiting"
+    assert supervisor.processes["second"].state == "waiting"
     flag.touch()
     world.until(lambda: supervisor.all_ready)
-    order = [(happening.part, happening.kind) for happening in world.told]
+    order = [(event.process, event.kind) for event in world.events]
     assert order.index(("first", "ready")) < order.index(("second", "starting"))
 
 
-def test_a_part_killed_by_a_stranger_is_started_again(world: World) -> None:
-    supervisor = world.start(Part("tier", python(SLEEPER)))
+def test_a_process_killed_by_a_stranger_is_started_again(world: World) -> None:
+    supervisor = world.start(ProcessSpec("tier", python(SLEEPER)))
     world.until(lambda: supervisor.all_ready)
     first = world.pid("tier")
     os.kill(first, signal.SIGKILL)
     world.until(lambda: supervisor.all_ready and world.pid("tier") != first)
     assert world.kinds("tier") == ["starting", "ready", "died", "starting", "ready"]
-    assert "SIGKILL" in world.told[2].text
-    assert supervisor.running["tier"].restarts == 1
+    assert "SIGKILL" in world.events[2].text
+    assert supervisor.processes["tier"].restarts == 1
 
 
-def test_the_neighbours_of_a_part_that_died_keep_running(world: World) -> None:
-    supervisor = world.start(Part("one", python(SLEEPER)), Part("two", python(SLEEPER)))
+def test_the_neighbours_of_a_process_that_died_keep_running(world: World) -> None:
+    supervisor = world.start(
+        ProcessSpec("one", python(SLEEPER)), ProcessSpec("two", python(SLEEPER))
+    )
     world.until(lambda: supervisor.all_ready)
     one, two = world.pid("one"), world.pid("two")
     os.kill(one, signal.SIGKILL)
@@ -114,11 +118,11 @@ def test_the_neighbours_of_a_part_that_died_keep_running(world: World) -> None:
 
 
 def test_each_quick_death_doubles_the_pause_before_the_next_start(world: World) -> None:
-    policy = Policy(backoff=1, longest_backoff=4)
+    policy = RestartPolicy(backoff=1, longest_backoff=4)
     now = 1000.0
-    part = Part("tier", python("raise SystemExit(3)"))
+    part = ProcessSpec("tier", python("raise SystemExit(3)"))
     supervisor = world.start(part, policy=policy, clock=lambda: now)
-    tier = supervisor.running["tier"]
+    tier = supervisor.processes["tier"]
     for death, pause in enumerate([1, 2, 4, 4], start=1):
         world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
         now += pause - 0.1
@@ -129,14 +133,16 @@ def test_each_quick_death_doubles_the_pause_before_the_next_start(world: World) 
         assert str(tier.state) == "starting"
 
 
-def test_a_part_that_keeps_dying_is_retried_without_end_and_the_others_go_on(world: World) -> None:
+def test_a_process_that_keeps_dying_is_retried_without_end_and_the_others_go_on(
+    world: World,
+) -> None:
     supervisor = world.start(
-        Part("tier", python("print('the disk is full'); raise SystemExit(3)")),
-        Part("neighbour", python(SLEEPER)),
+        ProcessSpec("tier", python("print('the disk is full'); raise SystemExit(3)")),
+        ProcessSpec("neighbour", python(SLEEPER)),
     )
-    world.until(lambda: supervisor.running["neighbour"].state == "ready")
+    world.until(lambda: supervisor.processes["neighbour"].state == "ready")
     neighbour = world.pid("neighbour")
-    world.until(lambda: supervisor.running["tier"].restarts >= 12)
+    world.until(lambda: supervisor.processes["tier"].restarts >= 12)
     assert world.pid("neighbour") == neighbour
     assert is_alive(neighbour)
     (failure,) = supervisor.failures()
@@ -150,9 +156,11 @@ def test_a_part_that_keeps_dying_is_retried_without_end_and_the_others_go_on(wor
 def test_the_pause_before_a_restart_never_exceeds_half_a_minute(world: World) -> None:
     now = 1000.0
     supervisor = world.start(
-        Part("tier", python("raise SystemExit(3)")), policy=Policy(), clock=lambda: now
+        ProcessSpec("tier", python("raise SystemExit(3)")),
+        policy=RestartPolicy(),
+        clock=lambda: now,
     )
-    tier, pauses = supervisor.running["tier"], []
+    tier, pauses = supervisor.processes["tier"], []
     for death in range(1, 11):
         world.until(lambda died=death: tier.restarts == died)  # type: ignore[misc]
         pauses.append(tier.due - now)
@@ -161,19 +169,26 @@ def test_the_pause_before_a_restart_never_exceeds_half_a_minute(world: World) ->
 
 
 def test_one_that_keeps_dying_is_told_once_and_then_ever_more_rarely(world: World) -> None:
-    supervisor = world.start(Part("tier", python("print('no luck'); raise SystemExit(3)")))
-    world.until(lambda: supervisor.running["tier"].restarts >= 26)
-    told = [h for h in world.told if h.kind in ("died", "failing")]
-    assert [h.kind for h in told] == ["died", "died", "failing", "failing", "failing", "failing"]
-    assert [h.text.split(" times")[0] for h in told[2:]] == ["3", "6", "12", "24"]
-    assert all(h.lines[-1] == "no luck" for h in told[2:])
+    supervisor = world.start(ProcessSpec("tier", python("print('no luck'); raise SystemExit(3)")))
+    world.until(lambda: supervisor.processes["tier"].restarts >= 26)
+    reported = [h for h in world.events if h.kind in ("died", "failing")]
+    assert [h.kind for h in reported] == [
+        "died",
+        "died",
+        "failing",
+        "failing",
+        "failing",
+        "failing",
+    ]
+    assert [h.text.split(" times")[0] for h in reported[2:]] == ["3", "6", "12", "24"]
+    assert all(h.lines[-1] == "no luck" for h in reported[2:])
     assert world.kinds("tier").count("starting") <= 7
 
 
 def test_a_minute_of_health_resets_the_count(world: World) -> None:
     now = 1000.0
-    supervisor = world.start(Part("tier", python(SLEEPER)), clock=lambda: now)
-    tier = supervisor.running["tier"]
+    supervisor = world.start(ProcessSpec("tier", python(SLEEPER)), clock=lambda: now)
+    tier = supervisor.processes["tier"]
     for death in range(1, 5):
         world.until(lambda: supervisor.all_ready)
         os.kill(world.pid("tier"), signal.SIGKILL)
@@ -198,17 +213,19 @@ def test_those_that_died_for_want_of_another_start_as_soon_as_it_is_back(
     world: World, tmp_path: Path
 ) -> None:
     flag = tmp_path / "ready"
-    needed = Part("log", python(SLEEPER), ready=lambda pid: "up" if flag.exists() else None)
+    needed = ProcessSpec("log", python(SLEEPER), ready=lambda pid: "up" if flag.exists() else None)
     supervisor = world.start(
-        needed, Part("tier", python(SLEEPER), needs=("log",)), policy=Policy(backoff=600)
+        needed,
+        ProcessSpec("tier", python(SLEEPER), depends_on=("log",)),
+        policy=RestartPolicy(backoff=600),
     )
     flag.touch()
     world.until(lambda: supervisor.all_ready)
     flag.unlink()
     os.kill(world.pid("log"), signal.SIGKILL)
     os.kill(world.pid("tier"), signal.SIGKILL)
-    world.until(lambda: {one.state for one in supervisor.running.values()} == {"restarting"})
-    supervisor.running["log"].due = 0
+    world.until(lambda: {one.state for one in supervisor.processes.values()} == {"restarting"})
+    supervisor.processes["log"].due = 0
     flag.touch()
     world.until(lambda: supervisor.all_ready)
 
@@ -218,34 +235,34 @@ def test_a_first_start_that_fails_while_what_it_needs_is_away_is_retried(
 ) -> None:
     stop, fail = tmp_path / "stop", tmp_path / "fail"
     wait = "import pathlib, sys, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(.01)\n"
-    log = Part("log", python(wait.format(str(stop)) + "sys.exit(3)"))
-    tier = Part(
+    log = ProcessSpec("log", python(wait.format(str(stop)) + "sys.exit(3)"))
+    tier = ProcessSpec(
         *("tier", python(wait.format(str(fail)) + "sys.exit(1)"), ("log",)),
         ready=lambda pid: None,
     )
-    supervisor = world.start(log, tier, policy=Policy(backoff=600))
-    world.until(lambda: supervisor.running["tier"].state == "starting")
+    supervisor = world.start(log, tier, policy=RestartPolicy(backoff=600))
+    world.until(lambda: supervisor.processes["tier"].state == "starting")
     stop.touch()
-    world.until(lambda: supervisor.running["log"].state == "restarting")
+    world.until(lambda: supervisor.processes["log"].state == "restarting")
     fail.touch()
-    world.until(lambda: supervisor.running["tier"].state == "restarting")
+    world.until(lambda: supervisor.processes["tier"].state == "restarting")
 
 
 def test_a_process_that_cannot_even_be_started_is_retried(world: World) -> None:
     world.logs.mkdir()
     (world.logs / "tier.log").mkdir()  # its log cannot be opened
-    supervisor = world.start(Part("tier", python(SLEEPER)))
-    world.until(lambda: supervisor.running["tier"].restarts >= 2)
+    supervisor = world.start(ProcessSpec("tier", python(SLEEPER)))
+    world.until(lambda: supervisor.processes["tier"].restarts >= 2)
     assert "Is a directory" in supervisor.failures()[0].reason
     (world.logs / "tier.log").rmdir()
     world.until(lambda: supervisor.all_ready)
 
 
-def test_with_give_up_a_part_that_does_not_stay_up_ends_all_with_the_end_of_its_log(
+def test_with_give_up_a_process_that_does_not_stay_up_ends_all_with_the_end_of_its_log(
     world: World,
 ) -> None:
     code = "print('the disk is full'); raise SystemExit(3)"
-    world.start(Part("tier", python(code)), policy=GIVING_UP)
+    world.start(ProcessSpec("tier", python(code)), policy=GIVING_UP)
     with pytest.raises(
         GaveUp, match=r"tier does not stay up: it died 5 times.*exit code 3"
     ) as error:
@@ -253,22 +270,22 @@ def test_with_give_up_a_part_that_does_not_stay_up_ends_all_with_the_end_of_its_
     assert "the disk is full" in str(error.value)
 
 
-def test_with_give_up_a_part_that_never_becomes_ready_is_killed_and_given_up(
+def test_with_give_up_a_process_that_never_becomes_ready_is_killed_and_given_up(
     world: World,
 ) -> None:
-    never = Part("tier", python(SLEEPER), ready=lambda pid: None, patience=0.05)
-    world.start(never, policy=Policy(backoff=0.01, deaths=2, give_up=True))
+    never = ProcessSpec("tier", python(SLEEPER), ready=lambda pid: None, start_timeout=0.05)
+    world.start(never, policy=RestartPolicy(backoff=0.01, deaths=2, give_up=True))
     with pytest.raises(GaveUp, match="not ready after 0 s"):
         world.run_on()
 
 
 def test_with_give_up_deaths_after_a_healthy_time_do_not_count(world: World) -> None:
-    policy = Policy(backoff=0.001, deaths=2, healthy=0.0, give_up=True)
-    supervisor = world.start(Part("tier", python(SLEEPER)), policy=policy)
+    policy = RestartPolicy(backoff=0.001, deaths=2, healthy=0.0, give_up=True)
+    supervisor = world.start(ProcessSpec("tier", python(SLEEPER)), policy=policy)
     for death in range(4):
         world.until(lambda: supervisor.all_ready)
         os.kill(world.pid("tier"), signal.SIGKILL)
-        world.until(lambda seen=death: supervisor.running["tier"].restarts > seen)  # type: ignore[misc]
+        world.until(lambda seen=death: supervisor.processes["tier"].restarts > seen)  # type: ignore[misc]
     world.until(lambda: supervisor.all_ready)
 
 
@@ -276,7 +293,7 @@ def test_a_first_start_that_fails_without_a_word_tells_its_exit_code_and_the_ful
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Supervisor, "_full_disk", lambda _: " (the disk of / is full)")
-    world.start(Part("kafka", python("raise SystemExit(1)"), ready=lambda pid: None))
+    world.start(ProcessSpec("kafka", python("raise SystemExit(1)"), ready=lambda pid: None))
     with pytest.raises(StartFailed) as error:
         world.run_on()
     assert str(error.value) == "cannot start kafka: exit code 1 (the disk of / is full)"
@@ -284,7 +301,7 @@ def test_a_first_start_that_fails_without_a_word_tells_its_exit_code_and_the_ful
 
 def test_a_users_error_at_the_first_start_is_shown_and_not_retried(world: World) -> None:
     code = "import sys; print('error: pipeline.py:3: no such input', file=sys.stderr); sys.exit(1)"
-    world.start(Part("analyze", python(code), ready=lambda pid: None))
+    world.start(ProcessSpec("analyze", python(code), ready=lambda pid: None))
     with pytest.raises(StartFailed) as error:
         world.run_on()
     assert str(error.value) == "cannot start analyze: pipeline.py:3: no such input"
@@ -298,29 +315,29 @@ def test_the_same_error_after_it_was_ready_once_is_retried(world: World, tmp_pat
         f"while not pathlib.Path({str(flag)!r}).exists(): time.sleep(.01)\n"
         "sys.exit(1)"
     )
-    supervisor = world.start(Part("tier", python(code)))
+    supervisor = world.start(ProcessSpec("tier", python(code)))
     world.until(lambda: supervisor.all_ready)
     flag.touch()
-    world.until(lambda: supervisor.running["tier"].restarts == 1)
+    world.until(lambda: supervisor.processes["tier"].restarts == 1)
 
 
 def test_a_command_that_does_not_exist_is_the_users_error(world: World) -> None:
-    world.start(Part("extra", ("/no/such/command",), ready=lambda pid: None))
+    world.start(ProcessSpec("extra", ("/no/such/command",), ready=lambda pid: None))
     with pytest.raises(StartFailed, match="cannot run /no/such/command: No such file"):
         world.run_on()
 
 
 def test_parts_end_in_the_order_of_their_stages(world: World) -> None:
     supervisor = world.start(
-        Part("kafka", python(SLEEPER), stage=3),
-        Part("serve", python(SLEEPER), stage=2),
-        Part("collect", python(SLEEPER), stage=0),
+        ProcessSpec("kafka", python(SLEEPER), stop_stage=3),
+        ProcessSpec("serve", python(SLEEPER), stop_stage=2),
+        ProcessSpec("collect", python(SLEEPER), stop_stage=0),
     )
     world.until(lambda: supervisor.all_ready)
-    pids = [world.pid(name) for name in supervisor.running]
-    world.told.clear()
+    pids = [world.pid(name) for name in supervisor.processes]
+    world.events.clear()
     supervisor.stop()
-    assert [(h.part, h.kind) for h in world.told] == [
+    assert [(h.process, h.kind) for h in world.events] == [
         ("collect", "ending"),
         ("collect", "ended"),
         ("serve", "ending"),
@@ -331,8 +348,8 @@ def test_parts_end_in_the_order_of_their_stages(world: World) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_a_part_that_ignores_the_request_to_end_is_killed(world: World) -> None:
-    supervisor = world.start(Part("tier", python(STUBBORN), grace=0.2))
+def test_a_process_that_ignores_the_request_to_end_is_killed(world: World) -> None:
+    supervisor = world.start(ProcessSpec("tier", python(STUBBORN), stop_timeout=0.2))
     world.until(lambda: "deaf" in world.log("tier"))
     pid = world.pid("tier")
     supervisor.stop()
@@ -341,20 +358,20 @@ def test_a_part_that_ignores_the_request_to_end_is_killed(world: World) -> None:
 
 
 def test_hurry_kills_without_waiting_for_the_grace(world: World) -> None:
-    supervisor = world.start(Part("tier", python(STUBBORN), grace=600))
+    supervisor = world.start(ProcessSpec("tier", python(STUBBORN), stop_timeout=600))
     world.until(lambda: "deaf" in world.log("tier"))
     pid = world.pid("tier")
     supervisor.stop(hurry=lambda: True)
     assert not is_alive(pid)
 
 
-def test_what_a_part_started_does_not_outlive_it(world: World) -> None:
+def test_what_a_process_started_does_not_outlive_it(world: World) -> None:
     code = (
         "import subprocess, sys, time\n"
         f"child = subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])\n"
         "print('child', child.pid, flush=True)\ntime.sleep(600)"
     )
-    supervisor = world.start(Part("tier", python(code), grace=0.3))
+    supervisor = world.start(ProcessSpec("tier", python(code), stop_timeout=0.3))
     world.until(lambda: "deaf" in world.log("tier") and "child" in world.log("tier"))
     grandchild = int(world.log("tier").split("child ")[1].split()[0])
     assert is_alive(grandchild)
@@ -362,13 +379,13 @@ def test_what_a_part_started_does_not_outlive_it(world: World) -> None:
     assert not is_alive(grandchild)
 
 
-def test_what_a_dead_part_left_behind_is_gone_before_its_successor_starts(world: World) -> None:
+def test_what_a_dead_process_left_behind_is_gone_before_its_successor_starts(world: World) -> None:
     code = (
         "import subprocess, sys, time\n"
         f"child = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}])\n"
         "print('child', child.pid, flush=True)\ntime.sleep(600)"
     )
-    supervisor = world.start(Part("tier", python(code)))
+    supervisor = world.start(ProcessSpec("tier", python(code)))
     world.until(lambda: "child" in world.log("tier"))
     orphan = int(world.log("tier").split("child ")[1].split()[0])
     first = world.pid("tier")
@@ -378,12 +395,12 @@ def test_what_a_dead_part_left_behind_is_gone_before_its_successor_starts(world:
     supervisor.stop()
 
 
-def test_a_part_that_may_finish_is_not_started_again(world: World) -> None:
+def test_a_process_that_may_finish_is_not_started_again(world: World) -> None:
     once = world.logs / "once"
     code = f"open({str(once)!r}, 'a').write('x')"
-    supervisor = world.start(Part("once", python(code), may_finish=True))
-    world.until(lambda: supervisor.running["once"].state == "ended")
+    supervisor = world.start(ProcessSpec("once", python(code), may_finish=True))
+    world.until(lambda: supervisor.processes["once"].state == "ended")
     assert supervisor.all_ready
-    assert [t.kind for t in world.told if t.kind != "ready"] == ["starting", "ended"]
+    assert [t.kind for t in world.events if t.kind != "ready"] == ["starting", "ended"]
     supervisor.tick()
     assert once.read_text() == "x"

@@ -1,4 +1,4 @@
-"""One running process, the group that it leads, and its log."""
+"""One running process, its process group and its log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from millstream.supervise import launch, logfile
 
 
 class Child:
-    """A process in a session of its own, so that the terminal's Ctrl-C reaches only the supervisor.
+    """A process in its own session, so that the terminal's Ctrl-C reaches only the supervisor.
 
-    Must be made in a thread that lives as long as the supervisor: the kernel ends a child with the
-    thread that made it.
+    It must be created in a thread that lives as long as the supervisor: the kernel ends a child
+    with the thread that created it.
     """
 
     def __init__(self, command: tuple[str, ...], log: Path) -> None:
@@ -34,10 +34,10 @@ class Child:
         self.pid = self._process.pid
 
     def exit_code(self) -> int | None:
-        """How it ended (negative: by which signal), or None while it runs.
+        """Its exit code (negative: the signal that ended it), or None while it runs.
 
-        It is not reaped before `release`: until then its number, and so its group's, is not given
-        to another process, and `kill` cannot hit a stranger.
+        It is not reaped before `reap`. Until then no other process can get its pid or group, and
+        `kill` cannot hit another process.
         """
         if self._process.returncode is not None:
             return self._process.returncode
@@ -46,23 +46,23 @@ class Child:
             return None
         return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
-    def ask_to_end(self) -> None:
-        """SIGTERM to the process alone: it ends those that it started as it sees fit."""
+    def terminate(self) -> None:
+        """SIGTERM to the process alone: it stops its own children."""
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the process and whatever is left of its group."""
+        """SIGKILL to the process and what is left of its group."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def release(self) -> None:
-        """Let the kernel forget it, once it has ended and its group is empty."""
+    def reap(self) -> None:
+        """Reap it, after it has ended and its group is empty."""
         self._process.wait()
 
-    def group(self) -> list[int]:
-        """The live members of its group: after its death, what it left behind."""
+    def group_members(self) -> list[int]:
+        """The pids of its group that are alive; after its death, the children that it left."""
         members = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -73,9 +73,9 @@ class Child:
                     members.append(pid)
         return members
 
-    def words(self) -> str:
-        """What it said when it failed: its `error:` line, else the end of its log."""
-        lines = [line for line in logfile.since(self.log, self.log_start) if line.strip()]
+    def last_error(self) -> str:
+        """Its `error:` line, else the end of its log."""
+        lines = [line for line in logfile.lines_since(self.log, self.log_start) if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")]
         return errors[-1].removeprefix("error: ") if errors else "\n".join(lines[-15:])
 

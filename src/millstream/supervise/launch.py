@@ -1,7 +1,7 @@
-"""Run as a script by `Child`: dies with its parent, and becomes the command that it was given.
+"""Script of `Child`: makes the process end with its parent, then executes the given command.
 
-It is a script of its own, and not a `preexec_fn`, because the supervisor has threads and only
-async-safe code may run between its fork and exec.
+It is a script and not a `preexec_fn`, because the supervisor has threads: only async-safe code may
+run between its fork and exec.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the kernel knew that we care
+    if os.getppid() != int(parent):  # the parent died before the call of prctl
         sys.exit(1)
     try:
         os.execvp(command[0], command)

@@ -1,4 +1,4 @@
-"""A child's output in a file that cannot grow without end."""
+"""A child's log file, which is rotated when it is too large."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ MAX_BYTES = 10_000_000
 
 
 def open_log(path: Path) -> BinaryIO:
-    """The file to hand to a child: it appends, so `bound` may cut it while the child writes."""
+    """Opens a log for a child to append to; `rotate` may empty it while the child writes."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bound(path)
+    rotate(path)
     return open(path, "ab", opener=private_opener)
 
 
-def bound(path: Path, max_bytes: int = MAX_BYTES) -> bool:
-    """Move a file that has become too long to `<name>.1` and empty it; whether that was done.
+def rotate(path: Path, max_bytes: int = MAX_BYTES) -> bool:
+    """Move the content of a file that is too large to `<name>.1`; returns whether it did.
 
-    The child keeps its open file, so it is copied and cut, not renamed: lines written in between
-    are lost. A full disk has no room for the copy; it bounds the log by itself until it has.
+    The child keeps its file open, so the file is copied and emptied, not renamed: lines written in
+    between are lost. On a full disk there is no room for the copy, and nothing is done.
     """
     try:
         if path.stat().st_size <= max_bytes:
@@ -46,7 +46,7 @@ def bound(path: Path, max_bytes: int = MAX_BYTES) -> bool:
 
 
 def tail(path: Path, lines: int = 20) -> list[str]:
-    """The last lines of a log, or none if it cannot be read."""
+    """The last lines of a log; none if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -57,8 +57,8 @@ def tail(path: Path, lines: int = 20) -> list[str]:
     return [line.decode(errors="replace").rstrip("\n") for line in last]
 
 
-def since(path: Path, start: int) -> list[str]:
-    """The lines written after the file was `start` bytes long."""
+def lines_since(path: Path, start: int) -> list[str]:
+    """The lines after the first `start` bytes."""
     try:
         with path.open("rb") as file:
             file.seek(start)

@@ -1,4 +1,4 @@
-"""Free ports, and who holds one that is not."""
+"""Finds free ports, and the process that uses a taken one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def choose_port(host: str, port: int, *, what: str, flag: str) -> int:
-    """The port itself if it is free, any free one for 0; MachineError says who holds it."""
+    """The port if it is free, or any free one for 0; MachineError names the process that has it."""
     try:
         return _bound(host, port) if port else free_port(host)
     except PermissionError:
@@ -48,7 +48,7 @@ def choose_port(host: str, port: int, *, what: str, flag: str) -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server can listen there now."""
     try:
         _bound(host, port)
     except OSError:
@@ -64,18 +64,18 @@ def _bound(host: str, port: int) -> int:
 
 
 def holder_of(port: int) -> str:
-    """`process 123 (java -cp …)` that listens on the port; empty if the kernel does not tell us."""
+    """`process 123 (java -cp …)` that listens on the port; empty if that cannot be found out."""
     inodes = _listening_inodes(port)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and not inodes.isdisjoint(_open_files(entry)):
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # ended meanwhile
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 return f"process {entry.name} ({words.strip()[:60]})"
     return ""
 
 
 def _open_files(process: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+    with contextlib.suppress(OSError):  # ended meanwhile, or another user's
         for descriptor in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile; the others count
                 yield os.readlink(descriptor)

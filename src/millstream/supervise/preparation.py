@@ -1,4 +1,4 @@
-"""What a first start would do, done ahead: jars are fetched, class archives are made."""
+"""Prepares a machine for a fast first start: fetches jars and creates class archives."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from millstream.runtime.jars import jars
 
 
 def fetch_jars(report: Callable[[str], None]) -> None:
-    """Fetch the jars, unless they are there; JarError."""
+    """Fetch the jars that are missing; JarError if that fails."""
     jars("broker", report)
     jars("connector", report)
 
 
 def make_archives(report: Callable[[str], None]) -> None:
-    """Make the class archives, unless they are there; MachineError if there is no Java.
+    """Create the class archives that are missing; MachineError if there is no Java.
 
-    Without an archive everything runs, only slower to start: that one cannot be made is told and is
-    no error.
+    Without an archive everything runs, but starts more slowly. So a failure is reported and is no
+    error.
     """
     kafka = broker.class_archive(report)
     spark = driver.class_archive()
     if kafka.find() and spark.find():
         return
-    report("making archives of Java's classes, by which Kafka and Spark start sooner: a minute")
+    report("creating archives of Java's classes, so that Kafka and Spark start faster: a minute")
     try:
         with kafka.making() as for_kafka, spark.making() as for_spark:
             _rehearse(for_kafka, for_spark)
-    except Exception as error:  # whatever it is, nothing depends on them
-        report(f"cannot make them: {error}; Kafka and Spark start without")
+    except Exception as error:  # nothing depends on the archives
+        report(f"cannot create them: {error}; Kafka and Spark start without them")
 
 
 def _rehearse(for_kafka: list[str], for_spark: list[str]) -> None:
-    """Run Kafka, and Spark on it, as every system does."""
+    """Run Kafka, and Spark on it, as a real system does."""
     from millstream.analyze.query.rehearsal import rehearse
 
     with (

@@ -1,4 +1,4 @@
-"""One whole run: from the first step to the last process gone."""
+"""One whole run: from the first start until the last process has ended."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import FrameType
 
 from millstream.runtime.failing_processes import Failure, publish_failures
 from millstream.runtime.home import Home
-from millstream.supervise.figures import Figures
-from millstream.supervise.part import Part, Policy
-from millstream.supervise.steps import Show
-from millstream.supervise.supervisor import Happening, Supervisor
+from millstream.supervise.metrics_poll import MetricsPoll
+from millstream.supervise.plain_output import Display
+from millstream.supervise.process_spec import ProcessSpec, RestartPolicy
+from millstream.supervise.supervisor import ProcessEvent, Supervisor
 
-TICK = 0.05
+TICK_SECONDS = 0.05
 
 
-class Asked:
-    """The signals that have asked for the end; a second one means: at once."""
+class StopSignals:
+    """The signals that asked the run to stop; a second one means: at once."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -33,21 +33,21 @@ class Asked:
 
 
 @contextlib.contextmanager
-def asked_to_end() -> Iterator[Asked]:
-    """Collects SIGINT, SIGTERM and SIGHUP (the terminal was closed) instead of dying of them."""
-    asked = Asked()
+def stop_signals() -> Iterator[StopSignals]:
+    """Collects SIGINT, SIGTERM and SIGHUP (a closed terminal) instead of dying from them."""
+    received = StopSignals()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, asked) for number in numbers}
+    before = {number: signal.signal(number, received) for number in numbers}
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
-def tolerated_output() -> Iterator[None]:
-    """Goes on if the output cannot be written: it may be a file on a full disk.
+def ignored_output_errors() -> Iterator[None]:
+    """Ignores errors of the output: it may be a file on a full disk.
 
     A reader that has left (`run | head`) still ends the run.
     """
@@ -59,50 +59,50 @@ def tolerated_output() -> Iterator[None]:
         pass
 
 
-def keep_up(
-    parts: list[Part],
+def run_processes(
+    specs: list[ProcessSpec],
     home: Home,
-    show: Show,
+    display: Display,
     *,
     ready_lines: list[str],
     serve_url: str = "",
-    policy: Policy | None = None,
+    policy: RestartPolicy | None = None,
 ) -> int:
-    """Run the parts until a signal asks for the end; the signal's number.
+    """Run the processes until a signal stops them; returns the signal's number.
 
-    StartFailed when a part refuses its first start, GaveUp if the policy says so; in every case no
-    process is left. Which parts keep dying is published in the home.
+    StartFailed if a process refuses its first start, GaveUp if the policy says so. No process is
+    left in any case. Which processes keep dying is published in the home.
     """
 
-    def tell(happening: Happening) -> None:
-        # A terminal that was closed must not keep us from ending all in order.
+    def report(event: ProcessEvent) -> None:
+        # A closed terminal must not prevent an orderly stop.
         with contextlib.suppress(OSError):
-            show.happened(happening)
+            display.process_event(event)
 
-    supervisor = Supervisor(parts, home.logs, tell, policy)
+    supervisor = Supervisor(specs, home.logs, report, policy)
     publish_failures(home, [])
-    with asked_to_end() as asked:
-        figures: Figures | None = None
+    with stop_signals() as received:
+        metrics: MetricsPoll | None = None
         published: list[Failure] = []
         is_ready = False
         try:
-            while not asked.signals:
+            while not received.signals:
                 supervisor.tick()
                 if (failures := supervisor.failures()) != published:
                     publish_failures(home, failures)
                     published = failures
-                with tolerated_output():
+                with ignored_output_errors():
                     if not is_ready and supervisor.all_ready:
                         is_ready = True
-                        figures = Figures(serve_url) if serve_url else None
-                        show.ready(supervisor, ready_lines)
-                    show.tick(supervisor, figures.newest() if figures else None)
-                time.sleep(TICK)
+                        metrics = MetricsPoll(serve_url) if serve_url else None
+                        display.ready(supervisor, ready_lines)
+                    display.tick(supervisor, metrics.newest() if metrics else None)
+                time.sleep(TICK_SECONDS)
         finally:
-            if figures is not None:
-                figures.close()
+            if metrics is not None:
+                metrics.close()
             with contextlib.suppress(OSError):
-                show.close()
+                display.close()
             publish_failures(home, [])
-            supervisor.stop(hurry=lambda: asked.hurry)
-        return asked.signals[0]
+            supervisor.stop(hurry=lambda: received.hurry)
+        return received.signals[0]

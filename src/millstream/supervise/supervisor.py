@@ -1,4 +1,4 @@
-"""Keeps a system's parts running: starts each once what it needs is ready, restarts what dies."""
+"""Starts processes when their dependencies are ready, and restarts those that die."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from millstream.errors import MachineError, MillstreamError
 from millstream.runtime.failing_processes import Failure
 from millstream.supervise import logfile
 from millstream.supervise.child import Child, describe_exit
-from millstream.supervise.part import Part, Policy
+from millstream.supervise.process_spec import ProcessSpec, RestartPolicy
 
 State = Literal["waiting", "starting", "ready", "restarting", "ended"]
-TAIL = 20
-UNKILLABLE = 5.0
-KEEPS_DYING = 3  # deaths without a healthy time between, after which it is news by itself
-FULL = 1 << 20  # bytes; less is free on a full disk
-_LINES, _LINE = 10, 300  # of a log, in a report
+TAIL_LINES = 20
+UNKILLABLE_SECONDS = 5.0
+KEEPS_DYING = 3  # deaths in a row after which the user is warned
+FULL_DISK_BYTES = 1 << 20  # less is free on a full disk
+_FAILURE_LINES, _LINE_CHARACTERS = 10, 300  # of a log, in a failure report
+_LOG_CHECK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that the user may want to see: a part starts, is ready, died, ends, was killed.
+class ProcessEvent:
+    """A process started, is ready, died, is ending, ended or was killed.
 
-    `failing` is a death of a part that keeps dying, `recovered` the end of that.
+    `failing` is another death of a process that keeps dying; `recovered` means that it stays up.
     """
 
-    part: str
+    process: str
     kind: Literal["starting", "ready", "died", "failing", "recovered", "ending", "ended", "killed"]
     text: str
-    seconds: float  # since this part was started, or asked to end
+    seconds: float  # since the process was started, or asked to stop
     lines: tuple[str, ...] = ()  # the end of its log, if it is failing
 
 
 @dataclass(slots=True)
-class Running:
-    """A part and what became of it."""
+class SupervisedProcess:
+    """A process and its current state."""
 
-    part: Part
+    spec: ProcessSpec
     state: State = "waiting"
     child: Child | None = None
     since: float = 0.0  # of the current state
@@ -54,230 +55,240 @@ class Running:
     reason: str = ""  # of the last death
     died_at: str = ""
     last_lines: tuple[str, ...] = ()  # of its log, at the last death
-    next_told: int = 1  # the death that is told next: those of one that keeps dying get rarer
-    quiet: bool = False  # its last death was not told, so its next start is not either
-    due: float = 0.0
-    overdue: bool = False  # it did not become ready in time, and we killed it
+    next_reported: int = 1  # the death that is reported next; repeated deaths are reported rarely
+    quiet: bool = False  # its last death was not reported, so its next start is not either
+    due: float = 0.0  # time of the next start
+    overdue: bool = False  # it was not ready in time, and the supervisor killed it
 
     @property
     def is_failing(self) -> bool:
-        """Whether the user must know: it is away after a death, or keeps dying."""
+        """Whether the user must know: it is down after a death, or keeps dying."""
         return self.deaths >= KEEPS_DYING or (self.deaths > 0 and self.state != "ready")
 
 
 class StartFailed(MillstreamError):
-    """A part ended with an error of the user's before it was ever ready."""
+    """A process ended with a user's error before it was ever ready."""
 
 
 class GaveUp(MachineError):
-    """A part does not stay up."""
+    """A process does not stay up."""
 
 
 class Supervisor:
-    """Call `tick` often (it does not block), and `stop` in the end (it blocks, for seconds)."""
+    """Call `tick` often (it does not block), and `stop` at the end (it blocks for seconds)."""
 
     def __init__(
         self,
-        parts: Iterable[Part],
+        specs: Iterable[ProcessSpec],
         logs: Path,
-        tell: Callable[[Happening], None],
-        policy: Policy | None = None,
+        report: Callable[[ProcessEvent], None],
+        policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.running = {part.name: Running(part) for part in parts}
+        self.processes = {spec.name: SupervisedProcess(spec) for spec in specs}
         self._logs = logs
-        self._tell = tell
-        self._policy = policy or Policy()
+        self._report = report
+        self._policy = policy or RestartPolicy()
         self._clock = clock
-        self._next_bound = 0.0
+        self._next_log_check = 0.0
 
     @property
     def all_ready(self) -> bool:
-        return all(one.state in ("ready", "ended") for one in self.running.values())
+        return all(process.state in ("ready", "ended") for process in self.processes.values())
 
     def failures(self) -> list[Failure]:
-        """The parts that died and are not healthy again."""
+        """The processes that died and are not healthy again."""
         return [
             Failure(
                 process=name,
-                state=one.state,
-                deaths=one.deaths,
-                reason=one.reason,
-                died_at=one.died_at,
-                log=str(self._log(one)),
-                lines=one.last_lines,
+                state=process.state,
+                deaths=process.deaths,
+                reason=process.reason,
+                died_at=process.died_at,
+                log=str(self._log(process)),
+                lines=process.last_lines,
             )
-            for name, one in self.running.items()
-            if one.is_failing
+            for name, process in self.processes.items()
+            if process.is_failing
         ]
 
     def tick(self) -> None:
-        """Look at every part once; StartFailed or GaveUp when going on makes no sense."""
-        for one in self.running.values():
-            match one.state:
-                case "waiting" if self._has_what_it_needs(one):
-                    self._start(one)
-                case "restarting" if self._clock() >= one.due:
-                    self._start(one)
+        """Check every process once; StartFailed or GaveUp if the run cannot go on."""
+        for process in self.processes.values():
+            match process.state:
+                case "waiting" if self._dependencies_ready(process):
+                    self._start(process)
+                case "restarting" if self._clock() >= process.due:
+                    self._start(process)
                 case "starting" | "ready":
-                    self._watch(one)
-        if self._clock() >= self._next_bound:
-            self._next_bound = self._clock() + 5
-            for one in self.running.values():
-                logfile.bound(self._log(one))
+                    self._check(process)
+        if self._clock() >= self._next_log_check:
+            self._next_log_check = self._clock() + _LOG_CHECK_SECONDS
+            for process in self.processes.values():
+                logfile.rotate(self._log(process))
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """End all, stage by stage; kill what takes too long, or everything once `hurry` says so."""
-        by_stage = sorted(self.running.values(), key=lambda one: one.part.stage)
-        for _, stage in groupby(by_stage, key=lambda one: one.part.stage):
-            self._end(list(stage), hurry)
+        """Stop all, stage by stage; kill what is too slow, or all if `hurry` returns true."""
+        by_stage = sorted(self.processes.values(), key=lambda process: process.spec.stop_stage)
+        for _, stage in groupby(by_stage, key=lambda process: process.spec.stop_stage):
+            self._stop_stage(list(stage), hurry)
 
-    def _has_what_it_needs(self, one: Running) -> bool:
-        return all(self.running[name].state == "ready" for name in one.part.needs)
+    def _dependencies_ready(self, process: SupervisedProcess) -> bool:
+        return all(self.processes[name].state == "ready" for name in process.spec.depends_on)
 
-    def _start(self, one: Running) -> None:
-        one.state, one.since, one.overdue = "starting", self._clock(), False
+    def _start(self, process: SupervisedProcess) -> None:
+        process.state, process.since, process.overdue = "starting", self._clock(), False
         try:
-            one.child = Child(one.part.command, self._log(one))
-        except OSError as error:  # no memory for a process, or no room for its log
-            self._retry(one, f"not being started: {error}")
+            process.child = Child(process.spec.command, self._log(process))
+        except OSError as error:  # no memory for a process, or no disk space for its log
+            self._restart_later(process, f"not being started: {error}")
             return
-        self._tell_of_start(one, Happening(one.part.name, "starting", f"pid {one.child.pid}", 0.0))
+        self._report_start(process, "starting", f"pid {process.child.pid}", 0.0)
 
-    def _watch(self, one: Running) -> None:
-        assert one.child is not None
-        code = one.child.exit_code()
-        elapsed = self._clock() - one.since
+    def _check(self, process: SupervisedProcess) -> None:
+        assert process.child is not None
+        code = process.child.exit_code()
+        elapsed = self._clock() - process.since
         if code is not None:
-            self._bury(one, one.child, code)
-        elif one.state == "ready":
-            if one.deaths and elapsed >= self._policy.healthy:
-                self._recover(one, elapsed)
-        elif (address := one.part.ready(one.child.pid)) is not None:
-            one.state, one.since, one.address = "ready", self._clock(), address
-            one.was_ready = True
-            self._tell_of_start(one, Happening(one.part.name, "ready", address, elapsed))
-            self._hasten(one.part.name)
-        elif elapsed > one.part.patience:
-            one.overdue = True
-            one.child.kill()  # its death is seen at the next tick
+            self._handle_exit(process, process.child, code)
+        elif process.state == "ready":
+            if process.deaths and elapsed >= self._policy.healthy:
+                self._recover(process, elapsed)
+        elif (address := process.spec.ready(process.child.pid)) is not None:
+            process.state, process.since, process.address = "ready", self._clock(), address
+            process.was_ready = True
+            self._report_start(process, "ready", address, elapsed)
+            self._restart_dependents_now(process.spec.name)
+        elif elapsed > process.spec.start_timeout:
+            process.overdue = True
+            process.child.kill()  # the next tick sees its death
 
-    def _bury(self, one: Running, child: Child, code: int) -> None:
-        name, lived = one.part.name, self._clock() - one.since
-        child.kill()  # what it left behind must not stand in its successor's way
-        child.release()
-        if code == 0 and one.part.may_finish:
-            one.state, one.deaths = "ended", 0
-            self._tell(Happening(name, "ended", "", lived))
+    def _handle_exit(self, process: SupervisedProcess, child: Child, code: int) -> None:
+        name, lived = process.spec.name, self._clock() - process.since
+        child.kill()  # its own children must not hold ports and locks that its successor needs
+        child.reap()
+        if code == 0 and process.spec.may_finish:
+            process.state, process.deaths = "ended", 0
+            self._report(ProcessEvent(name, "ended", "", lived))
             return
-        # Without what it needs it cannot start: that is no mistake of the user's.
-        if code in (1, 2) and not one.was_ready and self._has_what_it_needs(one):
-            one.state = "ended"
-            # A full disk keeps it from saying why.
-            words = child.words() or describe_exit(code) + self._full_disk()
-            raise StartFailed(f"cannot start {name}: {words}")
-        self._retry(one, _cause(one, code) + self._full_disk())
+        # While a dependency is down it cannot start: that is no user's error.
+        if code in (1, 2) and not process.was_ready and self._dependencies_ready(process):
+            process.state = "ended"
+            # On a full disk its log is empty.
+            error = child.last_error() or describe_exit(code) + self._full_disk()
+            raise StartFailed(f"cannot start {name}: {error}")
+        self._restart_later(process, _cause(process, code) + self._full_disk())
 
-    def _retry(self, one: Running, reason: str) -> None:
+    def _restart_later(self, process: SupervisedProcess, reason: str) -> None:
         """Count a death and set the time of the next start; GaveUp if the policy says so."""
         now, policy = self._clock(), self._policy
-        if one.state == "ready" and now - one.since >= policy.healthy:
-            one.deaths, one.next_told = 0, 1
-        lived, one.since = now - one.since, now
-        one.deaths, one.reason, one.died_at = one.deaths + 1, reason, _utc_now()
-        one.last_lines = tuple(line[:_LINE] for line in logfile.tail(self._log(one), _LINES))
-        if policy.give_up and one.deaths >= policy.deaths:
-            one.state = "ended"
-            raise self._gave_up(one)
-        pause = min(policy.backoff * 2 ** min(one.deaths - 1, 16), policy.longest_backoff)
-        one.state, one.due, one.restarts = "restarting", now + pause, one.restarts + 1
-        self._tell_of_death(one, lived, pause)
+        if process.state == "ready" and now - process.since >= policy.healthy:
+            process.deaths, process.next_reported = 0, 1
+        lived, process.since = now - process.since, now
+        process.deaths, process.reason = process.deaths + 1, reason
+        process.died_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        lines = logfile.tail(self._log(process), _FAILURE_LINES)
+        process.last_lines = tuple(line[:_LINE_CHARACTERS] for line in lines)
+        if policy.give_up and process.deaths >= policy.deaths:
+            process.state = "ended"
+            raise self._gave_up(process)
+        pause = min(policy.backoff * 2 ** min(process.deaths - 1, 16), policy.longest_backoff)
+        process.state, process.due = "restarting", now + pause
+        process.restarts += 1
+        self._report_death(process, lived, pause)
 
-    def _tell_of_death(self, one: Running, lived: float, pause: float) -> None:
-        one.quiet = one.deaths < one.next_told
-        if one.quiet:
+    def _report_death(self, process: SupervisedProcess, lived: float, pause: float) -> None:
+        process.quiet = process.deaths < process.next_reported
+        if process.quiet:
             return
-        name, keeps = one.part.name, one.deaths >= KEEPS_DYING
-        one.next_told = 2 * one.deaths if keeps else one.deaths + 1
-        text = f"{one.reason}; starting it again in {pause:.1f} s"
-        if not keeps:
-            self._tell(Happening(name, "died", text, lived))
+        name, keeps_dying = process.spec.name, process.deaths >= KEEPS_DYING
+        process.next_reported = 2 * process.deaths if keeps_dying else process.deaths + 1
+        text = f"{process.reason}; starting it again in {pause:.1f} s"
+        if not keeps_dying:
+            self._report(ProcessEvent(name, "died", text, lived))
             return
         text = (
-            f"{one.deaths} times, last by {text}, and so on without end; the others go on. "
-            f"{self._log(one)} ends with"
+            f"{process.deaths} times, last by {text}, and so on without end; the others go on. "
+            f"{self._log(process)} ends with"
         )
-        self._tell(Happening(name, "failing", text, lived, one.last_lines))
+        self._report(ProcessEvent(name, "failing", text, lived, process.last_lines))
 
-    def _tell_of_start(self, one: Running, happening: Happening) -> None:
-        if not one.quiet:
-            self._tell(happening)
+    def _report_start(
+        self,
+        process: SupervisedProcess,
+        kind: Literal["starting", "ready"],
+        text: str,
+        seconds: float,
+    ) -> None:
+        if not process.quiet:
+            self._report(ProcessEvent(process.spec.name, kind, text, seconds))
 
-    def _recover(self, one: Running, elapsed: float) -> None:
-        if one.deaths >= KEEPS_DYING:
-            text = f"after {one.deaths} deaths"
-            self._tell(Happening(one.part.name, "recovered", text, elapsed))
-        one.deaths, one.next_told, one.quiet = 0, 1, False
+    def _recover(self, process: SupervisedProcess, elapsed: float) -> None:
+        if process.deaths >= KEEPS_DYING:
+            text = f"after {process.deaths} deaths"
+            self._report(ProcessEvent(process.spec.name, "recovered", text, elapsed))
+        process.deaths, process.next_reported, process.quiet = 0, 1, False
 
-    def _hasten(self, name: str) -> None:
-        """Start at once what needs this part: its absence may be why they died."""
-        for one in self.running.values():
-            if one.state == "restarting" and name in one.part.needs:
-                one.due = self._clock()
+    def _restart_dependents_now(self, name: str) -> None:
+        """Restart without a pause what depends on this process: perhaps its death was the cause."""
+        for process in self.processes.values():
+            if process.state == "restarting" and name in process.spec.depends_on:
+                process.due = self._clock()
 
     def _full_disk(self) -> str:
-        """The likely cause, where a full disk kept the part from logging it."""
+        """The likely cause if the disk is full: then the process could not log it."""
         try:
             free = shutil.disk_usage(self._logs).free
         except OSError:
             return ""
-        return f" (the disk of {self._logs.parent} is full)" if free < FULL else ""
+        return f" (the disk of {self._logs.parent} is full)" if free < FULL_DISK_BYTES else ""
 
-    def _gave_up(self, one: Running) -> GaveUp:
-        name, log = one.part.name, self._log(one)
-        last = "\n".join(f"  {line}" for line in logfile.tail(log, TAIL))
+    def _gave_up(self, process: SupervisedProcess) -> GaveUp:
+        log = self._log(process)
+        last = "\n".join(f"  {line}" for line in logfile.tail(log, TAIL_LINES))
         return GaveUp(
-            f"{name} does not stay up: it died {one.deaths} times, last by {one.reason}",
+            f"{process.spec.name} does not stay up: it died {process.deaths} times, "
+            f"last by {process.reason}",
             remedy=f"read {log}, which ends with\n{last}",
         )
 
-    def _end(self, stage: list[Running], hurry: Callable[[], bool]) -> None:
-        live = [one for one in stage if one.state in ("starting", "ready")]
+    def _stop_stage(self, stage: list[SupervisedProcess], hurry: Callable[[], bool]) -> None:
+        live = [
+            (process, process.child)
+            for process in stage
+            if process.state in ("starting", "ready") and process.child is not None
+        ]
         started = self._clock()
-        for one in live:
-            assert one.child is not None
-            self._tell(Happening(one.part.name, "ending", f"pid {one.child.pid}", 0.0))
-            one.child.ask_to_end()
+        for process, child in live:
+            self._report(ProcessEvent(process.spec.name, "ending", f"pid {child.pid}", 0.0))
+            child.terminate()
         while live:
             elapsed = self._clock() - started
-            for one in list(live):
-                assert one.child is not None
-                late = elapsed > one.part.grace or hurry()
-                if late:
-                    one.child.kill()
-                # One that cannot even be killed (it waits for a broken disk) must not keep us here.
-                if self._is_gone(one.child) or elapsed > one.part.grace + UNKILLABLE:
-                    one.state = "ended"
-                    live.remove(one)
-                    self._tell(Happening(one.part.name, "killed" if late else "ended", "", elapsed))
+            for process, child in list(live):
+                timeout = process.spec.stop_timeout
+                is_late = elapsed > timeout or hurry()
+                if is_late:
+                    child.kill()
+                # A process that cannot even be killed (a broken disk) must not block the others.
+                if self._is_gone(child) or elapsed > timeout + UNKILLABLE_SECONDS:
+                    process.state = "ended"
+                    live.remove((process, child))
+                    kind: Literal["killed", "ended"] = "killed" if is_late else "ended"
+                    self._report(ProcessEvent(process.spec.name, kind, "", elapsed))
             time.sleep(0.02)
 
     @staticmethod
     def _is_gone(child: Child) -> bool:
-        if child.exit_code() is None or child.group():
+        if child.exit_code() is None or child.group_members():
             return False
-        child.release()
+        child.reap()
         return True
 
-    def _log(self, one: Running) -> Path:
-        return self._logs / f"{one.part.log or one.part.name}.log"
+    def _log(self, process: SupervisedProcess) -> Path:
+        return self._logs / f"{process.spec.log or process.spec.name}.log"
 
 
-def _cause(one: Running, code: int) -> str:
-    if one.overdue:
-        return f"our hand, not ready after {one.part.patience:.0f} s"
+def _cause(process: SupervisedProcess, code: int) -> str:
+    if process.overdue:
+        return f"the supervisor, not ready after {process.spec.start_timeout:.0f} s"
     return describe_exit(code)
-
-
-def _utc_now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -16,7 +16,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.log.settings import LogSettings
 from millstream.runtime.failing_processes import publish_failures
 from millstream.runtime.home import Home
-from millstream.supervise.tables import console, gone, lag_text, rebuilds_table
+from millstream.supervise.status_tables import console, lag_text, missing_events, rebuilds_table
 from millstream.values.report import BrokenEvent, LostEvents, Rebuild, ViewCounts
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_what_a_view_sheds_is_shown_and_no_problem() -> None:
     view = now["tiers"]["analyze"]["views"]["by_city"]
     view |= {"shed": 4000, "share": 0.25}
     assert problems_of(UP, now) == []
-    assert gone(view).plain == "4,000 shed; takes 25.0% of its input to keep up"
+    assert missing_events(view).plain == "4,000 shed; takes 25.0% of its input to keep up"
 
 
 def test_a_view_that_falls_behind_is_a_problem() -> None:
@@ -81,7 +81,9 @@ def test_a_rebuild_is_shown_while_it_runs_and_when_it_has_ended(
 
     running = Rebuild("replaying", "r", done=250, total=1000, started_at=1_000, left_s=90.0)
     told = shown(running)
-    assert "by_city replaying 250 of 1,000 1.5 min all 1970-01-01 00:00:01Z it was asked" in told
+    assert (
+        "by_city replaying 250 of 1,000 1.5 min all 1970-01-01 00:00:01Z it was requested" in told
+    )
     assert "the old rows are served until it is ready" in told
     told = shown(msgspec.structs.replace(running, state="done", ended_at=9_000, since=2_000))
     assert "from 1970-01-01 00:00:02Z on" in told
@@ -106,10 +108,10 @@ def test_what_a_view_goes_on_without_is_shown() -> None:
             losses=[LostEvents("t", 1, 5, 8, 1)],
         )
     )
-    assert gone(counts).plain == (
+    assert missing_events(counts).plain == (
         "2 set aside, the newest t/0/7: no number; 3 lost to retention: t/1 5-7"
     )
-    assert gone({}).plain == ""
+    assert missing_events({}).plain == ""
 
 
 def test_a_tier_that_is_missing_or_silent_is_a_problem() -> None:
@@ -166,7 +168,7 @@ def test_a_watermark_that_may_stand_still_is_a_problem_with_the_reason() -> None
 
 
 def test_a_server_that_does_not_answer_is_a_problem() -> None:
-    assert problems_of(UP, None) == ["no figures: serve does not answer"]
+    assert problems_of(UP, None) == ["no metrics: serve does not answer"]
 
 
 def test_a_cluster_elsewhere_is_no_problem() -> None:

@@ -64,7 +64,7 @@ async def test_a_full_buffer_is_an_error_that_says_to_try_again() -> None:
             futures.append(producer.send("topic", bytes(900_000)))
 
     futures: list[asyncio.Future[RecordMetadata]] = []
-    with pytest.raises(LogError, match="wait for Kafka already; send it again") as caught:
+    with pytest.raises(LogError, match="are waiting for Kafka; send it again") as caught:
         overfill()
     assert caught.value.retry
     await producer.close(seconds=0)

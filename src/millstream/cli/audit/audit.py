@@ -73,7 +73,7 @@ def audit(
         if as_json:
             click.echo(json.dumps(balance.content(), indent=2))
         else:
-            from millstream.supervise.tables import console
+            from millstream.supervise.status_tables import console
 
             console().print(picture(balance))
     return FAILED if balance.problems else 0
@@ -82,7 +82,7 @@ def audit(
 def follow(auditor: Auditor, balance: Balance, as_json: bool) -> int:
     from rich.live import Live
 
-    from millstream.supervise.tables import console
+    from millstream.supervise.status_tables import console
 
     if as_json:
         while True:
@@ -101,7 +101,7 @@ def picture(balance: Balance) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from millstream.supervise.tables import grid
+    from millstream.supervise.status_tables import grid
 
     columns = (">accepted", ">= logged", ">+ rejected", ">+ failed", ">+ shed", ">+ duplicates")
     table = grid(
@@ -134,7 +134,7 @@ def completeness(balance: Balance) -> list[Table]:
     from rich.text import Text
 
     from millstream.cli.shared.text import moment
-    from millstream.supervise.tables import grid
+    from millstream.supervise.status_tables import grid
 
     columns = (">in order", ">late", ">future", ">broken", ">lost", ">off", ">waiting")
     times = grid("stream", *columns, ">late topic", "watermark")

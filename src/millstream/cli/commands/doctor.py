@@ -30,7 +30,7 @@ def doctor(pipeline: Path | None, home: Path, assignments: tuple[str, ...], as_j
     import json
     from dataclasses import asdict
 
-    from millstream.supervise.machine import checks
+    from millstream.supervise.machine_checks import checks
 
     findings = []
     for check in checks(settings_of(pipeline, Flags(assignments)), home):

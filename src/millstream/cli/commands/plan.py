@@ -109,7 +109,7 @@ def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None
     from rich.text import Text
 
     from millstream.log.topic_names import stream_topic
-    from millstream.supervise.tables import console
+    from millstream.supervise.status_tables import console
 
     out = console()
     out.print(Text(f"app {found.app}", "bold"))

@@ -28,8 +28,8 @@ from millstream.cli.shared.outcome import INTERRUPTED
 if TYPE_CHECKING:
     from millstream.runtime.home import Home
     from millstream.settings import Settings
-    from millstream.supervise.steps import Show
-    from millstream.supervise.system import Ports
+    from millstream.supervise.plain_output import Display
+    from millstream.supervise.processes import Ports
 
 
 @click.command()
@@ -78,7 +78,7 @@ def run(
     millstream run pipeline.sql --serve-port 9000 --home /var/lib/millstream
     millstream run pipeline.py --with "python simulator.py --rate 50"
     """
-    from millstream.supervise.system import await_leftovers
+    from millstream.supervise.processes import await_leftovers
 
     # The user's mistakes come before the home is touched and the first process is started.
     given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
@@ -88,11 +88,11 @@ def run(
     check_cluster(settings)
     place = make_home(home)
     with place.hold("run"):
-        show = choose_show(plain)
-        show.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
-        await_leftovers(place, show.step)
+        display = choose_display(plain)
+        display.step(f"{app.name}: {_count(app.streams, 'stream')}, {_count(app.views, 'view')}")
+        await_leftovers(place, display.step)
         ask_about_removed(place, app.views)
-        ended_by = start(pipeline.resolve(), place, settings, flags, extras, show, give_up)
+        ended_by = start(pipeline.resolve(), place, settings, flags, extras, display, give_up)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 
@@ -102,26 +102,26 @@ def start(
     settings: Settings,
     flags: Flags,
     extras: tuple[str, ...],
-    show: Show,
+    display: Display,
     give_up: bool,
 ) -> int:
     """Fetch what is missing and keep the parts up; the number of the signal that ended it."""
-    from millstream.supervise.part import Policy
-    from millstream.supervise.run import keep_up
-    from millstream.supervise.system import choose_ports, parts_of
+    from millstream.supervise.process_spec import RestartPolicy
+    from millstream.supervise.processes import choose_ports, system_processes
+    from millstream.supervise.run import run_processes
 
     ports = choose_ports(settings)
-    parts = parts_of(pipeline, home, settings, ports, flags=flags.words(), extras=extras)
-    fetch_jars(settings, show)
+    specs = system_processes(pipeline, home, settings, ports, flags=flags.words(), extras=extras)
+    fetch_jars(settings, display)
     home.announce_run()
     try:
-        return keep_up(
-            parts,
+        return run_processes(
+            specs,
             home,
-            show,
+            display,
             ready_lines=ready_lines(settings, ports, home),
             serve_url=f"http://{_reachable(settings.serve.host)}:{ports.serve}",
-            policy=Policy(give_up=give_up),
+            policy=RestartPolicy(give_up=give_up),
         )
     finally:
         home.withdraw()
@@ -158,23 +158,23 @@ def dashboard_folder() -> Path:
     return Path(millstream.serve.__file__).parent / "static"
 
 
-def choose_show(plain: bool) -> Show:
+def choose_display(plain: bool) -> Display:
     if plain or not sys.stdout.isatty():
-        from millstream.supervise.steps import PlainShow
+        from millstream.supervise.plain_output import PlainOutput
 
-        return PlainShow()
-    from millstream.supervise.screen import TerminalShow
+        return PlainOutput()
+    from millstream.supervise.terminal_screen import TerminalScreen
 
-    return TerminalShow()
+    return TerminalScreen()
 
 
-def fetch_jars(settings: Settings, show: Show) -> None:
+def fetch_jars(settings: Settings, display: Display) -> None:
     """The jars of the parts that run here; the first time it takes a while, and says so."""
     from millstream.runtime.jars import jars
 
     if not settings.log.bootstrap:
-        jars("broker", report=show.step)
-    jars("connector", report=show.step)
+        jars("broker", report=display.step)
+    jars("connector", report=display.step)
 
 
 def ask_about_removed(home: Home, views: Iterable[str]) -> None:

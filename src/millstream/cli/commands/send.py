@@ -70,8 +70,8 @@ def send(
     started = time.monotonic()
     with opened(file) as source, progress_bar(source) as (read, sent):
         events = Events(source, file, read)
-        at_once = UNORDERED if unordered else 1
-        answer = asyncio.run(hand_in(address, access, stream, events, sent, at_once))
+        ready_at_once = UNORDERED if unordered else 1
+        answer = asyncio.run(hand_in(address, access, stream, events, sent, ready_at_once))
     report(answer, events, time.monotonic() - started)
     return FAILED if answer.rejected else 0
 

@@ -26,7 +26,7 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 @ca_option
 @json_option
 def status(home: Path, ca: str, as_json: bool) -> int:
-    """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
+    """Display what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
     Ends with exit code 1 if a process keeps dying, a tier is down or hangs, a source or a query
     does not run, the journal takes nothing, the collectors' counts do not add up, accepted events
@@ -74,7 +74,7 @@ def status(home: Path, ca: str, as_json: bool) -> int:
 
 def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
     """The server's figures, or None if there is no server that answers."""
-    from millstream.supervise.figures import fetch_system
+    from millstream.supervise.metrics_poll import fetch_system
 
     if "serve" not in running:
         return None
@@ -88,7 +88,7 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
     """Why the collector takes nothing in, if it says so; and why it could not be asked."""
     from millstream.client.access import trusting
     from millstream.runtime.home import collectors
-    from millstream.supervise.figures import why_not_ready
+    from millstream.supervise.metrics_poll import why_not_ready
 
     trusted = trusting(ca)
     collector = next(iter(collectors(running).values()), None)
@@ -104,16 +104,16 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
     """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
     from millstream.runtime.home import collectors
-    from millstream.supervise.tables import silence
+    from millstream.supervise.status_tables import missing_report
 
     up = {*running, "collect"} if collectors(running) else running
     problems = [f"{tier} is down" for tier in TIERS[1:] if tier not in up]
     if system is None:
-        return [*problems, "no figures: serve does not answer"] if "serve" in running else problems
+        return [*problems, "no metrics: serve does not answer"] if "serve" in running else problems
     problems += [
         f"{words}: it hangs, or Kafka does not take its reports"
         for tier in system["tiers"]
-        if tier in running and (words := silence(system, tier))
+        if tier in running and (words := missing_report(system, tier))
     ]
     if system["tiers"].get("log", {}).get("state") == "down":
         problems.append("kafka is down")
@@ -158,7 +158,7 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
 
 def problems_of_collect(collect: dict[str, Any]) -> list[str]:
     """What keeps events from coming in, and counts that do not add up."""
-    from millstream.supervise.tables import GOOD, fill
+    from millstream.supervise.status_tables import GOOD, fill
 
     problems = []
     if journal := collect.get("journal"):
@@ -221,14 +221,14 @@ def show(
     from rich.text import Text
 
     from millstream.runtime.home import collectors
-    from millstream.supervise.tables import (
-        analyze_parts,
-        collect_parts,
+    from millstream.supervise.status_tables import (
+        analyze_section,
+        collect_section,
         console,
-        failing_parts,
+        failure_lines,
         grid,
         milliseconds,
-        silence,
+        missing_report,
         state_text,
         tier_row,
     )
@@ -241,7 +241,7 @@ def show(
         entry = running.get(process, {})
         address = str(entry.get("url") or entry.get("bootstrap") or "")
         pid = str(entry.get("pid", ""))
-        state = ("silent" if silence(system, tier) else "up") if entry else "down"
+        state = ("silent" if missing_report(system, tier) else "up") if entry else "down"
         if tier == "kafka" and not entry and system is not None:  # a cluster elsewhere
             state = system["tiers"]["log"]["state"]
         processes.add_row(
@@ -249,9 +249,9 @@ def show(
         )
     out.print(processes)
     if system is not None:
-        out.print("", *collect_parts(system), *analyze_parts(system), sep="\n")
+        out.print("", *collect_section(system), *analyze_section(system), sep="\n")
         out.print(f"end to end {milliseconds(system.get('end_to_end_ms'))} (p50 / p99)")
-    for line in failing_parts(failures):
+    for line in failure_lines(failures):
         out.print(line)
     for problem in problems:
         out.print(Text(f"✗ {problem}", "red"))

@@ -156,23 +156,23 @@ def serve(
 
 def run_collectors(pipeline: Path, path: Path, flags: Flags) -> int:
     """Keep the processes of `collect.workers` up until a signal ends them; the exit code."""
+    from millstream.supervise.plain_output import PlainOutput
     from millstream.supervise.ports import choose_port
-    from millstream.supervise.run import keep_up
-    from millstream.supervise.steps import PlainShow
-    from millstream.supervise.system import await_leftovers, collector_parts
+    from millstream.supervise.processes import await_leftovers, collector_processes
+    from millstream.supervise.run import run_processes
 
     load_app(pipeline)  # the user's mistakes come before any process is started
     settings = settings_of(pipeline, flags)
     collect = settings.collect
     collect.check_exposure()
-    home, show = make_home(path), PlainShow(every=float("inf"))
+    home, display = make_home(path), PlainOutput(every=float("inf"))
     with home.hold("collectors"):
-        await_leftovers(home, show.step, ["collect"])
+        await_leftovers(home, display.step, ["collect"])
         port = choose_port(collect.host, collect.port, what="collect", flag="--collect-port")
-        parts = collector_parts(pipeline.resolve(), home, settings, port, flags=flags.words())
+        specs = collector_processes(pipeline.resolve(), home, settings, port, flags=flags.words())
         scheme = "https" if collect.tls_certificate else "http"
         ready = f"collect ready on {scheme}://{collect.host}:{port}; logs in {home.logs}"
-        ended_by = keep_up(parts, home, show, ready_lines=[ready])
+        ended_by = run_processes(specs, home, display, ready_lines=[ready])
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 

@@ -91,7 +91,7 @@ def trace(
 
 def system_of(home: Path, serve_url: str) -> tuple[dict[str, Any] | None, str]:
     """The server's figures; or None, and why there are none."""
-    from millstream.supervise.figures import fetch_system
+    from millstream.supervise.metrics_poll import fetch_system
 
     try:
         return fetch_system(url_of("serve", serve_url, home, "--serve-url"), seconds=5), ""
@@ -114,7 +114,7 @@ def with_late(found: Trace, home: Path, assignments: tuple[str, ...]) -> Trace:
 def show(found: Trace) -> None:
     from rich.text import Text
 
-    from millstream.supervise.tables import console
+    from millstream.supervise.status_tables import console
 
     out = console()
     for step in found.steps():

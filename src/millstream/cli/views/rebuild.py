@@ -211,7 +211,7 @@ def show(found: Diff, limit: int) -> None:
     from rich.text import Text
 
     from millstream.cli.shared.text import harmless, shown
-    from millstream.supervise.tables import console, grid
+    from millstream.supervise.status_tables import console, grid
 
     out = console()
     if found:

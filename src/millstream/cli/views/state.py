@@ -74,7 +74,7 @@ def show(found: ViewState) -> None:
     from rich.text import Text
 
     from millstream.cli.shared.text import moment, shown
-    from millstream.supervise.tables import console
+    from millstream.supervise.status_tables import console
 
     out = console()
     out.print(f"view {found.view} as of batch {found.batch}, {moment(found.committed_at)}")

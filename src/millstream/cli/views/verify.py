@@ -109,7 +109,7 @@ def verify(
 def show(verdict: VerifyResult, limit: int) -> None:
     from rich.text import Text
 
-    from millstream.supervise.tables import console, grid
+    from millstream.supervise.status_tables import console, grid
 
     out = console()
     if verdict.differences:

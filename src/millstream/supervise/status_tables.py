@@ -1,9 +1,9 @@
-"""The figures of `/v1/system` as tables and as one line, for `run`'s screen and for `status`."""
+"""The metrics of `/v1/system` as tables and as one line, for `run` and `status`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +15,16 @@ from millstream.runtime.failing_processes import Failure
 
 GOOD = {"up", "ready", "running", "connected", "listening"}
 NEARLY_FULL = 0.8
-_NOTABLE = ("rejected", "shed", "future")
+_YELLOW_COUNTS = ("rejected", "shed", "future")
 _UNITS = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
-PASSING = {"starting", "waiting", "connecting", "restarting", "retrying"}
+TRANSIENT = {"starting", "waiting", "connecting", "restarting", "retrying"}
 
 
 def state_text(state: str) -> Text:
-    """A state in its colour, with a sign for those who do not see colours."""
+    """A state with its colour, and a sign for people who do not see colours."""
     if state in GOOD:
         return Text(f"● {state}", style="green")
-    if state in PASSING:
+    if state in TRANSIENT:
         return Text(f"◐ {state}", style="yellow")
     return Text(f"✗ {state or 'unknown'}", style="red")
 
@@ -44,43 +44,43 @@ def _short(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-class _Piped(Console):
+class _PipedConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Tell the command that nobody reads on; Rich would end it with exit code 1."""
+        """Raise, so that the command chooses its exit code; Rich would exit with 1."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """A terminal as wide as it is; a file has no width, and gets enough for every table."""
-    return _Piped(highlight=False, width=None if sys.stdout.isatty() else 160)
+    """A console with the terminal's width; in a file, wide enough for every table."""
+    return _PipedConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
 def grid(*columns: str) -> Table:
-    """A table without lines; columns that start with `>` hold numbers."""
+    """A table without borders; columns that start with `>` hold numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         right = column.startswith(">")
         table.add_column(
             Text(column.removeprefix(">"), style="dim"),
             justify="right" if right else "left",
-            no_wrap=bool(column),  # the one without a name holds errors, which are long
+            no_wrap=bool(column),  # the column without a name holds errors, which are long
             overflow="ellipsis",
         )
     return table
 
 
 def tier_row(system: dict[str, Any] | None, name: str) -> tuple[str, str]:
-    """Rate and latency of a tier; `kafka` is called log there."""
+    """Rate and latency of a tier; the metrics call `kafka` log."""
     tier = (system or {}).get("tiers", {}).get("log" if name == "kafka" else name, {})
     return rate(tier.get("rate")), milliseconds(tier.get("latency_ms"))
 
 
 def streams_table(system: dict[str, Any]) -> Table:
-    """What came of the events that were handed in, per stream."""
+    """Counts of received events, per stream."""
     collect = system["tiers"].get("collect", {})
     counted = ("accepted", "rejected", "failed", "shed", "duplicates", "pending")
     table = grid("stream", ">rate", *(f">{name}" for name in counted), ">p50 / p99")
-    is_silent = bool(silence(system, "collect"))
+    is_silent = bool(missing_report(system, "collect"))
     for stream in system["streams"]:
         counts = collect.get("streams", {}).get(stream["name"], {})
         table.add_row(
@@ -92,15 +92,15 @@ def streams_table(system: dict[str, Any]) -> Table:
     return table
 
 
-def silence(system: dict[str, Any] | None, tier: str) -> str:
-    """`collect has not reported since …`; empty if it reports, or nothing is known of it.
+def missing_report(system: dict[str, Any] | None, tier: str) -> str:
+    """`collect has not reported since …`; empty if it reports, or nothing is known about it.
 
-    A process that hangs looks like that, and one that is down.
+    A tier does not report if it hangs or is down.
     """
-    figures = (system or {}).get("tiers", {}).get(tier, {})
-    if figures.get("state") != "down" or tier not in ("collect", "analyze"):
+    metrics = (system or {}).get("tiers", {}).get(tier, {})
+    if metrics.get("state") != "down" or tier not in ("collect", "analyze"):
         return ""
-    at = figures.get("reported_at")
+    at = metrics.get("reported_at")
     if not at:
         return f"{tier} has not reported since serve started"
     return f"{tier} has not reported since {at[:19]}Z ({behind(at, (system or {}).get('now'))})"
@@ -108,12 +108,12 @@ def silence(system: dict[str, Any] | None, tier: str) -> str:
 
 def _count(counts: dict[str, Any], name: str) -> Text:
     value = counts.get(name, 0)
-    style = "red" if name == "failed" else "yellow" if name in _NOTABLE else ""
+    style = "red" if name == "failed" else "yellow" if name in _YELLOW_COUNTS else ""
     return Text(f"{value:,}", style=style if value else "")
 
 
-def steps_table(system: dict[str, Any]) -> Table:
-    """How long after its arrival an event is on disk, handed to Kafka, and confirmed by it."""
+def latency_table(system: dict[str, Any]) -> Table:
+    """How long after its arrival an event is on disk, sent to Kafka, and acknowledged."""
     streams = system["tiers"].get("collect", {}).get("streams", {})
     table = grid("after the arrival", "", ">journaled", ">sent", ">acknowledged")
     for stream in system["streams"]:
@@ -125,7 +125,7 @@ def steps_table(system: dict[str, Any]) -> Table:
 
 
 def skew_table(system: dict[str, Any]) -> Table:
-    """How long before its arrival an event happened, as it says itself; below zero is ahead."""
+    """How far event times are behind the arrival; below zero they are ahead."""
     streams = system["tiers"].get("collect", {}).get("streams", {})
     table = grid("event time", "", ">behind the arrival", ">out of order", ">in the future")
     for stream in system["streams"]:
@@ -158,7 +158,7 @@ def _spread(latency: dict[str, float] | None) -> str:
 
 
 def sources_table(system: dict[str, Any]) -> Table:
-    """What the collectors pull from: whether they hear from it, how fast, how far behind."""
+    """The sources of the collectors: state, rate and lag."""
     collect = system["tiers"].get("collect", {})
     table = grid("source of", "kind", "state", ">rate", ">behind", ">lost", "address", "")
     for source in collect.get("sources", []):
@@ -170,18 +170,18 @@ def sources_table(system: dict[str, Any]) -> Table:
             _behind(source),
             _lost(source.get("lost", 0)),
             Text(source["url"], style="dim"),
-            Text(_trouble(source), style="red"),
+            Text(_source_error(source), style="red"),
         )
-    told = {source["stream"] for source in collect.get("sources", [])}
+    reported = {source["stream"] for source in collect.get("sources", [])}
     for stream in system["streams"]:
         described = stream.get("source")
-        if described and stream["name"] not in told:
+        if described and stream["name"] not in reported:
             row = (Text(stream["name"]), described["kind"], state_text(""), "–", "–", "–")
             table.add_row(*row, Text(described["url"], style="dim"), "")
     return table
 
 
-def _trouble(source: dict[str, Any]) -> str:
+def _source_error(source: dict[str, Any]) -> str:
     error = "" if source["state"] in GOOD else source.get("error", "")
     return " · ".join(filter(None, (error, source.get("warning", ""))))
 
@@ -196,10 +196,10 @@ def _lost(count: int) -> Text:
 
 
 def journal_line(system: dict[str, Any]) -> Text:
-    """How much waits in the collectors' journals, of how much may; or why they take nothing."""
+    """How full the collectors' journals are, or why they accept nothing."""
     journal = system["tiers"].get("collect", {}).get("journal")
     if not journal:
-        return Text("journal: nothing is known of it", style="dim")
+        return Text("journal: unknown", style="dim")
     if journal.get("broken"):
         return Text(f"✗ the journal takes nothing: {journal['broken']}", style="red")
     used = fill(journal)
@@ -214,12 +214,12 @@ def journal_line(system: dict[str, Any]) -> Text:
 
 
 def fill(journal: dict[str, Any]) -> float:
-    """The share of its room that the journal's files take."""
+    """The share of its maximum size that the journal's files use."""
     return float(journal.get("stored_bytes", 0) / (journal.get("max_bytes") or 1))
 
 
 def size(count: float) -> str:
-    """Bytes as people say them: 812 B, 3.4 MB, 1.0 GB."""
+    """Bytes with a unit: 812 B, 3.4 MB, 1.0 GB."""
     unit = "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
@@ -228,27 +228,34 @@ def size(count: float) -> str:
     return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
 
 
-def collect_parts(system: dict[str, Any]) -> list[Table | Text | str]:
-    """All that is told of the collection tier, with empty lines between."""
+def collect_section(system: dict[str, Any]) -> list[Table | Text | str]:
+    """Everything about the collect tier, with empty lines between."""
+    words = missing_report(system, "collect")
+    old = [Text(f"✗ {words}: these are its last metrics", style="red")] if words else []
     tables = (
-        *(streams_table(system), steps_table(system), skew_table(system)),
+        streams_table(system),
+        latency_table(system),
+        skew_table(system),
         sources_table(system),
     )
-    parts = [part for table in tables if table.row_count for part in (table, "")]
-    words = silence(system, "collect")
-    old = [Text(f"✗ {words}: these figures are of then", style="red")] if words else []
-    return [*old, *parts, journal_line(system), ""]
+    return [*old, *_spaced(tables), journal_line(system), ""]
 
 
-def analyze_parts(system: dict[str, Any]) -> list[Table | Text | str]:
-    """All that is told of the analysis tier, with an empty line after each part."""
-    words = silence(system, "analyze")
-    silent: list[Table | Text | str] = [Text(f"✗ {words}", style="red")] if words else []
+def analyze_section(system: dict[str, Any]) -> list[Table | Text | str]:
+    """Everything about the analyze tier, with an empty line after each table."""
+    words = missing_report(system, "analyze")
+    silent = [Text(f"✗ {words}", style="red")] if words else []
     tables = (
-        *(views_table(system), rebuilds_table(system)),
-        *(times_table(system), drifts_table(system)),
+        views_table(system),
+        rebuilds_table(system),
+        event_time_table(system),
+        drifts_table(system),
     )
-    return [*silent, *(part for table in tables if table.row_count for part in (table, ""))]
+    return [*silent, *_spaced(tables)]
+
+
+def _spaced(tables: Iterable[Table]) -> list[Table | str]:
+    return [each for table in tables if table.row_count for each in (table, "")]
 
 
 def views_table(system: dict[str, Any]) -> Table:
@@ -268,13 +275,15 @@ def views_table(system: dict[str, Any]) -> Table:
             lag_text(counts),
             str(counts.get("restarts", 0)),
             behind(view.get("watermark"), system.get("now")),
-            Text(counts.get("error", ""), style="red") if counts.get("error") else gone(counts),
+            Text(counts.get("error", ""), style="red")
+            if counts.get("error")
+            else missing_events(counts),
         )
     return table
 
 
 def rebuilds_table(system: dict[str, Any]) -> Table:
-    """Views that are computed anew, or were: how far, how long it takes on, what is served."""
+    """Rebuilds of views: progress, remaining time, and what is served."""
     table = grid("rebuild of", "state", ">replayed", ">left", "events", "began", "because", "")
     for name, counts in system["tiers"].get("analyze", {}).get("views", {}).items():
         if (rebuild := counts.get("rebuild")) is None:
@@ -287,14 +296,14 @@ def rebuilds_table(system: dict[str, Any]) -> Table:
             "–" if left is None else _span(left * 1000),
             "all" if rebuild.get("since") is None else f"from {_moment(rebuild['since'])} on",
             _moment(rebuild["started_at"]) if rebuild.get("started_at") else "–",
-            "it was asked for" if rebuild.get("request") else "the pipeline changed",
+            "it was requested" if rebuild.get("request") else "the pipeline changed",
             Text(rebuild.get("error", ""), style="red") if state == "failed" else served(rebuild),
         )
     return table
 
 
 def served(rebuild: dict[str, Any]) -> Text:
-    """Which rows clients get."""
+    """Which rows clients see."""
     if rebuild["state"] != "done":
         return Text("the old rows are served until it is ready", style="dim")
     return Text(f"served in a new epoch since {_moment(rebuild['ended_at'])}", style="dim")
@@ -305,7 +314,7 @@ def _moment(milliseconds: int) -> str:
 
 
 def lag_text(counts: dict[str, Any]) -> Text:
-    """`1,204 · 3.1 s ▼ 12 s`: events and seconds behind; shrinking, so caught up in 12 s."""
+    """`1,204 · 3.1 s ▼ 12 s`: events and seconds behind; shrinking, caught up in 12 s."""
     behind = counts.get("behind")
     if not behind:
         return Text("–" if behind is None else "0")
@@ -316,8 +325,8 @@ def lag_text(counts: dict[str, Any]) -> Text:
     return Text(text, style="yellow" if trend == "growing" else "")
 
 
-def gone(counts: dict[str, Any]) -> Text:
-    """What a view goes on without: events that it sheds, that break it, that retention took."""
+def missing_events(counts: dict[str, Any]) -> Text:
+    """The events that a view lacks: shed, set aside, or deleted by retention."""
     parts = []
     if shed := counts.get("shed"):
         parts.append(f"{shed:,} shed")
@@ -337,7 +346,7 @@ def gone(counts: dict[str, Any]) -> Text:
 
 
 def drifts_table(system: dict[str, Any]) -> Table:
-    """Fields whose values are spread otherwise than they were lately."""
+    """Fields whose values have another distribution than before."""
     table = grid("drift of", "field", "since", "before", "now")
     for drift in system["tiers"].get("analyze", {}).get("drifts", []):
         table.add_row(
@@ -350,8 +359,8 @@ def drifts_table(system: dict[str, Any]) -> Table:
     return table
 
 
-def times_table(system: dict[str, Any]) -> Table:
-    """How far the time of each stream is, and how many events no window took."""
+def event_time_table(system: dict[str, Any]) -> Table:
+    """Per stream, the watermark and how many events came late."""
     judged = system["tiers"].get("analyze", {}).get("streams", {})
     table = grid("time of", ">watermark", ">in order", ">late", ">future", ">broken", ">lost")
     for stream in system["streams"]:
@@ -375,7 +384,7 @@ def _judged(counts: dict[str, Any], name: str) -> Text:
 
 
 def behind(watermark: str | None, now: str | None) -> str:
-    """`3.2 s ago`, by the server's clock; a dash while it is unknown."""
+    """`3.2 s ago`, by the server's clock; a dash if unknown."""
     if not watermark or not now:
         return "–"
     seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(watermark)).total_seconds()
@@ -386,8 +395,8 @@ def behind(watermark: str | None, now: str | None) -> str:
     return f"{seconds / 3600:,.1f} h ago" if abs(seconds) < 172_800 else watermark[:16]
 
 
-def failing_parts(failures: Sequence[Failure]) -> list[Text]:
-    """Each process that keeps dying, why, and the end of its log."""
+def failure_lines(failures: Sequence[Failure]) -> list[Text]:
+    """Each process that keeps dying, with the reason and the end of its log."""
     parts = []
     for failure in failures:
         parts.append(Text(f"✗ {failure}; {failure.log} ends with", style="bold red"))
@@ -395,31 +404,33 @@ def failing_parts(failures: Sequence[Failure]) -> list[Text]:
     return parts
 
 
-def one_line(system: dict[str, Any] | None, restarts: int, failures: Sequence[Failure] = ()) -> str:
-    """The most important figures for a log; first of all, which processes keep dying."""
+def status_line(
+    system: dict[str, Any] | None, restarts: int, failures: Sequence[Failure] = ()
+) -> str:
+    """The most important metrics as one line; first, which processes keep dying."""
     words = [f"{each.process.upper()} {each.verb.upper()}" for each in failures]
-    return " · ".join([*words, _figures_line(system, restarts)])
+    return " · ".join([*words, _metrics_line(system, restarts)])
 
 
-def _figures_line(system: dict[str, Any] | None, restarts: int) -> str:
+def _metrics_line(system: dict[str, Any] | None, restarts: int) -> str:
     if system is None:
-        return f"no figures: serve does not answer; restarts {restarts}"
+        return f"no metrics: serve does not answer; restarts {restarts}"
     tiers = system["tiers"]
     states = [view.get("state") for view in tiers.get("analyze", {}).get("views", {}).values()]
     collect = tiers.get("collect", {})
-    taken_in = [
+    received = [
         f"in {rate(collect.get('rate'))}",
         f"accepted {collect.get('accepted', 0):,}",
         f"rejected {collect.get('rejected', 0):,}",
     ]
-    if words := silence(system, "collect"):
-        taken_in = [f"{words}, by then accepted {collect.get('accepted', 0):,}"]
+    if words := missing_report(system, "collect"):
+        received = [f"{words}, by then accepted {collect.get('accepted', 0):,}"]
         if not collect.get("reported_at"):
-            taken_in = [words]
+            received = [words]
     queries = f"queries running {states.count('running')} of {len(system['views'])}"
-    figures = [
-        *taken_in,
-        silence(system, "analyze") or queries,
+    metrics = [
+        *received,
+        missing_report(system, "analyze") or queries,
         f"end to end {milliseconds(system.get('end_to_end_ms'))}",
         f"clients {tiers.get('serve', {}).get('clients', 0)}",
         f"restarts {restarts}",
@@ -431,4 +442,4 @@ def _figures_line(system: dict[str, Any] | None, restarts: int) -> str:
         for name, view in tiers.get("analyze", {}).get("views", {}).items()
         if view.get("state") == "failed"
     ]
-    return " · ".join([*figures, *rare, *([f"journal: {broken}"] if broken else []), *failed])
+    return " · ".join([*metrics, *rare, *([f"journal: {broken}"] if broken else []), *failed])

@@ -1,4 +1,4 @@
-"""What the running system tells about itself, fetched in the background."""
+"""Polls the metrics of the running system, in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.error import HTTPError, URLError
 
 from millstream.errors import MillstreamError
 
-# Our own server is asked directly: a proxy of the environment's is for other hosts.
+# Our own server is called directly: a proxy in the environment is for other hosts.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -27,14 +27,14 @@ def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
     except (URLError, OSError, ValueError, HTTPException) as error:
         raise MillstreamError(
             f"cannot read {address}: {getattr(error, 'reason', error)}",
-            remedy="see whether the serve tier runs: millstream status",
+            remedy="check that the serve tier runs: millstream status",
         ) from error
 
 
 def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> str:
-    """The reason that `GET /health/ready` of a tier gives; empty if it is ready.
+    """The reason in `GET /health/ready` of a tier; empty if it is ready.
 
-    MillstreamError if it could not be asked.
+    MillstreamError if the tier does not answer.
     """
     address = f"{url}/health/ready"
     direct = urllib.request.build_opener(
@@ -57,29 +57,29 @@ def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> st
         why = getattr(error, "reason", error)
         remedy = ""
         if isinstance(why, ssl.SSLCertVerificationError):
-            remedy = "name the certificates by which it is known: --ca FILE, or MILLSTREAM_CA"
+            remedy = "name the certificates that sign its own: --ca FILE, or MILLSTREAM_CA"
         raise MillstreamError(f"cannot read {address}: {why}", remedy=remedy) from None
 
 
-class Figures:
-    """The newest answer of the server whose address `run.json` holds; a thread asks each second."""
+class MetricsPoll:
+    """The newest metrics of a server; a thread fetches them every second."""
 
     def __init__(self, url: str, every: float = 1.0) -> None:
         self._url = url
         self._every = every
         self._newest: dict[str, Any] | None = None
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="figures", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="metrics", daemon=True)
         self._thread.start()
 
     def newest(self) -> dict[str, Any] | None:
-        """None as long as nobody has answered; also when the server is away."""
+        """None before the first answer, and while the server does not answer."""
         return self._newest
 
     def close(self) -> None:
         self._closed.set()
 
-    def _follow(self) -> None:
+    def _poll(self) -> None:
         while not self._closed.wait(self._every):
             newest = None
             with contextlib.suppress(MillstreamError):

@@ -1,4 +1,4 @@
-"""The parts of a whole Millstream on one machine."""
+"""The processes of a whole Millstream on one machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from millstream.errors import HomeInUse, SettingsError
 from millstream.runtime.home import Home, collector_name, collectors
 from millstream.settings import Settings
-from millstream.supervise.part import Part
 from millstream.supervise.ports import choose_port
+from millstream.supervise.process_spec import ProcessSpec
 
-FIRST, SECOND, THIRD, LAST = range(4)
-_DYING_SECONDS = 15.0  # that the children of a killed process may take to end
+FIRST, SECOND, THIRD, LAST = range(4)  # stages of stopping
+_DYING_SECONDS = 15.0  # for the children of a killed process to end
 TIERS = ("kafka", "collect", "analyze", "serve")
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Chosen once for a run, so that a tier that was restarted is found where it was."""
+    """The ports of a run: chosen once, so that a restarted tier has the same address."""
 
     kafka: int
     collect: int
@@ -31,7 +31,7 @@ class Ports:
 
 
 def choose_ports(settings: Settings) -> Ports:
-    """The settings' ports, with 0 replaced; MachineError says who holds a taken one."""
+    """The settings' ports, with 0 replaced; MachineError names the process on a taken one."""
     collect, serve = settings.collect, settings.serve
     return Ports(
         kafka=0
@@ -42,7 +42,7 @@ def choose_ports(settings: Settings) -> Ports:
     )
 
 
-def parts_of(
+def system_processes(
     pipeline: Path,
     home: Home,
     settings: Settings,
@@ -50,34 +50,36 @@ def parts_of(
     *,
     flags: Sequence[str] = (),
     extras: Sequence[str] = (),
-) -> list[Part]:
-    """What `run` starts; `flags` go to every tier, `extras` are the commands of `--with`."""
-
+) -> list[ProcessSpec]:
+    """The processes of `run`; every tier gets `flags`, `extras` are the commands of `--with`."""
     tier = partial(_tier, pipeline, home, flags)
-    parts = []
-    needs: tuple[str, ...] = ()
+    specs = []
+    depends_on: tuple[str, ...] = ()
     if not settings.log.bootstrap:
         port = ("--kafka-port", str(ports.kafka))
-        parts.append(tier("kafka", *port, needs=(), stage=LAST, grace=6))
-        needs = ("kafka",)
+        specs.append(tier("kafka", *port, depends_on=(), stop_stage=LAST, stop_timeout=6))
+        depends_on = ("kafka",)
     serve_port = ("--serve-port", str(ports.serve))
-    parts.append(tier("analyze", needs=needs, stage=SECOND, grace=8))
-    collect = collector_parts(pipeline, home, settings, ports.collect, flags=flags, needs=needs)
-    parts += collect
-    parts.append(tier("serve", *serve_port, needs=needs, stage=THIRD, grace=3))
-    taken = {*TIERS, *(part.name for part in collect)}
-    return parts + [extra_part(command, taken) for command in extras]
+    specs.append(tier("analyze", depends_on=depends_on, stop_stage=SECOND, stop_timeout=8))
+    collect = collector_processes(
+        pipeline, home, settings, ports.collect, flags=flags, depends_on=depends_on
+    )
+    specs += collect
+    serve = tier("serve", *serve_port, depends_on=depends_on, stop_stage=THIRD, stop_timeout=3)
+    specs.append(serve)
+    taken = {*TIERS, *(spec.name for spec in collect)}
+    return specs + [extra_process(command, taken) for command in extras]
 
 
-def collector_parts(
+def collector_processes(
     pipeline: Path,
     home: Home,
     settings: Settings,
     port: int,
     *,
     flags: Sequence[str] = (),
-    needs: tuple[str, ...] = (),
-) -> list[Part]:
+    depends_on: tuple[str, ...] = (),
+) -> list[ProcessSpec]:
     """The collector processes, which share a port: `collect.workers` of them."""
     return [
         _tier(
@@ -90,9 +92,9 @@ def collector_parts(
             "--worker",
             str(worker),
             name=collector_name(worker),
-            needs=needs,
-            stage=FIRST,
-            grace=4,
+            depends_on=depends_on,
+            stop_stage=FIRST,
+            stop_timeout=4,
         )
         for worker in range(settings.collect.workers)
     ]
@@ -105,25 +107,25 @@ def _tier(
     tier: str,
     *more: str,
     name: str = "",
-    needs: tuple[str, ...],
-    stage: int,
-    grace: float,
-) -> Part:
-    # -P: a file of the user's in the current folder must not stand in for a module of ours.
+    depends_on: tuple[str, ...],
+    stop_stage: int,
+    stop_timeout: float,
+) -> ProcessSpec:
+    # -P: a file in the current folder must not replace a module of ours.
     command = (sys.executable, "-P", "-m", "millstream", tier, str(pipeline))
-    return Part(
+    return ProcessSpec(
         name=name or tier,
         command=(*command, "--home", str(home.path), *flags, *more),
-        needs=needs,
+        depends_on=depends_on,
         ready=announced(home, name or tier),
-        stage=stage,
-        grace=grace,
-        log="kafka-start" if tier == "kafka" else "",  # kafka.log is written by Kafka itself
+        stop_stage=stop_stage,
+        stop_timeout=stop_timeout,
+        log="kafka-start" if tier == "kafka" else "",  # Kafka itself writes kafka.log
     )
 
 
-def extra_part(command: str, taken: set[str]) -> Part:
-    """A process of the user's own, ended with the sources; its name is added to those taken."""
+def extra_process(command: str, taken: set[str]) -> ProcessSpec:
+    """A user's own process, stopped together with collect; its name is added to `taken`."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -136,11 +138,13 @@ def extra_part(command: str, taken: set[str]) -> Part:
     while name in taken:
         name, number = f"{base}-{number}", number + 1
     taken.add(name)
-    return Part(name=name, command=tuple(words), stage=FIRST, grace=3, may_finish=True)
+    return ProcessSpec(
+        name=name, command=tuple(words), stop_stage=FIRST, stop_timeout=3, may_finish=True
+    )
 
 
 def announced(home: Home, name: str) -> Callable[[int], str | None]:
-    """Readiness by `run.json`: the tier's entry is this child's, or of one that it started."""
+    """Readiness by `run.json`: the tier's entry has the pid of the child or of its descendant."""
 
     def ready(pid: int) -> str | None:
         entry = home.running().get(name)
@@ -152,7 +156,7 @@ def announced(home: Home, name: str) -> Callable[[int], str | None]:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether `pid` is `ancestor` or was started by it, directly or not."""
+    """Whether `pid` is `ancestor` or a descendant of it."""
     while pid > 1:
         if pid == ancestor:
             return True
@@ -164,7 +168,7 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 def leftovers(home: Home, tiers: Collection[str] = TIERS) -> dict[str, int]:
-    """Processes of these tiers that no live supervisor has: left by a killed one, or by hand."""
+    """Tiers that run here without a supervisor (killed, or started by hand), with their pids."""
     running = home.running()
     names = set(tiers) & running.keys()
     if "collect" in tiers:

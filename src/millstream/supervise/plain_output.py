@@ -1,4 +1,4 @@
-"""The start-up, the figures and the end as plain lines: for files, CI and `--plain`."""
+"""The display of a run as plain lines: for files, CI and `--plain`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
-from millstream.supervise.supervisor import Happening, Supervisor
-from millstream.supervise.tables import one_line
+from millstream.supervise.status_tables import status_line
+from millstream.supervise.supervisor import ProcessEvent, Supervisor
 
 
-class Show(Protocol):
-    """What the user sees of a run. Nothing here may block."""
+class Display(Protocol):
+    """Shows a run to the user. Nothing here may block."""
 
     def step(self, text: str) -> None:
-        """Something that `run` itself does before the parts start."""
+        """Show what `run` itself does before the processes start."""
 
-    def happened(self, happening: Happening) -> None: ...
+    def process_event(self, event: ProcessEvent) -> None:
+        """Show that a process started, is ready, died or ended."""
 
     def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
-        """All parts are ready for the first time; `lines` say where to look."""
+        """All processes are ready for the first time; show `lines`, which name the addresses."""
 
     def tick(self, supervisor: Supervisor, system: dict[str, Any] | None) -> None:
-        """Called often while the system runs."""
+        """Called often while the system runs, with the newest metrics."""
 
     def close(self) -> None:
-        """The run ends; what happens from now on must still be seen."""
+        """The run ends; later events must still be shown."""
 
 
-def sentence(happening: Happening) -> str:
+def describe_event(event: ProcessEvent) -> str:
     """`ready on http://127.0.0.1:8400 after 1.2 s`."""
-    text, seconds = happening.text, f"{happening.seconds:.1f} s"
-    match happening.kind:
+    text, seconds = event.text, f"{event.seconds:.1f} s"
+    match event.kind:
         case "ready":
             where = f"on {text}" if ":" in text else f"({text})"
             return f"ready {where} after {seconds}"
@@ -43,12 +44,12 @@ def sentence(happening: Happening) -> str:
         case "recovered":
             return f"stays up again for {seconds}, {text}"
         case "ended" | "killed":
-            return f"{happening.kind} after {seconds}"
-    return f"{happening.kind} ({text})"
+            return f"{event.kind} after {seconds}"
+    return f"{event.kind} ({text})"
 
 
-class PlainShow:
-    """One line per happening, with the seconds since the start; a status line every 10 s."""
+class PlainOutput:
+    """One line per event, with the seconds since the start; a status line every 10 s."""
 
     def __init__(
         self,
@@ -65,10 +66,10 @@ class PlainShow:
     def step(self, text: str) -> None:
         print(f"{self._clock() - self._start:7.1f} s  {text}", file=self._out, flush=True)
 
-    def happened(self, happening: Happening) -> None:
-        self.step(f"{happening.part:<10} {sentence(happening)}")
-        for line in happening.lines:
-            self.step(f"{happening.part:<10} | {line}")
+    def process_event(self, event: ProcessEvent) -> None:
+        self.step(f"{event.process:<10} {describe_event(event)}")
+        for line in event.lines:
+            self.step(f"{event.process:<10} | {line}")
 
     def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         for line in lines:
@@ -78,8 +79,8 @@ class PlainShow:
     def tick(self, supervisor: Supervisor, system: dict[str, Any] | None) -> None:
         if self._clock() >= self._due:
             self._due = self._clock() + self._every
-            restarts = sum(one.restarts for one in supervisor.running.values())
-            self.step(one_line(system, restarts, supervisor.failures()))
+            restarts = sum(process.restarts for process in supervisor.processes.values())
+            self.step(status_line(system, restarts, supervisor.failures()))
 
     def close(self) -> None:
         self._due = float("inf")

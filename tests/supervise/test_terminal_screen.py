@@ -10,25 +10,25 @@ from typing import Any
 from rich.console import Console
 from tests.failures import KAFKA_DIES
 
-from millstream.supervise.part import Part
-from millstream.supervise.screen import TerminalShow, parts_table
-from millstream.supervise.steps import PlainShow, sentence
-from millstream.supervise.supervisor import Happening, Supervisor
-from millstream.supervise.tables import (
+from millstream.supervise.plain_output import PlainOutput, describe_event
+from millstream.supervise.process_spec import ProcessSpec
+from millstream.supervise.status_tables import (
     behind,
-    collect_parts,
-    failing_parts,
+    collect_section,
+    event_time_table,
+    failure_lines,
     journal_line,
+    latency_table,
     milliseconds,
-    one_line,
     rate,
     skew_table,
     sources_table,
-    steps_table,
+    status_line,
     streams_table,
-    times_table,
     views_table,
 )
+from millstream.supervise.supervisor import ProcessEvent, Supervisor
+from millstream.supervise.terminal_screen import TerminalScreen, processes_table
 
 LATENCY = {"p50": 9.12, "p99": 31.0, "max": 40.0, "count": 7}
 SYSTEM: dict[str, Any] = {
@@ -101,7 +101,7 @@ def test_figures_are_short() -> None:
 def test_streams_show_their_counts_and_how_long_each_step_took() -> None:
     orders = drawn(streams_table(SYSTEM)).splitlines()[1]
     assert orders.split()[1:8] == ["12.3/s", "5,000", "2", "0", "0", "0", "0"]
-    assert "0.2 / 0.5 / 2.0 / 3.0 ms" in drawn(steps_table(SYSTEM))
+    assert "0.2 / 0.5 / 2.0 / 3.0 ms" in drawn(latency_table(SYSTEM))
 
 
 def test_streams_show_how_far_their_events_are_from_now() -> None:
@@ -124,7 +124,7 @@ def test_the_journal_shows_how_full_it_is_and_why_it_takes_nothing() -> None:
     collect = {**SYSTEM["tiers"]["collect"], "journal": {"broken": "disk full"}, "failed": 2}
     broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
     assert "takes nothing: disk full" in journal_line(broken).plain
-    assert one_line(broken, 0).endswith("failed 2 · journal: disk full")
+    assert status_line(broken, 0).endswith("failed 2 · journal: disk full")
 
 
 def test_time_is_shown_by_how_far_behind_the_clock_it_is() -> None:
@@ -138,7 +138,7 @@ def test_time_is_shown_by_how_far_behind_the_clock_it_is() -> None:
         "streams": [{"name": "clicks", "watermark": moments[0]}, {"name": "timeless"}],
         "tiers": {"analyze": {"streams": {"clicks": {"in_order": 7, "late": 2}}}},
     }
-    (clicks,) = drawn(times_table(told)).splitlines()[1:]
+    (clicks,) = drawn(event_time_table(told)).splitlines()[1:]
     assert clicks.split() == ["clicks", "3.2", "s", "ago", "7", "2", "0", "0", "0"]
 
 
@@ -149,17 +149,17 @@ def test_views_show_the_state_of_their_query() -> None:
 
 
 def test_one_line_tells_the_most_important() -> None:
-    assert one_line(SYSTEM, restarts=1) == (
+    assert status_line(SYSTEM, restarts=1) == (
         "in 12.3/s · accepted 5,000 · rejected 2 · queries running 1 of 2 · "
         "end to end 9.1 / 31 ms · clients 4 · restarts 1"
     )
-    assert "serve does not answer" in one_line(None, restarts=0)
+    assert "serve does not answer" in status_line(None, restarts=0)
 
 
 def test_one_line_names_a_view_that_failed_and_why() -> None:
     failed = {"by_city": {"state": "failed", "error": "topic t was deleted"}}
     broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "analyze": {"views": failed}}}
-    assert one_line(broken, 0).endswith(" · ✗ view by_city failed: topic t was deleted")
+    assert status_line(broken, 0).endswith(" · ✗ view by_city failed: topic t was deleted")
 
 
 def test_a_collector_that_does_not_answer_shows_old_figures_as_old() -> None:
@@ -168,33 +168,39 @@ def test_a_collector_that_does_not_answer_shows_old_figures_as_old() -> None:
     hung = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
     hung["now"] = "2026-11-17T12:00:00.000Z"
     words = "collect has not reported since 2026-11-17T11:59:20Z (40.0 s ago)"
-    assert one_line(hung, 0).startswith(f"{words}, by then accepted 5,000 · queries running")
-    shown = "".join(drawn(part) for part in collect_parts(hung))
-    assert f"✗ {words}: these figures are of then" in shown
+    assert status_line(hung, 0).startswith(f"{words}, by then accepted 5,000 · queries running")
+    shown = "".join(drawn(part) for part in collect_section(hung))
+    assert f"✗ {words}: these are its last metrics" in shown
     assert drawn(streams_table(hung)).splitlines()[1].split()[1] == "–"
-    supervisor = Supervisor([Part("collect", ("true",))], Path("logs"), lambda _: None)
-    supervisor.running["collect"].state = "ready"
-    assert "✗ silent" in drawn(parts_table(supervisor.running, hung))
-    assert "● ready" in drawn(parts_table(supervisor.running, SYSTEM))
+    supervisor = Supervisor([ProcessSpec("collect", ("true",))], Path("logs"), lambda _: None)
+    supervisor.processes["collect"].state = "ready"
+    assert "✗ silent" in drawn(processes_table(supervisor.processes, hung))
+    assert "● ready" in drawn(processes_table(supervisor.processes, SYSTEM))
 
 
 def test_a_process_that_keeps_dying_is_the_first_thing_on_the_line_and_on_the_screen() -> None:
-    assert one_line(None, 7, [KAFKA_DIES]).startswith("KAFKA KEEPS DYING: 7 TIMES · no figures")
-    shown = "".join(drawn(part) for part in failing_parts([KAFKA_DIES]))
+    assert status_line(None, 7, [KAFKA_DIES]).startswith("KAFKA KEEPS DYING: 7 TIMES · no metrics")
+    shown = "".join(drawn(part) for part in failure_lines([KAFKA_DIES]))
     assert "kafka keeps dying: 7 times, last at 2026-11-18T00:00:00Z by exit code 1" in shown
     assert "| error: no room" in shown
 
 
-def test_happenings_are_sentences() -> None:
-    assert sentence(Happening("a", "ready", "http://x", 1.23)) == "ready on http://x after 1.2 s"
-    assert sentence(Happening("a", "died", "exit code 3", 2)) == "died after 2.0 s by exit code 3"
+def test_events_are_described_in_sentences() -> None:
+    assert (
+        describe_event(ProcessEvent("a", "ready", "http://x", 1.23))
+        == "ready on http://x after 1.2 s"
+    )
+    assert (
+        describe_event(ProcessEvent("a", "died", "exit code 3", 2))
+        == "died after 2.0 s by exit code 3"
+    )
 
 
 def test_plain_lines_carry_the_time_and_a_status_line_comes_every_ten_seconds() -> None:
     now, out = 100.0, io.StringIO()
-    show = PlainShow(out, clock=lambda: now)
-    supervisor = Supervisor([], Path("logs"), show.happened)
-    show.happened(Happening("serve", "ready", "http://x", 1.0))
+    show = PlainOutput(out, clock=lambda: now)
+    supervisor = Supervisor([], Path("logs"), show.process_event)
+    show.process_event(ProcessEvent("serve", "ready", "http://x", 1.0))
     show.ready(supervisor, ["all ready"])
     for _ in range(40):
         now += 0.5
@@ -206,17 +212,17 @@ def test_plain_lines_carry_the_time_and_a_status_line_comes_every_ten_seconds() 
 
 def test_a_terminal_shows_steps_then_the_screen_then_the_end(tmp_path: Path) -> None:
     out = io.StringIO()
-    show = TerminalShow(Console(file=out, force_terminal=True, width=120, height=50))
+    show = TerminalScreen(Console(file=out, force_terminal=True, width=120, height=50))
     supervisor = Supervisor(
-        [Part("serve", ("true",), needs=("kafka",)), Part("kafka", ("true",))],
+        [ProcessSpec("serve", ("true",), depends_on=("kafka",)), ProcessSpec("kafka", ("true",))],
         tmp_path,
-        show.happened,
+        show.process_event,
     )
     show.tick(supervisor, None)
     assert "waits for kafka" in out.getvalue()
-    supervisor.running["kafka"].state = supervisor.running["serve"].state = "ready"
-    supervisor.running["serve"].address = "http://x"
-    show.happened(Happening("serve", "ready", "http://x", 2.5))
+    supervisor.processes["kafka"].state = supervisor.processes["serve"].state = "ready"
+    supervisor.processes["serve"].address = "http://x"
+    show.process_event(ProcessEvent("serve", "ready", "http://x", 2.5))
     show.ready(supervisor, ["all ready: dashboard http://x/"])
     assert "http://x after 2.5 s" in out.getvalue()
     deadline = time.monotonic() + 5
@@ -226,5 +232,5 @@ def test_a_terminal_shows_steps_then_the_screen_then_the_end(tmp_path: Path) -> 
     assert "\x1b[?1049h" in out.getvalue()  # the alternate screen is entered …
     show.close()
     assert "\x1b[?1049l" in out.getvalue()  # … and left
-    show.happened(Happening("serve", "ended", "", 0.5))
+    show.process_event(ProcessEvent("serve", "ended", "", 0.5))
     assert out.getvalue().rstrip().endswith("ended after 0.5 s\x1b[0m")

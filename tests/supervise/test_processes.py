@@ -11,14 +11,14 @@ from millstream.errors import HomeInUse, SettingsError
 from millstream.log.settings import LogSettings
 from millstream.runtime.home import Home
 from millstream.settings import Settings
-from millstream.supervise.system import (
+from millstream.supervise.processes import (
     Ports,
     announced,
     await_leftovers,
     descends,
-    extra_part,
+    extra_process,
     leftovers,
-    parts_of,
+    system_processes,
 )
 
 PORTS = Ports(kafka=1, collect=2, serve=3)
@@ -26,7 +26,7 @@ PORTS = Ports(kafka=1, collect=2, serve=3)
 
 def names(settings: Settings, *extras: str) -> list[str]:
     home = Home(Path("/nowhere"))
-    return [p.name for p in parts_of(Path("p.py"), home, settings, PORTS, extras=extras)]
+    return [p.name for p in system_processes(Path("p.py"), home, settings, PORTS, extras=extras)]
 
 
 def test_a_cluster_of_the_users_needs_no_broker_of_ours() -> None:
@@ -36,19 +36,19 @@ def test_a_cluster_of_the_users_needs_no_broker_of_ours() -> None:
 
 
 def test_collect_and_extras_end_first_and_kafka_last() -> None:
-    parts = parts_of(
+    specs = system_processes(
         Path("p.py"), Home(Path("/nowhere")), Settings(), PORTS, extras=["python simulator.py"]
     )
-    by_end = sorted(parts, key=lambda part: part.stage)
+    by_end = sorted(specs, key=lambda part: part.stop_stage)
     assert {part.name for part in by_end[:2]} == {"collect", "simulator"}
     assert [part.name for part in by_end[2:]] == ["analyze", "serve", "kafka"]
 
 
 def test_tiers_are_told_the_ports_and_flags_of_the_run() -> None:
-    parts = parts_of(
+    specs = system_processes(
         Path("/p.py"), Home(Path("/h")), Settings(), PORTS, flags=["--set", "log.memory=1g"]
     )
-    serve = next(part for part in parts if part.name == "serve")
+    serve = next(part for part in specs if part.name == "serve")
     assert serve.command[:5] == (sys.executable, "-P", "-m", "millstream", "serve")
     assert " ".join(serve.command[5:]) == "/p.py --home /h --set log.memory=1g --serve-port 3"
 
@@ -64,7 +64,7 @@ def test_extras_get_names_of_their_own() -> None:
 @pytest.mark.parametrize("command", ["", "python 'unclosed"])
 def test_an_extra_that_is_no_command_is_refused(command: str) -> None:
     with pytest.raises(SettingsError, match="--with"):
-        extra_part(command, set())
+        extra_process(command, set())
 
 
 def test_a_tier_is_ready_when_it_has_announced_itself(tmp_path: Path) -> None:

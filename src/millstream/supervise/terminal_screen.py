@@ -1,4 +1,4 @@
-"""The same on a terminal: steps with spinners, then one live screen."""
+"""The display of a run on a terminal: spinners during the start, then one live screen."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from millstream.supervise.steps import sentence
-from millstream.supervise.supervisor import Happening, Running, Supervisor
-from millstream.supervise.tables import (
-    analyze_parts,
-    collect_parts,
-    failing_parts,
+from millstream.supervise.plain_output import describe_event
+from millstream.supervise.status_tables import (
+    analyze_section,
+    collect_section,
+    failure_lines,
     grid,
     milliseconds,
-    silence,
+    missing_report,
     state_text,
     tier_row,
 )
+from millstream.supervise.supervisor import ProcessEvent, SupervisedProcess, Supervisor
 
-STEPS_EVERY, SCREEN_EVERY = 0.1, 0.5
+START_EVERY, SCREEN_EVERY = 0.1, 0.5  # seconds between two updates
 _STYLES = {
-    **{"ready": "green", "recovered": "green"},
-    **{"died": "red", "killed": "red", "failing": "bold red"},
+    "ready": "green",
+    "recovered": "green",
+    "died": "red",
+    "killed": "red",
+    "failing": "bold red",
 }
 
 
-class TerminalShow:
-    """In place while parts start, on the alternate screen while all run, and lines at the end."""
+class TerminalScreen:
+    """Spinners in place during the start, the alternate screen while all run, lines at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -44,26 +47,26 @@ class TerminalShow:
         self._recent: deque[Text] = deque(maxlen=6)
         self._lines: list[str] = []
         self._spinners: dict[str, Spinner] = {}
-        self._took: dict[str, float] = {}  # seconds until a part was ready
+        self._took: dict[str, float] = {}  # seconds until a process was ready
 
     def step(self, text: str) -> None:
         self._print(Text(text))
 
-    def happened(self, happening: Happening) -> None:
-        if happening.kind == "ready":
-            self._took[happening.part] = happening.seconds
-        style = _STYLES.get(happening.kind, "dim")
-        line = Text(f"{happening.part:<10} ").append(sentence(happening), style=style)
+    def process_event(self, event: ProcessEvent) -> None:
+        if event.kind == "ready":
+            self._took[event.process] = event.seconds
+        style = _STYLES.get(event.kind, "dim")
+        line = Text(f"{event.process:<10} ").append(describe_event(event), style=style)
         self._recent.append(self._stamped(line))
-        # While parts start, the picture says it; only what went wrong deserves a line of its own.
-        if self._live is None or happening.kind in ("died", "failing", "killed"):
+        # The live display shows the rest; only problems get a line of their own.
+        if self._live is None or event.kind in ("died", "failing", "killed"):
             self._print(line)
-            for each in happening.lines:
-                self._print(Text(f"{happening.part:<10} | {each}", style="dim"))
+            for each in event.lines:
+                self._print(Text(f"{event.process:<10} | {each}", style="dim"))
 
     def ready(self, supervisor: Supervisor, lines: list[str]) -> None:
         if self._live is not None:
-            self._live.update(self._steps(supervisor.running), refresh=True)
+            self._live.update(self._start_table(supervisor.processes), refresh=True)
         self._lines = lines
         self._stop_live()
         for line in lines:
@@ -75,14 +78,14 @@ class TerminalShow:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + (SCREEN_EVERY if self._lines else STEPS_EVERY)
+        self._due = now + (SCREEN_EVERY if self._lines else START_EVERY)
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-        picture = (
-            self._screen(supervisor, system) if self._lines else self._steps(supervisor.running)
-        )
-        self._live.update(picture, refresh=True)
+        if self._lines:
+            self._live.update(self._screen(supervisor, system), refresh=True)
+        else:
+            self._live.update(self._start_table(supervisor.processes), refresh=True)
 
     def close(self) -> None:
         self._stop_live()
@@ -99,30 +102,31 @@ class TerminalShow:
     def _stamped(self, line: Text) -> Text:
         return Text(f"{time.monotonic() - self._start:6.1f} s  ", style="dim").append(line)
 
-    def _steps(self, running: dict[str, Running]) -> Table:
+    def _start_table(self, processes: dict[str, SupervisedProcess]) -> Table:
         table = Table.grid(padding=(0, 2))
-        for name, one in running.items():
-            seconds = f"{time.monotonic() - one.since:.0f} s" if one.since else ""
-            match one.state:
+        for name, process in processes.items():
+            seconds = f"{time.monotonic() - process.since:.0f} s" if process.since else ""
+            match process.state:
                 case "ready":
-                    took = Text(f"{one.address} after {self._took.get(name, 0.0):.1f} s")
+                    took = Text(f"{process.address} after {self._took.get(name, 0.0):.1f} s")
                     row: tuple[RenderableType, ...] = (Text("✓", "green"), name, took)
                 case "waiting":
-                    row = ("·", Text(name, "dim"), Text(f"waits for {_names(one)}", "dim"))
+                    awaited = ", ".join(process.spec.depends_on)
+                    row = ("·", Text(name, "dim"), Text(f"waits for {awaited}", "dim"))
                 case _:
                     spinner = self._spinners.setdefault(name, Spinner("dots"))
-                    row = (spinner, name, Text(f"{one.state} {seconds}", "yellow"))
+                    row = (spinner, name, Text(f"{process.state} {seconds}", "yellow"))
             table.add_row(*row)
         return table
 
     def _screen(self, supervisor: Supervisor, system: dict[str, Any] | None) -> RenderableType:
-        parts: list[RenderableType] = [parts_table(supervisor.running, system), ""]
+        parts: list[RenderableType] = [processes_table(supervisor.processes, system), ""]
         if failures := supervisor.failures():
-            parts += [*failing_parts(failures), ""]
+            parts += [*failure_lines(failures), ""]
         if system is None:
-            parts.append(Text("serve does not answer: no figures", style="yellow"))
+            parts.append(Text("serve does not answer: no metrics", style="yellow"))
         else:
-            parts += [*collect_parts(system), *analyze_parts(system)]
+            parts += [*collect_section(system), *analyze_section(system)]
             end_to_end = milliseconds(system.get("end_to_end_ms"))
             parts.append(Text(f"end to end {end_to_end} (p50 / p99)", style="bold"))
         parts += ["", *self._recent]
@@ -131,25 +135,24 @@ class TerminalShow:
         return Panel(Group(*parts), title=title, subtitle=hint, border_style="dim", padding=(1, 2))
 
 
-def parts_table(running: dict[str, Running], system: dict[str, Any] | None) -> Table:
-    """Each process: its state, address, figures and restarts."""
+def processes_table(
+    processes: dict[str, SupervisedProcess], system: dict[str, Any] | None
+) -> Table:
+    """Each process: its state, address, metrics and restarts."""
     table = grid("process", "state", "address", ">pid", ">rate", ">p50 / p99", ">restarts")
-    for name, one in running.items():
+    for name, process in processes.items():
+        is_silent = process.state == "ready" and missing_report(system, name)
         speed, latency = tier_row(system, name)
         table.add_row(
             Text(name, style="bold"),
-            state_text("silent" if one.state == "ready" and silence(system, name) else one.state),
-            Text(one.address if ":" in one.address else ""),
-            str(one.child.pid) if one.child else "",
+            state_text("silent" if is_silent else process.state),
+            Text(process.address if ":" in process.address else ""),
+            str(process.child.pid) if process.child else "",
             speed,
             latency,
-            Text(str(one.restarts), style="red" if one.restarts else ""),
+            Text(str(process.restarts), style="red" if process.restarts else ""),
         )
     return table
-
-
-def _names(one: Running) -> str:
-    return ", ".join(one.part.needs)
 
 
 def _clock_time(seconds: float) -> str:

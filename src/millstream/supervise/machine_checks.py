@@ -1,4 +1,4 @@
-"""Whether this machine has what a run needs: the checks behind `millstream doctor`."""
+"""The checks of `millstream doctor`: whether this machine has what a run needs."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GIGABYTE = 1_000_000_000
 OLDEST_PYTHON = (3, 11)
 PYSPARK = "4.3.0"
 MEMORY_NEEDED, DISK_NEEDED = 2 * GIGABYTE, 2 * GIGABYTE
-# An implausible clock makes every event late or early: this release was not made before.
+# A wrong clock makes every event late or early. This release did not exist before this time.
 RELEASED = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `remedy` says what to do unless it is good."""
+    """One result; `remedy` says what to do if it is not good."""
 
     name: str
-    state: Literal["good", "missing", "optional"]  # optional: it runs without
+    state: Literal["good", "missing", "optional"]  # optional: Millstream runs without it
     found: str
     remedy: str = ""
 
 
 def checks(settings: Settings, home: Path) -> Iterator[Check]:
-    """Each check as it is made; none of them changes the machine, none raises."""
+    """The results, one after the other. No check changes the machine or raises."""
     yield _python()
     yield _pyspark()
     yield _java()
@@ -121,20 +121,21 @@ def _archives() -> Check:
         good = False
     if good:
         return Check("class archives", "good", "of Kafka and Spark, checksums right")
-    found = "none for this Java and these jars: Kafka and Spark take longer to start"
-    return Check("class archives", "optional", found, "`millstream prepare` makes them")
+    found = "none for this Java and these jars: Kafka and Spark start more slowly"
+    return Check("class archives", "optional", found, "`millstream prepare` creates them")
 
 
 def _shuffle(settings: Settings) -> Check:
     from millstream.analyze.spark import driver
     from millstream.analyze.spark.bind_address import why_unbound
 
-    name, exposed = "Spark's real-time shuffle", "listens on all addresses, without a login"
+    name = "Spark's real-time shuffle"
+    exposed = "listens on all addresses, without authentication"
     if settings.analyze.spark_master:
-        remedy = "let a firewall close the workers' ports to all but the driver and each other"
+        remedy = "use a firewall: only the driver and the workers may reach the workers' ports"
         return Check(name, "optional", f"on a cluster, each worker {exposed}", remedy)
     if why := why_unbound(driver.spark_jars()):
-        remedy = "let a firewall close this machine's ports to others"
+        remedy = "use a firewall to close this machine's ports to others"
         return Check(name, "optional", f"{exposed}: {why}", remedy)
     return Check(name, "good", "listens on the driver's address only (127.0.0.1)")
 
@@ -150,7 +151,9 @@ def _memory() -> Check:
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) * 1024
     found = f"{available / GIGABYTE:.1f} GB available"
-    remedy = f"close something: Kafka and Spark need {MEMORY_NEEDED / GIGABYTE:.0f} GB together"
+    remedy = (
+        f"close other programs: Kafka and Spark need {MEMORY_NEEDED / GIGABYTE:.0f} GB together"
+    )
     return _check("memory", available >= MEMORY_NEEDED, found, remedy)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Eventually
 
 from millstream.errors import MillstreamError
-from millstream.supervise.figures import Figures, fetch_system
+from millstream.supervise.metrics_poll import MetricsPoll, fetch_system
 
 WHOLE = b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{"tiers": {}}'
 HALF = b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 500\r\n\r\n{"tiers": {'
@@ -51,15 +51,15 @@ def test_an_answer_that_is_cut_off_is_no_answer(server: Server) -> None:
         fetch_system(server.url)
 
 
-def test_figures_come_again_after_a_server_that_died_while_it_answered(
+def test_metrics_come_again_after_a_server_that_died_while_it_answered(
     server: Server, eventually: Eventually
 ) -> None:
-    figures = Figures(server.url, every=0.02)
+    metrics = MetricsPoll(server.url, every=0.02)
     try:
-        eventually(figures.newest)
+        eventually(metrics.newest)
         server.answer = HALF
-        eventually(lambda: figures.newest() is None)
+        eventually(lambda: metrics.newest() is None)
         server.answer = WHOLE
-        eventually(figures.newest)
+        eventually(metrics.newest)
     finally:
-        figures.close()
+        metrics.close()
