@@ -188,7 +188,7 @@ def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
     caplog.clear()
     recovered(written.name, data, folder)
     assert f"1 files of {size} bytes" in caplog.text
-    assert "those of the kind .cut can be deleted" in caplog.text
+    assert "files named .cut can be deleted" in caplog.text
     assert kept.stat().st_size == size
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.collect.protection.standing import Standing, read_answer, request, standing
 from tests.collect.waiting import until
 
-from millstream.web import protocol
+from millstream.web import http_protocol
 from millstream.web.auth.api_keys import ApiKeyFile
 
 HEAD = b"POST /v1/streams/clicks HTTP/1.1\r\nhost: localhost\r\n"
@@ -45,7 +45,7 @@ async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
 async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "_BODY_GRACE", 1.0)
+    monkeypatch.setattr(http_protocol, "_BODY_GRACE", 1.0)
     async with standing(tmp_path, min_body_rate=1000) as server:
         started = time.monotonic()
         async with (

@@ -1,17 +1,17 @@
-"""The collector's journal.
+"""The collector's journal: a durable log on disk of what is not in Kafka yet.
 
-journal.py    append, settle, read: what the rest of the collector uses
-writer.py     the thread that writes and syncs whole groups
-record.py     the bytes of one record
-segment.py    one file, and what is known of the entries in it
-reading.py    entries read back from their segments
-recovery.py   what is there on opening: torn ends cut, damaged records set aside
-damage.py     what was set aside: counted, listed, acknowledged
-scan.py       reading a segment past whatever is damaged
+journal.py    append, settle, read: the interface for the rest of the collector
+writer.py     the thread that writes and syncs groups of entries
+record.py     the format of one record
+segment.py    one file, and the state of its entries
+reading.py    reads entries back from their segments
+recovery.py   opening: cuts torn ends, sets damaged records aside
+damage.py     damaged records: counted, listed, acknowledged
+scan.py       reads a segment past damaged bytes
 read_only.py  bookmarks and losses, read by other processes
 folder.py     the folder's lock and identity
-spare.py      room that is kept back for a full disk
-disk.py       the calls to the operating system
+spare.py      disk space reserved for a full disk
+disk.py       calls to the operating system
 """
 
 from millstream.collect.journal.damage import DamagedPiece, DamageStore

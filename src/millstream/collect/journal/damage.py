@@ -1,10 +1,10 @@
-"""Damaged pieces of segments: their bytes, what is known of them, and who has acknowledged them.
+"""The store of damaged pieces of segments.
 
-    <segment>-<offset>.damaged    the bytes, as far as the disk gives them
-    <segment>-<offset>.json       what is known: it stays when the bytes are dropped
-    <segment>-<offset>.cut        the torn end of a write that nobody was answered for: no loss
+    <segment>-<offset>.damaged    the bytes, as far as the disk can read them
+    <segment>-<offset>.json       a description; it stays when the bytes are dropped
+    <segment>-<offset>.cut        the torn end of a write that was never acknowledged: no loss
 
-The journal writes these files, and commands read them while it runs.
+The journal writes these files. Commands read them while the collector runs.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from millstream.values.clock import now_ms
 from millstream.values.report import JournalDamage
 
 _NAME = ".json"
-_COARSE_NS = 1_000_000_000  # two changes within this may bear the same time
+_COARSE_NS = 1_000_000_000  # two changes within this time may have the same timestamp
 _BYTES = ".damaged"
-EARLIER = "an earlier version set these bytes aside, and did not write down what they held"
+EARLIER = "an earlier version set these bytes aside without a description"
 
 
 class DamagedPiece(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A damaged piece of a segment. `entries` of 0: nothing was lost with it."""
+    """A damaged piece of a segment. If `entries` is 0, nothing was lost."""
 
     segment: int
     offset: int
     size: int = 0  # bytes
-    checksum: int = 0  # of the bytes as they were found
-    mark: str = ""  # with which each record of that segment begins; hexadecimal
-    first: int = 0  # the sequence of the first entry that is lost; 0: unknown
-    entries: int = 0  # accepted ones that are lost with it
+    checksum: int = 0  # of the damaged bytes
+    mark: str = ""  # at the start of each record of that segment; hexadecimal
+    first: int = 0  # the sequence number of the first lost entry; 0: unknown
+    entries: int = 0  # the number of accepted entries that are lost
     reason: str = ""
     found_at: int = 0  # milliseconds since the epoch
-    received_at: int = 0  # when the oldest of its entries was, as far as it can be read
-    events: dict[str, int] | None = None  # per stream; None: nobody has looked yet
-    unread: int = 0  # of the entries, those whose number of events cannot be told
-    searched: bool = False  # whether the log was searched for them
-    acknowledged_at: int = 0  # when an operator dropped it; 0: nobody has
+    received_at: int = 0  # of the oldest entry, as far as it can be read
+    events: dict[str, int] | None = None  # per stream; None: not counted yet
+    unread: int = 0  # entries whose events cannot be counted
+    searched: bool = False  # whether the log was searched for the events
+    acknowledged_at: int = 0  # when an operator dropped it; 0: not yet
 
     @property
     def name(self) -> str:
@@ -55,19 +55,19 @@ class DamagedPiece(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum((self.events or {}).values())
 
     def holds(self, sequence: int) -> bool:
-        """Whether the entry of that sequence is lost with it."""
+        """Whether the entry with that sequence number is lost."""
         return self.first <= sequence < self.first + self.entries
 
 
 class DamageStore:
-    """The folder of damaged pieces. Blocks; durable when a call returns."""
+    """The folder of damaged pieces. Calls block; changes are durable when they return."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._seen: tuple[int, list[DamagedPiece]] = (-1, [])
 
     def pieces(self) -> list[DamagedPiece]:
-        """All that was ever damaged, in order; read again only when the folder has changed."""
+        """All damaged pieces ever found, in order; read again only when the folder has changed."""
         try:
             changed = self.folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -76,32 +76,32 @@ class DamageStore:
             known = {path.stem: path for path in self.folder.glob(f"*{_NAME}")}
             found = [self._read(path) for path in known.values()]
             bare = (path for path in self.folder.glob(f"*{_BYTES}") if path.stem not in known)
-            found += [_from_earlier(path) for path in bare]
+            found += [_without_description(path) for path in bare]
             pieces = sorted(filter(None, found), key=lambda each: (each.segment, each.offset))
             self._seen = (changed, pieces)
         return self._seen[1]
 
     def lost(self) -> list[DamagedPiece]:
-        """Those with which accepted entries were lost, acknowledged or not."""
+        """The pieces with lost entries, acknowledged or not."""
         return [each for each in self.pieces() if each.entries]
 
     def find(self, sequence: int) -> DamagedPiece | None:
-        """The piece with which the entry of that sequence was lost, if it was."""
+        """The piece that held the entry with that sequence number; None if it is not lost."""
         return next((each for each in self.lost() if each.holds(sequence)), None)
 
     def data(self, one: DamagedPiece) -> bytes:
-        """The bytes that are left of it."""
+        """The bytes of a piece; empty if they were dropped."""
         try:
             return (self.folder / f"{one.name}{_BYTES}").read_bytes()
         except FileNotFoundError:
             return b""
 
     def put(self, one: DamagedPiece) -> None:
-        """Write down what is known of it."""
+        """Write the description of a piece."""
         self._replace(self.folder / f"{one.name}{_NAME}", msgspec.json.encode(one))
 
     def note(self, one: DamagedPiece) -> bool:
-        """As `put`, unless that was done before; whether it was not."""
+        """As `put`, unless the same piece is stored; whether it was written."""
         before = self._read(self.folder / f"{one.name}{_NAME}")
         if before is not None and (before.size, before.checksum) == (one.size, one.checksum):
             return False
@@ -109,7 +109,7 @@ class DamageStore:
         return True
 
     def acknowledge(self, names: Iterable[str]) -> int:
-        """Drop the bytes of these; how many there were. That they were lost stays on record."""
+        """Drop the bytes of pieces, and keep their descriptions; how many were dropped."""
         chosen, count = set(names), 0
         for one in self.pieces():
             if one.name in chosen and not one.acknowledged_at:
@@ -121,7 +121,7 @@ class DamageStore:
         return count
 
     def counts(self) -> JournalDamage | None:
-        """For the collector's report; None if nothing was ever lost."""
+        """The counts for the collector's report; None if nothing was ever lost."""
         lost = self.lost()
         if not lost:
             return None
@@ -144,8 +144,8 @@ class DamageStore:
         except FileNotFoundError:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            # DamagedPiece too: that something was lost must not be.
-            return _from_earlier(path)
+            # The description is damaged too. The loss must still be reported.
+            return _without_description(path)
 
     def _replace(self, path: Path, data: bytes) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -167,7 +167,7 @@ def checksum_of(data: bytes) -> int:
     return found
 
 
-def _from_earlier(path: Path) -> DamagedPiece | None:
+def _without_description(path: Path) -> DamagedPiece | None:
     segment, _, offset = path.stem.partition("-")
     if not (segment.isdecimal() and offset.isdecimal()):
         return None

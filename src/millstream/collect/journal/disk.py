@@ -1,4 +1,4 @@
-"""The journal's calls to the operating system, in one place."""
+"""The journal's calls to the operating system."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class Disk:
-    """What can fail. Tests that need a disk which fails on demand give another one."""
+    """File operations that can fail. Tests replace it by a disk that fails on demand."""
 
     def create(self, path: Path) -> int:
-        """A new file to write; its descriptor."""
+        """Create a file for writing; its descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """All of it at the end of the file: in one call, unless the disk takes only a part."""
+        """Append all data: in one system call, unless the disk accepts only a part."""
         written = os.write(descriptor, data)
         while written < len(data):
             written += os.write(descriptor, memoryview(data)[written:])
@@ -37,7 +37,7 @@ class Disk:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names that were added or removed durable."""
+    """Make added and removed file names durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -46,7 +46,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def why(error: OSError) -> str:
-    """The cause, as it stands in errors."""
+    """The cause, in words for an error message."""
     return (error.strerror or str(error)).lower()
 
 
@@ -56,7 +56,7 @@ def remedy(error: OSError) -> str:
         case errno.ENOSPC | errno.EDQUOT:
             return "free space on that disk, or lower journal.max_bytes"
         case errno.EROFS:
-            return "mount the disk writable again (dmesg tells why it was not)"
+            return "mount the disk writable again (dmesg says why it was not)"
         case errno.EIO:
             return "see dmesg; the disk may be failing"
         case errno.EACCES | errno.EPERM:

@@ -1,4 +1,4 @@
-"""The journal's folder: who holds it, and whose it is."""
+"""The journal folder's lock, and the identity of the collector that owns it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 
 from millstream.errors import HomeInUse
 
-_SLOT = 256  # bytes: far below a sector, which a disk writes as a whole
+_SLOT = 256  # bytes: less than a sector, which a disk writes atomically
 
 
 class Lock:
-    """Holds a folder for this process until it is released or the process ends."""
+    """Locks a folder for this process until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
@@ -33,7 +33,7 @@ class Lock:
                 remedy=f"stop that collector (kill {holder}), or give another --home",
             ) from None
         self._file.truncate(0)
-        with contextlib.suppress(OSError):  # the disk is full: it is held all the same
+        with contextlib.suppress(OSError):  # the disk is full: the lock is held all the same
             os.write(self._file.fileno(), b"%d" % os.getpid())
 
     def release(self) -> None:
@@ -41,13 +41,13 @@ class Lock:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What must never be forgotten, even if every segment were deleted."""
+    """Facts that must survive even if every segment is deleted."""
 
     identity: str
-    start: int = 0  # counts the opens of this folder
-    reserved: int = 0  # no sequence beyond this one has been given out
-    newest: int = 0  # the number of the segment that was begun last
-    # Of that segment, if the journal was closed in order; so a damaged end is no torn write.
+    start: int = 0  # how often the folder was opened
+    reserved: int = 0  # no larger sequence number was ever used
+    newest: int = 0  # the number of the last segment
+    # Of that segment, after a clean close: then a damaged end is no torn write.
     closed_bytes: int = 0
     closed_last: int = 0  # the last durable sequence
 
@@ -58,27 +58,27 @@ class Identity(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class IdentityFile:
-    """Two copies, written in turn and in place: one is always whole, a full disk is no matter."""
+    """Two copies, written in turn and in place: one is always complete, even on a full disk."""
 
     path: Path
     _turn: int = 0
 
     def read(self) -> Identity | None:
-        """The newer of the copies that are sound; None if there is none."""
+        """The newer of the valid copies; None if there is none."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         copies = [_decode(data[at : at + _SLOT]) for at in (0, _SLOT)]
-        sound = [copy for copy in copies if copy is not None]
-        if not sound:
+        valid = [copy for copy in copies if copy is not None]
+        if not valid:
             return None
-        newest = max(sound, key=_age)
+        newest = max(valid, key=_age)
         self._turn = 1 - copies.index(newest)
         return newest
 
     def write(self, identity: Identity) -> None:
-        """OnDurable when it returns."""
+        """Write the older copy anew; durable when it returns."""
         line = msgspec.json.encode(identity)
         slot = b"%s %08x" % (line, google_crc32c.value(line))
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

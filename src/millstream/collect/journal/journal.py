@@ -1,4 +1,4 @@
-"""The collector's durable log: in before it is looked at, kept until Kafka has it."""
+"""The collector's durable log: entries stay on disk until Kafka has their events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from millstream.collect.journal.damage import DamagedPiece, DamageStore
 from millstream.collect.journal.disk import Disk, remedy, why
 from millstream.collect.journal.folder import Identity, IdentityFile, Lock
-from millstream.collect.journal.reading import EntryLocation, read_places
+from millstream.collect.journal.reading import EntryLocation, read_entries
 from millstream.collect.journal.record import HEADER, bookmark_piece
 from millstream.collect.journal.recovery import CleanClose, RecoveredState, recover
 from millstream.collect.journal.segment import Segment
@@ -45,11 +45,11 @@ def _do_nothing() -> None:
 
 
 class Journal:
-    """Belongs to one event loop; a thread of its own writes and syncs. Made by `open`.
+    """Belongs to one event loop; its own thread writes and syncs. Made by `open`.
 
-    An entry is pending from when it is durable until it is settled. Sequences grow by one with each
-    durable entry and never go back; they have a gap only where a damaged end of the last segment
-    may have held some.
+    An entry is pending from when it is durable until it is settled. Each durable entry gets the
+    next sequence number. Numbers are never reused. They have a gap only where a damaged end of the
+    last segment may have held entries.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Journal:
         self.pending_entries = self.recovery.entries
         self.pending_bytes = self.recovery.bytes
         self.last_durable = found.last
-        self.broken = "no segment is open yet"  # "" while it takes entries
+        self.broken = "no segment is open yet"  # why no entry can be appended; "" if it can
         self.damage = DamageStore(folder / "damaged")
         self._on_room = on_room
         self._remedy = ""
@@ -79,22 +79,22 @@ class Journal:
         self._lock = lock
         self._disk = disk
         self._bookmarks = dict(found.bookmarks)
-        self._segments = found.segments  # the last one is written; before `began`, none is
+        self._segments = (
+            found.segments
+        )  # the last one is being written; before `on_segment`, none is
         self._firsts = [segment.first for segment in found.segments]
         self._used = sum(segment.size for segment in found.segments)
         self._next = found.last + 1
-        self._settled = found.settled  # the low-water mark: no entry up to here is pending
+        self._settled = found.settled  # low-water mark: all entries up to here are settled
         self._advance()
-        self._round = 0
+        self._failures = 0
         self._outstanding: deque[tuple[OnDurable, int]] = deque()
         self._waiting_bytes = 0
-        self._gathered: list[
-            QueuedEntry
-        ] = []  # in this turn of the loop; the writer has the others
-        self._gathered_bytes = 0
-        self._did_not_fit = 0  # bytes of the last entry, if there was no room for it
+        self._batch: list[QueuedEntry] = []  # appended in this turn of the loop
+        self._batch_bytes = 0
+        self._did_not_fit = 0  # size of the last refused entry
         self._is_rolling = False
-        self._tried = asyncio.Event()
+        self._first_result = asyncio.Event()  # the writer has begun a segment, or failed
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         previous = found.segments[-1] if found.segments else None
@@ -140,7 +140,7 @@ class Journal:
             ) from error
         journal = cls(folder, settings, *opened, disk, on_room)
         journal._writer.thread.start()
-        await journal._tried.wait()
+        await journal._first_result.wait()
         return journal
 
     @property
@@ -150,32 +150,32 @@ class Journal:
 
     @property
     def stored_bytes(self) -> int:
-        """What the files take, settled entries that share one with others included."""
+        """The size of the files, including settled entries that are not deleted yet."""
         return self._used
 
     @property
     def is_full(self) -> bool:
-        """Whether the last entry that somebody wished to append would not fit now either."""
+        """Whether the last refused entry would still not fit."""
         return self._did_not_fit > 0 and not self._fits(self._did_not_fit)
 
     def append(
         self, payload: bytes, bookmark: tuple[str, bytes] | None = None
     ) -> tuple[int, asyncio.Future[None]]:
-        """Take an entry in: its sequence, and a future that is done when it is on disk.
+        """Append an entry: its sequence number, and a future that is done when it is on disk.
 
-        Never blocks. JournalError: nothing was taken. If the future fails (with JournalBroken), the
-        entry is not in the journal, and its sequence is given to another one. A bookmark becomes
-        durable with its entry.
+        Never blocks. JournalError: nothing was appended. If the future fails (with JournalBroken),
+        the entry is not in the journal, and another one gets its sequence number. A bookmark
+        becomes durable with its entry.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         return self.append_with_callback(payload, partial(_resolve, future), bookmark), future
 
     def append_with_callback(
-        self, payload: bytes, durable: OnDurable, bookmark: tuple[str, bytes] | None = None
+        self, payload: bytes, on_durable: OnDurable, bookmark: tuple[str, bytes] | None = None
     ) -> int:
-        """As `append`, without a future's cost: `durable` is called in the loop, in their order.
+        """As `append`, without the cost of a future: `on_durable` is called in the loop, in order.
 
-        With None when the entry is on disk, else with the error. It must not raise.
+        It gets None when the entry is on disk, else the error. It must not raise.
         """
         if self.broken:
             raise self._broken_error()
@@ -186,19 +186,19 @@ class Journal:
         self._did_not_fit = 0
         sequence = self._next
         self._next += 1
-        self._outstanding.append((durable, size))
+        self._outstanding.append((on_durable, size))
         self._waiting_bytes += size
-        if not self._gathered:
+        if not self._batch:
             self._loop.call_soon(self._hand_over)
-        self._gathered.append(QueuedEntry(sequence, payload, bookmark))
-        self._gathered_bytes += size
-        if self._gathered_bytes >= BATCH_BYTES:
+        self._batch.append(QueuedEntry(sequence, payload, bookmark))
+        self._batch_bytes += size
+        if self._batch_bytes >= BATCH_BYTES:
             self._hand_over()
         return sequence
 
     def settle(self, *sequences: int) -> None:
-        """Everything in these entries is in Kafka or in the failed store. Again is no error."""
-        swept = advanced = False
+        """Mark entries as settled: Kafka or the failed store has their events. Idempotent."""
+        is_segment_settled = advanced = False
         for sequence in sequences:
             if sequence > self.last_durable:
                 raise ValueError(f"entry {sequence} is not durable yet: it cannot be settled")
@@ -208,11 +208,13 @@ class Journal:
             self.pending_entries -= 1
             self.pending_bytes -= length
             advanced = advanced or sequence == self._settled + 1
-            swept = swept or not (segment.unsettled or segment is self._segments[-1])
+            is_segment_settled = is_segment_settled or not (
+                segment.unsettled or segment is self._segments[-1]
+            )
         if advanced:
             self._advance()
-        if swept:
-            self._sweep()
+        if is_segment_settled:
+            self._delete_settled()
         self._on_room()
 
     async def read(
@@ -224,14 +226,14 @@ class Journal:
         `on_lost`, and then settled: they are not in the list.
         """
         while True:
-            places = self._places(after, most_bytes)
-            if not places:
+            locations = self._locate(after, most_bytes)
+            if not locations:
                 return []
             try:
-                entries, damaged = await asyncio.to_thread(read_places, places, self._disk)
+                entries, damaged = await asyncio.to_thread(read_entries, locations, self._disk)
             except OSError as error:
                 raise JournalBroken(
-                    f"cannot read the journal at sequence {places[0].sequence}: {why(error)}",
+                    f"cannot read the journal at sequence {locations[0].sequence}: {why(error)}",
                     remedy=remedy(error),
                 ) from error
             if damaged:
@@ -240,13 +242,13 @@ class Journal:
                 self.settle(*(each.first for each in damaged))
             if entries:
                 return entries
-            after = places[-1].sequence
+            after = locations[-1].sequence
 
     async def close(self) -> None:
-        """Write and sync what is waiting, then end the thread and release the folder."""
+        """Write and sync waiting entries, end the thread, and unlock the folder."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
-        await asyncio.shield(self._closing)  # whoever waits may be cancelled; half closed is worse
+        await asyncio.shield(self._closing)  # a cancelled caller must not leave it half closed
 
     async def _close(self) -> None:
         self._closed = True
@@ -254,26 +256,26 @@ class Journal:
         self._hand_over()
         self._writer.queue.put(Stop())
         await asyncio.to_thread(self._writer.thread.join)
-        await asyncio.sleep(0)  # the thread's last calls are in the loop's queue before this
+        await asyncio.sleep(0)  # let the thread's last calls into the loop run
         self._fail_outstanding()
         self._lock.release()
 
-    # -- called in the loop, by the writer
+    # -- called by the writer, in the loop
 
-    def began(self, segment: Segment) -> None:
+    def on_segment(self, segment: Segment) -> None:
         self._segments.append(segment)
         self._firsts.append(segment.first)
         self._used += segment.size
         self._is_rolling = False
         if self.broken and not self._closed:
-            if self._tried.is_set():
-                _log.warning("journal: takes entries again, in %s", segment.path.name)
+            if self._first_result.is_set():
+                _log.warning("journal: accepts entries again, in %s", segment.path.name)
             self.broken = ""
-        self._tried.set()
-        self._sweep()
+        self._first_result.set()
+        self._delete_settled()
         self._on_room()
 
-    def committed(self, group: CommittedGroup) -> None:
+    def on_committed(self, group: CommittedGroup) -> None:
         segment = group.segment
         segment.offsets.extend(group.offsets)
         segment.lengths.extend(group.lengths)
@@ -288,34 +290,34 @@ class Journal:
         self._bookmarks.update(group.bookmarks)
         done = [self._outstanding.popleft() for _ in range(count)]
         self._waiting_bytes -= sum(size for _, size in done)
-        _tell([durable for durable, _ in done], None)
+        _notify([on_durable for on_durable, _ in done], None)
         self._on_room()
 
-    def broke(self, reason: str, remedy: str) -> None:
-        if not self.broken or not self._tried.is_set():
-            _log.error("journal: %s; %s; nothing is taken in until it works again", reason, remedy)
+    def on_broken(self, reason: str, remedy: str) -> None:
+        if not self.broken or not self._first_result.is_set():
+            _log.error("journal: %s; %s; nothing is accepted until it works again", reason, remedy)
         self.broken, self._remedy = reason, remedy
         self._is_rolling = False
-        self._round += 1
+        self._failures += 1
         self._next = self.last_durable + 1
         self._fail_outstanding()
-        self._tried.set()
+        self._first_result.set()
 
-    def removed(self, segment: Segment) -> None:
+    def on_removed(self, segment: Segment) -> None:
         self._used -= segment.size
         self._on_room()
 
     # -- inside
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        """From the writer's thread: one wake-up of the loop for a whole group."""
+        """Call a function in the loop, from the writer's thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _hand_over(self) -> None:
-        if self._gathered:
-            group = EntryBatch(self._round, self._gathered, self._gathered_bytes)
-            self._gathered, self._gathered_bytes = [], 0
+        if self._batch:
+            group = EntryBatch(self._failures, self._batch, self._batch_bytes)
+            self._batch, self._batch_bytes = [], 0
             self._writer.queue.put(group)
 
     def _broken_error(self) -> JournalBroken:
@@ -323,12 +325,12 @@ class Journal:
 
     def _fail_outstanding(self) -> None:
         failed, self._outstanding = self._outstanding, deque()
-        self._gathered, self._gathered_bytes = [], 0
+        self._batch, self._batch_bytes = [], 0
         self._waiting_bytes = 0
-        _tell([durable for durable, _ in failed], self._broken_error())
+        _notify([on_durable for on_durable, _ in failed], self._broken_error())
 
     def _check_room(self, size: int) -> None:
-        if size > self.max_bytes:  # to wait for room would be to wait for ever
+        if size > self.max_bytes:  # waiting for room would not help
             raise JournalSmall(
                 f"the journal cannot hold {size:,} bytes: it may have {self.max_bytes:,} in all",
                 remedy="send less at once, or raise journal.max_bytes",
@@ -338,9 +340,9 @@ class Journal:
             self._make_room()
             used = self._used + self._waiting_bytes
             raise JournalFull(
-                f"the journal is full: {used:,} of {self.max_bytes:,} bytes are taken, "
+                f"the journal is full: {used:,} of {self.max_bytes:,} bytes are used, "
                 f"{self.pending_entries:,} entries wait for Kafka, and this one has {size:,} bytes",
-                remedy="wait until Kafka has taken some, or raise journal.max_bytes",
+                remedy="wait until Kafka has some of them, or raise journal.max_bytes",
             )
         most = self._settings.max_waiting_bytes
         if self._waiting_bytes and self._waiting_bytes + size > most:
@@ -353,7 +355,7 @@ class Journal:
         return self._used + self._waiting_bytes + size <= self.max_bytes
 
     def _make_room(self) -> None:
-        """The segment that is written can hold all that there is: nothing else would end it."""
+        """Roll the current segment if all of its entries are settled: then it can be deleted."""
         last = self._segments[-1]
         if last.settled and not last.unsettled and not self._is_rolling:
             self._is_rolling = True
@@ -366,18 +368,18 @@ class Journal:
         return self._segments[place]
 
     def _advance(self) -> None:
-        """Move the low-water mark up to the entry before the first unsettled one."""
+        """Move the low-water mark to the entry before the first unsettled one."""
         for segment in self._segments:
             if segment.unsettled:
                 self._settled = segment.next_unsettled(self._settled + 1) - 1
                 return
         self._settled = self.last_durable
 
-    def _sweep(self) -> None:
-        """Have the segments removed in which everything is settled.
+    def _delete_settled(self) -> None:
+        """Have completely settled segments deleted.
 
-        The one behind a segment with a void end stays as long as that one: its name says that the
-        end is void.
+        The segment after one with a void end stays as long as that one: its name says that the end
+        is void.
         """
         kept: list[Segment] = []
         for segment in self._segments[:-1]:
@@ -388,32 +390,32 @@ class Journal:
         self._segments = [*kept, *self._segments[-1:]]
         self._firsts = [segment.first for segment in self._segments]
 
-    def _places(self, after: int, most_bytes: int) -> list[EntryLocation]:
-        places: list[EntryLocation] = []
+    def _locate(self, after: int, most_bytes: int) -> list[EntryLocation]:
+        locations: list[EntryLocation] = []
         size, sequence = 0, after + 1
         start = max(0, bisect.bisect_right(self._firsts, sequence) - 1)
         for segment in self._segments[start:]:
             while (sequence := segment.next_unsettled(sequence)) >= 0:
                 length = segment.lengths[sequence - segment.first]
-                if places and size + length > most_bytes:
-                    return places
+                if locations and size + length > most_bytes:
+                    return locations
                 offset = segment.offsets[sequence - segment.first]
-                places.append(EntryLocation(segment, sequence, offset, length))
+                locations.append(EntryLocation(segment, sequence, offset, length))
                 size += length
                 sequence += 1
-        return places
+        return locations
 
 
-def _tell(waiting: Iterable[OnDurable], error: JournalBroken | None) -> None:
-    for durable in waiting:
+def _notify(callbacks: Iterable[OnDurable], error: JournalBroken | None) -> None:
+    for on_durable in callbacks:
         try:
-            durable(error)
-        except Exception:  # a bug there must not keep the others from being told
-            _log.exception("journal: whoever waited for an entry failed")
+            on_durable(error)
+        except Exception:  # a bug in one must not keep the others from being called
+            _log.exception("journal: a callback for an entry failed")
 
 
 def _resolve(future: asyncio.Future[None], error: JournalBroken | None) -> None:
-    if future.done():  # given up by whoever waited
+    if future.done():  # cancelled by the caller
         return
     if error is None:
         future.set_result(None)
@@ -435,8 +437,8 @@ def _open(folder: Path, disk: Disk) -> tuple[Lock, Identity, IdentityFile, Recov
             known = Identity(found.identity, found.start) if found.identity else Identity.new()
         newest = found.segments[-1].number if found.segments else 0
         if newest < known.newest or not found.segments:
-            # Somebody has deleted it. What it gave out must not be given out again: Kafka may have
-            # it, and recovery would take the new for the old.
+            # The newest segment was deleted. Its sequence numbers must not be used again: Kafka
+            # may have its events, and recovery would mistake the new ones for them.
             found.last = max(found.last, known.reserved)
         if not found.segments:
             found.settled = found.last

@@ -25,7 +25,7 @@ def read_bookmarks(folder: Path) -> dict[str, bytes]:
     Each segment starts with the bookmarks of those before it, so the last readable one suffices.
     """
     found: dict[str, bytes] = {}
-    named = (Segment.named(path) for path in folder.iterdir())
+    named = (Segment.from_path(path) for path in folder.iterdir())
     segments = sorted((s for s in named if s is not None), key=lambda each: each.number)
     for segment in reversed(segments):
         try:

@@ -1,4 +1,4 @@
-"""Reading entries back from their places in the segments."""
+"""Reads entries back from their segments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from millstream.collect.journal.segment import Segment
 from millstream.values.clock import now_ms
 
 _PIECE = 1 << 20
-_GAP = 4096  # bytes of settled entries between two others: one read is cheaper than two
+_GAP = 4096  # bytes between two entries: one larger read is cheaper than two
 _log = logging.getLogger(__name__)
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry is."""
+    """The location of an entry in a segment."""
 
     segment: Segment
     sequence: int
@@ -33,16 +33,16 @@ class EntryLocation(NamedTuple):
         return self.offset + HEADER + self.length
 
 
-def read_places(
-    places: Sequence[EntryLocation], disk: Disk
+def read_entries(
+    locations: Sequence[EntryLocation], disk: Disk
 ) -> tuple[list[tuple[int, bytes]], list[DamagedPiece]]:
-    """Sequence and payload of the entries there, and those that are damaged.
+    """Sequence number and payload of each entry, and the damaged entries.
 
-    Blocks. A segment that is gone was settled meanwhile.
+    Blocks. A segment that no longer exists was settled meanwhile.
     """
     entries: list[tuple[int, bytes]] = []
     damaged: list[DamagedPiece] = []
-    for segment, here in groupby(places, key=lambda place: place.segment):
+    for segment, here in groupby(locations, key=lambda location: location.segment):
         try:
             descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -51,58 +51,58 @@ def read_places(
             for run in _runs(list(here)):
                 begin = run[0].offset
                 data = os.pread(descriptor, run[-1].end - begin, begin)
-                for place in run:
-                    payload = _payload(data, begin, place)
+                for location in run:
+                    payload = _payload(data, begin, location)
                     if payload is None:
-                        rest = data[place.offset - begin : place.end - begin]
-                        damaged.append(_set_aside(place, rest, disk))
+                        rest = data[location.offset - begin : location.end - begin]
+                        damaged.append(_set_aside(location, rest, disk))
                     else:
-                        entries.append((place.sequence, payload))
+                        entries.append((location.sequence, payload))
         finally:
             os.close(descriptor)
     return entries, damaged
 
 
-def _runs(places: list[EntryLocation]) -> Iterator[list[EntryLocation]]:
-    """Places that are read together."""
+def _runs(locations: list[EntryLocation]) -> Iterator[list[EntryLocation]]:
+    """Groups of locations that are read together."""
     run: list[EntryLocation] = []
-    for place in places:
-        if run and (place.offset - run[-1].end > _GAP or place.end - run[0].offset > _PIECE):
+    for location in locations:
+        if run and (location.offset - run[-1].end > _GAP or location.end - run[0].offset > _PIECE):
             yield run
             run = []
-        run.append(place)
+        run.append(location)
     yield run
 
 
-def _payload(data: bytes, begin: int, place: EntryLocation) -> bytes | None:
-    found = decode(data, place.offset - begin, place.segment.mark)
-    if found is None or found[1] != place.sequence:
+def _payload(data: bytes, begin: int, location: EntryLocation) -> bytes | None:
+    found = decode(data, location.offset - begin, location.segment.mark)
+    if found is None or found[1] != location.sequence:
         return None
     kind, _, payload = found
     return split_bookmark(payload)[2] if kind == RecordKind.ENTRY_WITH_BOOKMARK else payload
 
 
-def _set_aside(place: EntryLocation, data: bytes, disk: Disk) -> DamagedPiece:
-    path = save_damaged(disk, place.segment, place.offset, data)
+def _set_aside(location: EntryLocation, data: bytes, disk: Disk) -> DamagedPiece:
+    path = save_damaged(disk, location.segment, location.offset, data)
     _log.error(
         "journal: entry %d, at byte %d of %s, is damaged and lost; set aside as %s; see "
         "`millstream failed list`",
-        place.sequence,
-        place.offset,
-        place.segment.path,
+        location.sequence,
+        location.offset,
+        location.segment.path,
         path,
     )
     damaged = DamagedPiece(
-        place.segment.number,
-        place.offset,
+        location.segment.number,
+        location.offset,
         len(data),
         checksum_of(data),
-        place.segment.mark.hex(),
-        first=place.sequence,
+        location.segment.mark.hex(),
+        first=location.sequence,
         entries=1,
-        reason=f"journal segment {place.segment.path.name}: bytes {place.offset:,} to "
-        f"{place.end:,} are damaged",
+        reason=f"journal segment {location.segment.path.name}: bytes {location.offset:,} to "
+        f"{location.end:,} are damaged",
         found_at=now_ms(),
     )
-    DamageStore(place.segment.path.parent / "damaged").note(damaged)
+    DamageStore(location.segment.path.parent / "damaged").note(damaged)
     return damaged

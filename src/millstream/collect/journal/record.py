@@ -1,10 +1,10 @@
-"""A record of the journal: how it is written, and whether bytes are one.
+"""The format of a journal record.
 
     mark 4 │ length 4 │ kind 1 │ sequence 8 │ CRC-32C 4 │ payload
 
-Little endian. The CRC covers everything before it and the payload. The mark is random, the same for
-all records of a segment and no other's: it is what a reader looks for behind a damaged record, and
-because no sender knows it, bytes of a payload cannot pass for a record.
+Little endian. The CRC covers everything before it and the payload. The mark is random and the same
+for all records of one segment. A reader searches for it after a damaged record. No sender knows it,
+so bytes of a payload cannot pass for a record.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _ZEROS = bytes(16)
 
 
 class RecordKind(IntEnum):
-    """What a record is. The sequence of all but entries is that of the last entry before them."""
+    """The kind of a record. Other kinds than entries have the sequence number of the last entry."""
 
     ENTRY = 1
     ENTRY_WITH_BOOKMARK = 2
-    SETTLED = 3  # all entries up to a sequence are in Kafka
-    BEGIN = 4  # what a segment must know of those before it
+    SETTLED = 3  # all entries up to a sequence number are settled
+    BEGIN = 4  # a SegmentHeader
 
 
 ENTRIES = (RecordKind.ENTRY, RecordKind.ENTRY_WITH_BOOKMARK)
 
 
 class SegmentHeader(msgspec.Struct, array_like=True, frozen=True):
-    """A segment's first record: all that must outlive the segments before it."""
+    """A segment's first record: what must survive when older segments are deleted."""
 
     identity: str
     start: int
-    settled: int  # everything up to this sequence is settled
-    previous: int  # the number of the segment before; 0: there was none
-    previous_bytes: int  # it is valid up to here; what follows was never acknowledged
+    settled: int  # all entries up to this sequence number are settled
+    previous: int  # the number of the segment before; 0: none
+    previous_bytes: int  # its valid size; what follows was never acknowledged
     bookmarks: dict[str, bytes]
 
 
@@ -60,7 +60,7 @@ class JournalRecord(NamedTuple):
 
 
 def encode(mark: bytes, kind: RecordKind, sequence: int, *payload: bytes) -> list[bytes]:
-    """A record in pieces to write one after the other; the payload may come in pieces too."""
+    """A record in pieces, to be written one after the other; the payload may be in pieces too."""
     front = _FRONT.pack(mark, sum(map(len, payload)), kind, sequence)
     crc: int = google_crc32c.value(front)
     for piece in payload:
@@ -69,14 +69,14 @@ def encode(mark: bytes, kind: RecordKind, sequence: int, *payload: bytes) -> lis
 
 
 def length_at(buffer: bytes, at: int, mark: bytes) -> int:
-    """The payload's length that the header there tells, or -1 if there is none."""
+    """The payload length in the header at an offset; -1 if there is no header."""
     if not buffer.startswith(mark, at) or len(buffer) < at + HEADER:
         return -1
     return int.from_bytes(buffer[at + 4 : at + 8], "little")
 
 
 def decode(buffer: bytes, at: int, mark: bytes) -> tuple[int, int, bytes] | None:
-    """Kind, sequence and payload of the record there; None if there is no whole, sound one."""
+    """Kind, sequence number and payload of the record at an offset; None if it is not valid."""
     length = length_at(buffer, at, mark)
     begin = at + HEADER
     if length < 0 or begin + length > len(buffer):
@@ -89,10 +89,10 @@ def decode(buffer: bytes, at: int, mark: bytes) -> tuple[int, int, bytes] | None
 
 
 def is_torn(data: bytes, mark: bytes, sequence: int) -> bool:
-    """Whether bytes at the end of a segment are the beginning of a write that was not finished.
+    """Whether bytes at the end of a segment are the start of an unfinished write.
 
-    What a killed process wrote is whole up to some byte; a machine that lost power may have left
-    out whole sectors too, which then read as zeros. All else was on disk once, and was answered.
+    A killed process leaves a valid prefix. A machine that lost power may also leave out whole
+    sectors, which read as zeros. All other damage is in data that was durable and acknowledged.
     """
     if data.endswith(_ZEROS) or _SECTOR in data or len(data) < HEADER:
         return True
@@ -102,9 +102,9 @@ def is_torn(data: bytes, mark: bytes, sequence: int) -> bool:
 
 
 def entries_in(data: bytes, mark: bytes) -> Iterator[tuple[int, int]]:
-    """Where the entries in damaged bytes seem to begin and end, by what is left of their headers.
+    """The probable start and end of the entries in damaged bytes, by what is left of their headers.
 
-    Bytes without a mark at their beginning belong to a record whose header is damaged.
+    Bytes without a mark at the start belong to a record with a damaged header.
     """
     if not data:
         return
@@ -123,13 +123,13 @@ def _marks(data: bytes, mark: bytes) -> Iterator[int]:
 
 
 def bookmark_piece(source: str, bookmark: bytes) -> bytes:
-    """What stands before the payload of an entry with a bookmark."""
+    """The bytes before the payload of an entry with a bookmark."""
     name = source.encode()
     return _NAMES.pack(len(name), len(bookmark)) + name + bookmark
 
 
 def split_bookmark(payload: bytes) -> tuple[str, bytes, bytes]:
-    """Source, bookmark and the entry's own payload."""
+    """The source, the bookmark and the entry's own payload."""
     name, mark = _NAMES.unpack_from(payload)
     begin = _NAMES.size
     middle, end = begin + name, begin + name + mark

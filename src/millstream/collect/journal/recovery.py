@@ -1,4 +1,4 @@
-"""What a folder holds when the journal is opened: after a clean end, a crash, or damage."""
+"""Reads a journal folder on opening: after a clean close, a crash, or damage."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found on opening."""
+    """The result of opening a journal."""
 
     entries: int = 0  # pending: durable, and not known to be settled
-    bytes: int = 0  # theirs
+    bytes: int = 0  # of the pending entries
     cut_bytes: int = 0  # the torn end of the last write, which was never acknowledged
-    damaged: list[Path] = field(default_factory=list)  # damaged records that were set aside now
-    lost: int = 0  # accepted entries that were found to be lost with them
+    damaged: list[Path] = field(default_factory=list)  # records that were set aside now
+    lost: int = 0  # accepted entries that are lost with them
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class RecoveredState:
-    """The journal as it is on disk."""
+    """The state of the journal on disk."""
 
     segments: list[Segment] = field(default_factory=list)
     bookmarks: dict[str, bytes] = field(default_factory=dict)
     identity: str = ""
     start: int = 0
     settled: int = 0
-    last: int = 0  # no entry has a sequence beyond this one
+    last: int = 0  # the largest sequence number
     cut_bytes: int = 0
     damaged: list[Path] = field(default_factory=list)
-    pieces: list[DamagedPiece] = field(default_factory=list)  # damaged ones that were not torn off
+    pieces: list[DamagedPiece] = field(default_factory=list)  # damaged, and no torn ends
     lost: int = 0
     seconds: float = 0.0
 
@@ -76,18 +76,18 @@ class RecoveredState:
 
 
 class CleanClose(NamedTuple):
-    """The last segment, as it was when the journal was closed in order."""
+    """The last segment after a clean close."""
 
     segment: int = 0
     size: int = 0
-    last: int = 0  # the last sequence in it
+    last: int = 0  # the last sequence number in it
 
 
 def recover(folder: Path, disk: Disk, closed: CleanClose = CleanClose()) -> RecoveredState:  # noqa: B008
-    """Read all segments; cut a torn end, set damaged records aside. Blocks."""
+    """Read all segments, cut a torn end, and set damaged records aside. Blocks."""
     began = time.perf_counter()
     found = RecoveredState()
-    named = (Segment.named(path) for path in folder.iterdir())
+    named = (Segment.from_path(path) for path in folder.iterdir())
     segments = sorted((s for s in named if s is not None), key=lambda segment: segment.number)
     begins = [_begin_of(segment) for segment in segments]
     for place, segment in enumerate(segments):
@@ -101,26 +101,28 @@ def recover(folder: Path, disk: Disk, closed: CleanClose = CleanClose()) -> Reco
             if begin.previous == segment.number:
                 segment.void = begin.previous_bytes < size
                 durable = begin.previous_bytes
-        _Reading(found, segment, disk, ended).run(min(size, durable), durable, following, last)
+        _SegmentRecovery(found, segment, disk, ended).run(
+            min(size, durable), durable, following, last
+        )
         found.segments.append(segment)
     _settle(found)
     _note_lost(found, DamageStore(folder / "damaged"))
-    _tell_kept(folder / "damaged")
+    _warn_of_files(folder / "damaged")
     found.seconds = time.perf_counter() - began
     return found
 
 
-def _tell_kept(folder: Path) -> None:
-    """Say what lies there from all starts: only a person can tell whether it may go."""
+def _warn_of_files(folder: Path) -> None:
+    """Report all files that were ever set aside: only an operator can decide to delete them."""
     try:
         sizes = [path.stat().st_size for path in folder.iterdir()]
-    except OSError:  # there is none, or somebody deletes from it just now
+    except OSError:  # it does not exist, or files are being deleted
         return
     if sizes:
         _log.warning(
-            "journal: %s keeps what was ever set aside, %d files of %d bytes, besides "
-            "journal.max_bytes; `millstream failed list` shows what was lost, and those of the "
-            "kind .cut can be deleted: nobody was answered for them",
+            "journal: %s holds all that was ever set aside, %d files of %d bytes, not counted in "
+            "journal.max_bytes; `millstream failed list` shows what was lost; files named .cut "
+            "can be deleted: their senders got no answer",
             folder,
             len(sizes),
             sum(sizes),
@@ -140,7 +142,7 @@ def _decode(record: JournalRecord) -> SegmentHeader:
 
 
 def _settle(found: RecoveredState) -> None:
-    """Low-water marks are written later than what they speak of: known only at the end."""
+    """Apply the low-water mark: it is written after its entries, so it is known only now."""
     for segment in found.segments:
         known = min(found.settled - segment.first + 1, len(segment.settled))
         if known > 0:
@@ -150,7 +152,7 @@ def _settle(found: RecoveredState) -> None:
 
 
 def _note_lost(found: RecoveredState, store: DamageStore) -> None:
-    """Write down what was lost: of damaged entries, those that are not known to be in Kafka."""
+    """Store which damaged entries are lost: those that are not settled."""
     for piece in found.pieces:
         first = max(piece.first, found.settled + 1)
         entries = max(0, piece.first + piece.entries - first)
@@ -166,8 +168,8 @@ def _note_lost(found: RecoveredState, store: DamageStore) -> None:
             )
 
 
-class _Reading:
-    """The reading of one segment."""
+class _SegmentRecovery:
+    """Recovers one segment."""
 
     def __init__(
         self, found: RecoveredState, segment: Segment, disk: Disk, ended: CleanClose | None
@@ -175,11 +177,11 @@ class _Reading:
         self._found = found
         self._segment = segment
         self._disk = disk
-        self._ended = ended  # in order: whatever was in it was answered
-        self._damaged: DamagedPiece | None = None  # the piece behind which a record is looked for
+        self._ended = ended  # after a clean close, all of it was acknowledged
+        self._damaged: DamagedPiece | None = None  # the piece whose end is not known yet
 
     def run(self, end: int, durable: int, following: Segment | None, last: bool) -> None:
-        """Read up to `end`; the segment had `durable` bytes when it was ended."""
+        """Read up to `end`; the segment once had `durable` valid bytes."""
         segment = self._segment
         segment.size = end
         with open(segment.path, "rb") as file:
@@ -187,7 +189,7 @@ class _Reading:
             for each in Scanner(file, segment, end, before):
                 if isinstance(each, JournalRecord):
                     self._end_damage(each.sequence + (each.kind not in ENTRIES))
-                    self._take(each)
+                    self._apply(each)
                 elif last and each.end == end:
                     self._cut(file, each)
                 else:
@@ -204,16 +206,16 @@ class _Reading:
                 self._sync(file)
 
     def _end_damage(self, following: int) -> None:
-        """The entry of that sequence comes behind the damaged piece, or begins the next segment."""
+        """Complete the damaged piece: the next entry has sequence number `following`."""
         piece, self._damaged = self._damaged, None
         if piece is not None:
-            # A segment may begin later than the one before it ends: a torn end leaves a gap.
+            # A torn end leaves a gap before the next segment.
             most = max(1, piece.size // HEADER) if piece.size else following - piece.first
             entries = min(following - piece.first, most)
             self._found.pieces.append(msgspec.structs.replace(piece, entries=max(0, entries)))
 
     def _miss(self, end: int, durable: int) -> None:
-        """Somebody or the file system cut off what had been on disk."""
+        """Note that durable bytes at the end are missing."""
         self._end_damage(self._segment.after)
         self._damaged = self._piece(end, b"", f"{durable - end:,} bytes are missing at its end")
         _log.error("journal: %s had %d bytes, and has %d", self._segment.path, durable, end)
@@ -233,13 +235,13 @@ class _Reading:
         )
 
     def _sync(self, file: BinaryIO) -> None:
-        """What a killed process wrote may be in the machine's memory only; we build on it."""
+        """Sync the file: the last write of a killed process may be only in the page cache."""
         try:
             self._disk.sync(file.fileno())
         except OSError as error:
             _log.warning("journal: %s cannot be synced: %s", self._segment.path, why(error))
 
-    def _take(self, record: JournalRecord) -> None:
+    def _apply(self, record: JournalRecord) -> None:
         found, segment = self._found, self._segment
         match record.kind:
             case RecordKind.ENTRY | RecordKind.ENTRY_WITH_BOOKMARK:
@@ -249,7 +251,7 @@ class _Reading:
                     source, bookmark, _ = split_bookmark(record.payload)
                     found.bookmarks[source] = bookmark
             case RecordKind.SETTLED:
-                # The entries before it may be damaged: their sequences are not used again.
+                # Entries before it may be damaged: their sequence numbers are not used again.
                 segment.skip_to(record.sequence + 1)
                 found.settled = max(found.settled, int.from_bytes(record.payload, "little"))
             case RecordKind.BEGIN:
@@ -259,10 +261,10 @@ class _Reading:
                 found.identity, found.start = begin.identity, max(found.start, begin.start)
 
     def _cut(self, file: BinaryIO, damage: DamagedRange) -> None:
-        """A crash tears the last write; nothing of it had been acknowledged.
+        """Cut the damaged end of the last segment.
 
-        Of a damaged last record the sequence may be known in Kafka: so the bytes are kept, and as
-        many sequences as they can have held are not used again.
+        A write that a crash has torn was never acknowledged. But entries of a damaged end may be in
+        Kafka: so the bytes are kept, and their possible sequence numbers are not used again.
         """
         size = damage.end - damage.begin
         data = self._bytes_of(file, damage)
@@ -270,8 +272,8 @@ class _Reading:
         if torn:
             path = save_damaged(self._disk, self._segment, damage.begin, data, "cut")
             _log.warning(
-                "journal: the last %d bytes of %s are no whole record, as after a crash in the "
-                "middle of a write; cut, and kept in %s",
+                "journal: the last %d bytes of %s are an incomplete record, as after a crash in a "
+                "write; they were cut off, and are kept in %s",
                 size,
                 self._segment.path,
                 path,
@@ -296,7 +298,7 @@ class _Reading:
             return
         self._found.damaged.append(path)
         _log.error(
-            "journal: bytes %d to %d of %s are damaged; set aside as %s, and read on behind them",
+            "journal: bytes %d to %d of %s are damaged; set aside as %s, and skipped",
             damage.begin,
             damage.end,
             self._segment.path,
@@ -311,7 +313,7 @@ class _Reading:
 def save_damaged(
     disk: Disk, segment: Segment, offset: int, data: bytes, kind: str = "damaged"
 ) -> Path | None:
-    """Keep bytes of a segment in `damaged/`; None if they are there already."""
+    """Store bytes of a segment in `damaged/`; None if they are there already."""
     folder = segment.path.parent / "damaged"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{segment.number:08}-{offset}.{kind}"

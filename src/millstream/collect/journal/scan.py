@@ -1,4 +1,4 @@
-"""Reading a segment from its beginning, in pieces, past whatever is damaged."""
+"""Reads a segment from its start, in pieces, past damaged bytes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _KINDS = frozenset(RecordKind)
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Bytes that are no sound record."""
+    """Bytes that are no valid record."""
 
     begin: int
     end: int
 
 
 class Scanner:
-    """The records of a segment up to `end`, in order. Holds a piece of the file, or a record."""
+    """The records of a segment up to `end`, in order. Holds one piece of the file in memory."""
 
     def __init__(self, file: BinaryIO, segment: Segment, end: int, before: int | None) -> None:
         self._file = file
         self._mark = segment.mark
         self._end = end
-        self._before = before  # sequences from here on are the next segment's
+        self._before = before  # the next segment's first sequence number
         self._last = segment.first - 1
-        self._buffer, self._base = b"", 0  # the piece of the file that is in memory, and its place
+        self._buffer, self._base = b"", 0  # a piece of the file, and its offset
 
     def __iter__(self) -> Iterator[JournalRecord | DamagedRange]:
         at = 0
@@ -50,12 +50,14 @@ class Scanner:
                 yield DamagedRange(begin, at)
                 if record is None:
                     return
-            self._last = record.sequence  # of any kind: it tells of damaged entries before it too
+            self._last = (
+                record.sequence
+            )  # of any kind: it shows how many damaged entries came before
             yield record
             at += HEADER + len(record.payload)
 
     def _record_at(self, at: int, room: int) -> JournalRecord | None:
-        """The record there, if it is sound and can be the next one `room` damaged bytes later."""
+        """The record at an offset, if it is valid and can follow after `room` damaged bytes."""
         self._load(at, HEADER)
         length = length_at(self._buffer, at - self._base, self._mark)
         if length < 0 or at + HEADER + length > self._end:
@@ -73,7 +75,7 @@ class Scanner:
         return JournalRecord(kind, sequence, at, payload)
 
     def _next_mark(self, at: int) -> int:
-        """Where the next mark is, at this place or behind; the end if there is none."""
+        """The offset of the next mark from here on; the end if there is none."""
         while at < self._end:
             self._load(at, len(self._mark))
             found = self._buffer.find(self._mark, at - self._base)
@@ -83,7 +85,7 @@ class Scanner:
         return self._end
 
     def _load(self, at: int, size: int) -> None:
-        """Have so many bytes from there in memory, as far as the file has them."""
+        """Load bytes from an offset into memory, as far as the file has them."""
         if self._base <= at and at + size <= self._base + len(self._buffer):
             return
         self._file.seek(at)

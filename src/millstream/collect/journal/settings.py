@@ -8,32 +8,32 @@ _MIB = 1024 * 1024
 
 
 class JournalSettings(BaseModel):
-    """What the collector keeps on disk until Kafka has it."""
+    """The journal: the collector stores events on disk until Kafka has them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_bytes: int = Field(
         1024 * _MIB,
         ge=8192,
-        description="The journal's files may take so many bytes of disk, per worker; beyond, "
+        description="Maximum size of the journal's files, per worker. When it is reached, "
         "senders get a 503. At least twice segment_bytes.",
     )
     segment_bytes: int = Field(
         64 * _MIB,
         ge=4096,
         le=1024 * _MIB,
-        description="A new file is begun when the current one has reached so many bytes. A file "
-        "is deleted as a whole, when Kafka has everything in it.",
+        description="Size at which a new file is begun. A file is deleted when Kafka has "
+        "everything in it.",
     )
     max_waiting_bytes: int = Field(
         64 * _MIB,
         ge=1,
-        description="So many bytes may wait in memory for the disk; beyond, senders get a 503.",
+        description="Maximum bytes in memory that wait for the disk. Beyond, senders get a 503.",
     )
     retry_seconds: float = Field(
         1.0,
         gt=0,
-        description="Seconds between two attempts to begin a new file after the disk refused.",
+        description="Seconds between two attempts to begin a new file after the disk failed.",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""A little room that is kept back for the day on which the disk is full."""
+"""Disk space that is reserved for when the disk is full."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from pathlib import Path
 
 from millstream.collect.journal.disk import Disk
 
-_BYTES = 64 << 10  # far more than what a segment begins with
+_BYTES = 64 << 10  # far more than a segment header
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SpareFile:
-    """A file of zeros beside the segments; giving it up makes room to begin one.
+    """A file of zeros beside the segments. Deleting it makes room for a new segment.
 
-    The newest segment is deleted only when there is another one behind it, which knows its
-    bookmarks. A disk that one segment has filled alone would otherwise stay full for ever, although
-    Kafka has everything in it.
+    The newest segment is deleted only after a newer one has its bookmarks. Without this file, a
+    disk that is full of one segment would stay full, although Kafka has all of its events.
     """
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._path = folder / "spare"
         self._disk = disk
-        self._is_there = self._path.is_file() and self._path.stat().st_size == _BYTES
+        self._exists = self._path.is_file() and self._path.stat().st_size == _BYTES
 
-    def keep(self) -> None:
-        """Have it again, if the disk has the room. Blocks."""
-        if self._is_there:
+    def create(self) -> None:
+        """Create the file, if it is missing and the disk has room. Blocks."""
+        if self._exists:
             return
         try:
             self._disk.remove(self._path)
@@ -35,15 +34,15 @@ class SpareFile:
             try:
                 self._disk.write(descriptor, bytes(_BYTES))
                 self._disk.sync(descriptor)
-                self._is_there = True
+                self._exists = True
             finally:
                 self._disk.close(descriptor)
         except OSError:
-            self.give_up()
+            self.delete()
 
-    def give_up(self) -> bool:
-        """Whether there is more room now."""
-        was_there, self._is_there = self._is_there, False
+    def delete(self) -> bool:
+        """Delete the file; whether that made room."""
+        existed, self._exists = self._exists, False
         with contextlib.suppress(OSError):
             self._disk.remove(self._path)
-        return was_there
+        return existed

@@ -1,8 +1,8 @@
-"""The journal's own thread: takes what has come, writes it, syncs it, tells the loop once.
+"""The journal's writer thread: group commit.
 
-There is no timer: while one group is being synced the next one gathers, so a lone entry goes to
-disk at once and many share a sync. What comes in one turn of the loop is handed over as one: a
-thread that is woken up for each entry takes the interpreter from the loop each time.
+There is no timer: while one group is being synced, the next one collects. So a lone entry goes to
+disk at once, and many entries share a sync. All entries of one turn of the loop are passed to the
+thread together: waking it for each entry would take the interpreter from the loop each time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from millstream.collect.journal.record import (
 from millstream.collect.journal.segment import Segment
 from millstream.collect.journal.spare import FULL, SpareFile
 
-_GROUP_BYTES = 8 << 20  # a group beyond this gains nothing, and its first entry waits for its last
-BATCH_BYTES = 1 << 20  # of entries, or one that is larger: what is handed over at once
+_GROUP_BYTES = 8 << 20  # a larger group gains nothing, and delays its first entry
+BATCH_BYTES = 1 << 20  # of entries that are passed to the thread together
 _log = logging.getLogger(__name__)
 
 
 class QueuedEntry(NamedTuple):
-    """An entry on its way to disk."""
+    """An entry to be written."""
 
     sequence: int
     payload: bytes
@@ -47,25 +47,25 @@ class QueuedEntry(NamedTuple):
 
 
 class EntryBatch(NamedTuple):
-    """Entries that came in one turn of the loop."""
+    """Entries that were appended in one turn of the loop."""
 
-    round: int  # counts the failures so far: what was handed in before one fails with it
+    failures: int  # so far: a batch from before a failure fails with it
     entries: list[QueuedEntry]
     size: int  # bytes
 
 
 class RemoveSegment(NamedTuple):
-    """A segment that is no longer needed."""
+    """Delete a segment."""
 
     segment: Segment
 
 
 class RollSegment(NamedTuple):
-    """SegmentHeader another segment, so that the current one can go."""
+    """Begin another segment, so that the current one can be deleted."""
 
 
 class Stop(NamedTuple):
-    """Nothing follows."""
+    """End the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +73,27 @@ class CommittedGroup:
     """Entries that became durable together."""
 
     segment: Segment
-    size: int  # the segment's, with them
+    size: int  # of the segment, with them
     offsets: array[int]
     lengths: array[int]
     bookmarks: dict[str, bytes]
 
 
 class WriterListener(Protocol):
-    """The journal, as its thread sees it. Each call is made in the loop."""
+    """The journal, for its thread. Each call is made in the loop."""
 
-    def began(self, segment: Segment) -> None: ...
-    def committed(self, group: CommittedGroup) -> None: ...
-    def broke(self, reason: str, remedy: str) -> None: ...
-    def removed(self, segment: Segment) -> None: ...
+    def on_segment(self, segment: Segment) -> None: ...
+    def on_committed(self, group: CommittedGroup) -> None: ...
+    def on_broken(self, reason: str, remedy: str) -> None: ...
+    def on_removed(self, segment: Segment) -> None: ...
 
 
 @dataclass(slots=True)
 class WriterState:
-    """What each new segment must tell of those before it."""
+    """What the header of the next segment must contain."""
 
     identity: Identity
-    last: int  # the last durable sequence
+    last: int  # the last durable sequence number
     number: int  # of the last segment
     previous: int  # the number of the last segment that holds entries
     previous_bytes: int
@@ -101,7 +101,7 @@ class WriterState:
 
 
 class Writer:
-    """Owns the current segment's descriptor. `settled` is asked for in the thread, at any time."""
+    """Owns the current segment's descriptor. The thread calls `settled` at any time."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class Writer:
         self._segment: Segment | None = None
         self._descriptor = -1
         self._size = 0
-        self._round = 0
+        self._failures = 0
         self._next_try = 0.0
-        self._is_to_roll = False
+        self._must_roll = False
         self._removing: list[Segment] = []
         self._spare = SpareFile(folder, disk)
         self.thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -142,32 +142,34 @@ class Writer:
         try:
             self._write_until_stopped()
         except BaseException as error:
-            # Nobody would write what is appended from now on: its senders must be told.
-            _log.exception("journal: the writer has ended")
-            self._call(self._listener.broke, f"the writer has ended: {error!r}", "restart it")
+            # Nothing can be written from now on: the senders must get an error.
+            _log.exception("journal: the writer thread has failed")
+            self._call(
+                self._listener.on_broken, f"the writer thread has failed: {error!r}", "restart it"
+            )
             raise
 
     def _write_until_stopped(self) -> None:
         stopping = False
-        self._spare.keep()
-        self._attempt()
+        self._spare.create()
+        self._try_begin()
         while not stopping:
-            entries, stopping = self._take()
+            entries, stopping = self._next_group()
             if self._segment is not None and entries:
                 self._commit(entries)
-            if self._is_to_roll and self._segment is not None:
+            if self._must_roll and self._segment is not None:
                 self._roll()
-            self._is_to_roll = False
+            self._must_roll = False
             if self._segment is None and not stopping and time.monotonic() >= self._next_try:
-                self._attempt()
+                self._try_begin()
             self._remove()
         if self._segment is not None and self._settled() > self._settled_written:
             self._commit([])
         if self._segment is not None:
             self._disk.close(self._descriptor)
-            self._note_closed()
+            self._write_clean_close()
 
-    def _note_closed(self) -> None:
+    def _write_clean_close(self) -> None:
         state = self._state
         closed = msgspec.structs.replace(
             state.identity, closed_bytes=self._size, closed_last=state.last
@@ -175,26 +177,26 @@ class Writer:
         try:
             self._identity_file.write(closed)
         except OSError as error:
-            _log.debug("journal: that it is closed cannot be noted: %s", error)
+            _log.debug("journal: cannot note the clean close: %s", error)
 
-    def _take(self) -> tuple[list[QueuedEntry], bool]:
-        """All that has come; waits for the first, or until a new segment is to be tried."""
-        patience = None
+    def _next_group(self) -> tuple[list[QueuedEntry], bool]:
+        """The entries that wait; waits for the first, or until it is time to try a new segment."""
+        timeout = None
         if self._segment is None:
-            patience = max(0.0, self._next_try - time.monotonic())
+            timeout = max(0.0, self._next_try - time.monotonic())
         entries: list[QueuedEntry] = []
         size = 0
         try:
-            item = self.queue.get(timeout=patience)
+            item = self.queue.get(timeout=timeout)
             while True:
                 if isinstance(item, EntryBatch):
-                    if item.round == self._round:
+                    if item.failures == self._failures:
                         entries += item.entries
                         size += item.size
                 elif isinstance(item, RemoveSegment):
                     self._removing.append(item.segment)
                 elif isinstance(item, RollSegment):
-                    self._is_to_roll = True
+                    self._must_roll = True
                     break
                 else:
                     return entries, True
@@ -215,7 +217,7 @@ class Writer:
             self._disk.write(self._descriptor, data)
             self._disk.sync(self._descriptor)
         except OSError as error:
-            self._give_up(segment)
+            self._abandon(segment)
             self._fail(f"cannot append to journal segment {segment.path.name}", error)
             return
         self._size = group.size
@@ -223,7 +225,7 @@ class Writer:
         if entries:
             self._state.last = entries[-1].sequence
             self._state.bookmarks.update(group.bookmarks)
-        self._call(self._listener.committed, group)
+        self._call(self._listener.on_committed, group)
 
     def _encode(self, segment: Segment, entries: list[QueuedEntry]) -> tuple[bytes, CommittedGroup]:
         mark, position = segment.mark, self._size
@@ -244,24 +246,24 @@ class Writer:
             position += HEADER + length
         settled = self._settled()
         if settled > self._settled_written:
-            # It rides along: a sync of its own would only spare recovery some questions to Kafka.
+            # Only together with entries: its own sync would only save recovery some reads of Kafka.
             last = entries[-1].sequence if entries else self._state.last
             pieces += encode(mark, RecordKind.SETTLED, last, settled.to_bytes(8, "little"))
             position += HEADER + 8
             self._settled_written = settled
         return b"".join(pieces), CommittedGroup(segment, position, offsets, lengths, bookmarks)
 
-    def _give_up(self, segment: Segment) -> None:
-        """After a failed write or sync nobody knows what the file holds: it is not touched again.
+    def _abandon(self, segment: Segment) -> None:
+        """Stop writing to a segment: after a failed write or sync its contents are unknown.
 
-        But it is shortened to what was durable before, so that the group which failed does not
-        come back if this process is killed before a new segment can say so.
+        It is truncated to the durable size. Otherwise the failed group would come back if this
+        process is killed before a new segment marks it as void.
         """
         segment.void = True
         try:
             self._disk.truncate(self._descriptor, self._size)
         except OSError as error:
-            _log.debug("journal: %s cannot be shortened: %s", segment.path, error)
+            _log.debug("journal: cannot truncate %s: %s", segment.path, error)
         self._release()
 
     def _roll(self) -> bool:
@@ -280,32 +282,34 @@ class Writer:
         except OSError as error:
             _log.debug("journal: closing a segment: %s", error)
 
-    def _attempt(self) -> None:
-        """Try to begin a segment; the next try is a while later."""
+    def _try_begin(self) -> None:
+        """Try to begin a segment; on failure, the next try is later."""
         try:
             self._begin()
         except OSError as error:
             self._fail(f"cannot begin a journal segment in {self._folder}", error)
 
     def _fail(self, what: str, error: OSError) -> None:
-        self._round += 1
+        self._failures += 1
         self._settled_written = 0
         self._next_try = time.monotonic() + self._retry_seconds
-        self._call(self._listener.broke, f"{what}: {why(error)}", remedy(error))
+        self._call(self._listener.on_broken, f"{what}: {why(error)}", remedy(error))
 
     def _begin(self) -> None:
-        """A new segment that takes entries; OSError if the disk refuses, and nothing is changed."""
+        """Begin a new segment; OSError if the disk fails, with nothing changed."""
         try:
-            self._make_segment()
+            self._create_segment()
         except OSError as error:
-            if error.errno not in FULL or not self._spare.give_up():
+            if error.errno not in FULL or not self._spare.delete():
                 raise
-            self._make_segment()
+            self._create_segment()
 
-    def _make_segment(self) -> None:
+    def _create_segment(self) -> None:
         state = self._state
         state.number += 1
-        segment = Segment.at(self._folder, state.number, state.last + 1, secrets.token_bytes(MARK))
+        segment = Segment.create(
+            self._folder, state.number, state.last + 1, secrets.token_bytes(MARK)
+        )
         settled = self._settled()
         begin = SegmentHeader(
             state.identity.identity,
@@ -316,7 +320,7 @@ class Writer:
             state.bookmarks,
         )
         payload = msgspec.msgpack.encode(begin)
-        # Twice: a damaged bit must not cost the bookmarks.
+        # Twice: one damaged bit must not lose the bookmarks.
         data = b"".join(encode(segment.mark, RecordKind.BEGIN, state.last, payload) * 2)
         descriptor = self._disk.create(segment.path)
         try:
@@ -336,15 +340,15 @@ class Writer:
         self._segment, self._descriptor = segment, descriptor
         self._settled_written = settled
         state.previous, state.previous_bytes = segment.number, len(data)
-        self._call(self._listener.began, segment)
+        self._call(self._listener.on_segment, segment)
 
     def _discard(self, segment: Segment, descriptor: int) -> None:
         try:
             self._disk.close(descriptor)
             self._disk.remove(segment.path)
         except OSError as error:
-            # It holds no entry, and the next segment's number and first sequence make it void.
-            _log.debug("journal: %s cannot be removed: %s", segment.path, error)
+            # It holds no entry, and the next segment makes it void.
+            _log.debug("journal: cannot remove %s: %s", segment.path, error)
 
     def _remove(self) -> None:
         while self._removing:
@@ -353,8 +357,8 @@ class Writer:
                 self._disk.remove(segment.path)
                 self._disk.sync_folder(self._folder)
             except OSError as error:
-                _log.warning("journal: %s cannot be removed: %s", segment.path, why(error))
+                _log.warning("journal: cannot remove %s: %s", segment.path, why(error))
                 return
             self._removing.pop(0)
-            self._call(self._listener.removed, segment)
-            self._spare.keep()
+            self._call(self._listener.on_removed, segment)
+            self._spare.create()
