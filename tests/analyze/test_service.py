@@ -22,7 +22,8 @@ from millstream.log.topic_names import audit_topic, stream_topic, view_topic, vi
 from millstream.pipeline.load import load
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import is_alive
-from millstream.values.report import Report, ViewDescription
+from millstream.values.report import ProcessReport
+from millstream.values.view_description import ViewDescription
 
 PROGRAM = """
 import sys
@@ -100,7 +101,7 @@ def test_it_survives_the_death_of_either_half_and_ends_when_told(
     assert (description.lineage, description.keep_ms) == ("revision", 86_400_000)
 
     def reported() -> tuple[str, str]:
-        report = msgspec.convert(read_topic(log, audit_topic(name))[-1][1], Report)
+        report = msgspec.convert(read_topic(log, audit_topic(name))[-1][1], ProcessReport)
         return report.tier, report.views["by_city"].state
 
     eventually(lambda: reported() == ("analyze", "running"))

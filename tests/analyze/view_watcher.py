@@ -18,7 +18,7 @@ from millstream.log.topic_names import ledger_topic
 from millstream.log.topics import topic_ids
 from millstream.store.views.table import Table
 from millstream.values.ledger_entry import LedgerEntry, decode
-from millstream.values.report import ViewDescription
+from millstream.values.view_description import ViewDescription
 
 Row = dict[str, Any]
 PROVISIONAL, FINAL, CORRECTED = "provisional", "final", "corrected"

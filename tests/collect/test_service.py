@@ -25,7 +25,7 @@ from millstream.log.topic_names import audit_topic
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.settings import Settings
-from millstream.values.report import Report
+from millstream.values.report import ProcessReport
 
 _MAIN = """
 import sys
@@ -92,9 +92,11 @@ async def test_it_reports_every_second_and_the_counts_add_up(collector: Collecto
     await collector.post("clicks", b"\n".join([click(1), click(2), b"{}"]))
     topic = audit_topic(collector.app.name)
 
-    async def reported() -> Report | None:
+    async def reported() -> ProcessReport | None:
         records = await asyncio.to_thread(read_topic, collector.log, topic)
-        reports = [msgspec.json.decode(record.value or b"", type=Report) for record in records]
+        reports = [
+            msgspec.json.decode(record.value or b"", type=ProcessReport) for record in records
+        ]
         return reports[-1] if reports and reports[-1].streams["clicks"].rejected else None
 
     await until(reported)

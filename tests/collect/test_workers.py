@@ -32,7 +32,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.home import Home, is_alive
-from millstream.values.report import Report
+from millstream.values.report import ProcessReport
 
 _THREE = f"app{uuid.uuid4().hex[:10]}"
 
@@ -134,7 +134,9 @@ async def test_a_killed_process_comes_back_under_its_name(
     async def all_reported() -> bool:
         topic = audit_topic(_THREE)
         records = await asyncio.to_thread(read_topic, log_settings, topic)
-        reports = [msgspec.json.decode(record.value or b"", type=Report) for record in records]
+        reports = [
+            msgspec.json.decode(record.value or b"", type=ProcessReport) for record in records
+        ]
         starts = Counter(who for who, _ in {(each.instance, each.started_at) for each in reports})
         assert len(starts) <= 3
         return sorted(starts.values()) == [1, 1, 2]

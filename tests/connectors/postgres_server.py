@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from tests.collect.waiting import until
 
 from millstream.connectors.postgres.protocol.address import Address
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 
 PASSWORD = "s3cret:/@ü"
 QUOTED_PASSWORD = "s3cret%3A%2F%40%C3%BC"  # as a URL writes it

@@ -45,7 +45,7 @@ from millstream.serve.description.messages import (
 from millstream.serve.transports import frames, websocket
 from millstream.values.ledger_entry import LedgerEntry
 from millstream.values.ledger_entry import encode as encode_entry
-from millstream.values.report import Report, StreamCounts, ViewCounts
+from millstream.values.report import ProcessReport, StreamCounts, ViewCounts
 
 PAGE = read("docs/reference/api.md")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
@@ -109,7 +109,7 @@ def fill(pipeline: Pipeline) -> None:
     now = 2 * 10**12  # in the future, so that it is fresh whatever the clock says
     views = {"per_minute": ViewCounts(state="running", watermark=CLOSED)}
     streams = {"rsvps": StreamCounts(watermark=SEEN)}
-    report = Report("analyze", "a", now, now, views=views, streams=streams)
+    report = ProcessReport("analyze", "a", now, now, views=views, streams=streams)
     producer = Producer({"bootstrap.servers": pipeline.log.bootstrap})
     producer.produce(ledger_topic(pipeline.app.name, "per_minute"), encode_entry(entry), "k")
     producer.produce(audit_topic(pipeline.app.name), msgspec.json.encode(report))

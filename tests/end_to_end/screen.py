@@ -30,7 +30,8 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, view_topic, views_topic
 from millstream.pipeline.load import load
 from millstream.pipeline.pipeline_topics import ensure_topics
-from millstream.values.report import Column, Report, ViewDescription
+from millstream.values.report import ProcessReport
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 SECONDS = 120.0
 _FLAGS = [
@@ -191,7 +192,7 @@ class Stage:
     def report(self, tier: Literal["collect", "analyze"] = "analyze", **told: Any) -> None:
         """Say what that tier would; it counts as alive for a minute, however slow the test is."""
         now = time.time_ns() // 1_000_000
-        report = Report(tier, "test", now + 60_000, now, **told)
+        report = ProcessReport(tier, "test", now + 60_000, now, **told)
         self._producer.produce(audit_topic(self.name), msgspec.json.encode(report))
         assert self._producer.flush(10) == 0
 
@@ -222,7 +223,7 @@ class Stage:
             name=view,
             inputs=["rsvps"],
             key=key,
-            columns=[Column(name, type_) for name, type_ in columns.items()],
+            columns=[ViewColumn(name, type_) for name, type_ in columns.items()],
             mode="real_time",
             reason="every operator runs in real-time mode",
             guarantee="exactly once",

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 from tests.end_to_end.screen import Screen, Stage, screen, until
 
 from millstream.log.settings import LogSettings
-from millstream.values.report import Drift, Latency, Rebuild, StreamCounts, ViewCounts
+from millstream.values.report import FieldDrift, Latency, RebuildStatus, StreamCounts, ViewCounts
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",
@@ -178,14 +178,16 @@ async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
     stage: Stage, shown: Screen
 ) -> None:
     now = time.time_ns() // 1_000_000
-    running = Rebuild("replaying", "r", done=420, total=1000, started_at=now - 60_000, left_s=12)
+    running = RebuildStatus(
+        "replaying", "r", done=420, total=1000, started_at=now - 60_000, left_s=12
+    )
     city, hour = (
         shown.page.locator("[data-view=by_city]"),
         shown.page.locator("[data-view=trending]"),
     )
     rebuild = city.locator(".rebuild")
     await expect(rebuild).to_be_hidden()
-    drift = Drift("rsvps", "<b>city</b>", now, 0.4, "mostly Oslo", "mostly Rome")
+    drift = FieldDrift("rsvps", "<b>city</b>", now, 0.4, "mostly Oslo", "mostly Rome")
     stage.report(
         views={
             "by_city": ViewCounts("running", rebuild=running, behind=0),
@@ -209,7 +211,7 @@ async def test_a_rebuild_and_how_a_view_stands_are_seen_at_a_glance(
     await expect(times).to_contain_text("7 in time2 late0 from the future0 broken")
     await expect(times).to_contain_text("rsvps.<b>city</b>mostly Rome")
     done = msgspec.structs.replace(running, state="done", ended_at=now)
-    failed = Rebuild("failed", error="no room")
+    failed = RebuildStatus("failed", error="no room")
     stage.report(
         views={"by_city": ViewCounts(rebuild=done), "trending": ViewCounts(rebuild=failed)}
     )

@@ -21,7 +21,7 @@ from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
-from millstream.values.report import Column, ViewDescription
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 SECONDS = 60.0
 Event = dict[str, Any]
@@ -59,15 +59,15 @@ class Pipeline:
         self.app = app or declare(name)
         ensure_topics(self.app, log)
         self._producer = Producer({"bootstrap.servers": log.bootstrap, "linger.ms": 0})
-        window = Column("window", "struct<start:timestamp,end:timestamp>")
-        n, city = Column("n", "bigint"), Column("city", "string")
+        window = ViewColumn("window", "struct<start:timestamp,end:timestamp>")
+        n, city = ViewColumn("n", "bigint"), ViewColumn("city", "string")
         self.describe("by_city", ["city"], [city, n])
         self.describe("per_minute", ["window"], [window, n], window="window", ledger=["n"])
-        self.describe("newest", None, [Column("id", "bigint"), city])
+        self.describe("newest", None, [ViewColumn("id", "bigint"), city])
         self.flush()
 
     def describe(
-        self, view: str, key: list[str] | None, columns: list[Column], **more: Any
+        self, view: str, key: list[str] | None, columns: list[ViewColumn], **more: Any
     ) -> None:
         description = ViewDescription(
             name=view,

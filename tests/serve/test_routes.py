@@ -16,7 +16,7 @@ from tests.serve.stage import Pipeline, until
 
 from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.serve.service import Server
-from millstream.values.report import Latency, Report, StreamCounts, ViewCounts
+from millstream.values.report import Latency, ProcessReport, StreamCounts, ViewCounts
 
 WINDOW = {"start": "2026-11-16T16:41:00.000000Z", "end": "2026-11-16T16:42:00.000000Z"}
 
@@ -197,10 +197,10 @@ async def test_the_system_is_told_as_its_parts_report_it(
         accepted=10, logged=9, rejected=1, pending=1, rate=4.5, latency_ms=latency
     )
     reports = [
-        Report("collect", "c1", now, now, streams={"rsvps": counts}),
-        Report("collect", "c2", now, now, streams={"rsvps": counts}),
-        Report("analyze", "a1", now, now, views={"by_city": ViewCounts(state="running")}),
-        Report("collect", "dead", 1, 1, streams={"rsvps": counts}),
+        ProcessReport("collect", "c1", now, now, streams={"rsvps": counts}),
+        ProcessReport("collect", "c2", now, now, streams={"rsvps": counts}),
+        ProcessReport("analyze", "a1", now, now, views={"by_city": ViewCounts(state="running")}),
+        ProcessReport("collect", "dead", 1, 1, streams={"rsvps": counts}),
     ]
     producer = Producer({"bootstrap.servers": pipeline.log.bootstrap})
     for report in reports:

@@ -15,10 +15,10 @@ from millstream.log.record import Record
 from millstream.runtime.failing_processes import Failure
 from millstream.serve.system import System
 from millstream.supervise.status_tables import status_line
-from millstream.values.report import JournalState, Latency, Report, StreamCounts
+from millstream.values.report import JournalState, Latency, ProcessReport, StreamCounts
 
 
-def described(*reports: Report, failures: Sequence[Failure] = ()) -> dict[str, Any]:
+def described(*reports: ProcessReport, failures: Sequence[Failure] = ()) -> dict[str, Any]:
     app = App("shop")
     app.stream("orders", schema="id LONG")
     system = System(app, {}, failures=lambda: failures)
@@ -29,9 +29,9 @@ def described(*reports: Report, failures: Sequence[Failure] = ()) -> dict[str, A
     return found
 
 
-def collector(name: str, counts: StreamCounts, journal: JournalState) -> Report:
+def collector(name: str, counts: StreamCounts, journal: JournalState) -> ProcessReport:
     now = time.time_ns() // 1_000_000
-    return Report("collect", name, now, now - 1000, {"orders": counts}, journal=journal)
+    return ProcessReport("collect", name, now, now - 1000, {"orders": counts}, journal=journal)
 
 
 def test_collectors_are_added_up_with_their_journals_and_steps() -> None:
@@ -56,7 +56,7 @@ def test_counts_that_do_not_add_up_are_shown() -> None:
 
 
 def test_a_commands_report_is_no_collectors() -> None:
-    moved = Report("command", "retry-1", time.time_ns() // 1_000_000, 0)
+    moved = ProcessReport("command", "retry-1", time.time_ns() // 1_000_000, 0)
     collect = described(moved)["tiers"]["collect"]
     assert (collect["state"], collect["instances"], collect["journal"]) == ("down", 0, None)
 
@@ -66,7 +66,9 @@ def test_a_collector_that_hangs_is_shown_with_its_last_figures_and_when_they_are
     for silent_ms in (30_000, 3_600_000):
         at = now - silent_ms
         counts = StreamCounts(accepted=5, logged=5, rate=12.5)
-        hung = Report("collect", "a", at, at - 1000, {"orders": counts}, journal=JournalState())
+        hung = ProcessReport(
+            "collect", "a", at, at - 1000, {"orders": counts}, journal=JournalState()
+        )
         system = described(hung)
         collect = system["tiers"]["collect"]
         assert (collect["state"], collect["instances"], collect["rate"]) == ("down", 0, None)
@@ -80,7 +82,9 @@ def test_a_collector_that_hangs_is_shown_with_its_last_figures_and_when_they_are
 
 def test_an_older_collector_is_left_out_when_another_reports() -> None:
     new = collector("b", StreamCounts(accepted=2, logged=2), JournalState())
-    old = Report("collect", "a", new.at - 30_000, 0, {"orders": StreamCounts(accepted=5, logged=5)})
+    old = ProcessReport(
+        "collect", "a", new.at - 30_000, 0, {"orders": StreamCounts(accepted=5, logged=5)}
+    )
     assert described(old, new)["tiers"]["collect"]["accepted"] == 2
 
 

@@ -16,10 +16,10 @@ from tests.store.sql.test_sql import View, rows
 from millstream.errors import LogError, QueryError
 from millstream.store.sql.sql import Sql
 from millstream.store.views.table import Table
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 NEWEST = 120
-COLUMNS = (Column("id", "bigint"), Column("city", "string"))
+COLUMNS = (ViewColumn("id", "bigint"), ViewColumn("city", "string"))
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +92,7 @@ async def test_every_view_has_the_same_rows_in_sql_under_load() -> None:
                 rebuilt.table = Table(keyed=False, newest=NEWEST)
                 rebuilt.sql.changed(rebuilt, [])
             if round_ == 7:  # described again
-                views["busy"].columns = (*COLUMNS, Column("more", "double"))
+                views["busy"].columns = (*COLUMNS, ViewColumn("more", "double"))
                 views["busy"].sql.changed(views["busy"], [])
             if round_ == 9:
                 assert views["busy"].sql.pid is not None
@@ -130,7 +130,7 @@ async def test_no_query_sees_a_part_of_a_rebuilt_view() -> None:
 
 async def test_a_view_that_cannot_be_a_table_says_so_and_the_others_answer() -> None:
     async with opened() as views:
-        views["small"].columns = (Column("n", "bigint"), Column("N", "bigint"))
+        views["small"].columns = (ViewColumn("n", "bigint"), ViewColumn("N", "bigint"))
         views["busy"].put([1], {"id": 1, "city": "a"})
         assert await asked(views["busy"]) == [[1, "a"]]
         with pytest.raises(QueryError, match=r"view small cannot be queried: .*[nN]"):

@@ -9,7 +9,7 @@ from typing import Literal
 from millstream.log.topic_names import edition_of
 from millstream.pipeline.trigger import Accumulation
 from millstream.syntax.duration import format_duration
-from millstream.values.report import Column, ViewDescription
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 WindowKind = Literal["tumbling", "sliding", "session", "count"]
 RunMode = Literal["real_time", "micro_batch"]
@@ -88,7 +88,7 @@ class ViewPlan:
     reads: tuple[str, ...]  # topics
     topic: str
     key: tuple[str, ...] | None
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
     window: str | None  # the column that is a time window, if one is
     mode: RunMode
     output_mode: Literal["update", "append"]

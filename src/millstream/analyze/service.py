@@ -40,7 +40,8 @@ from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
-from millstream.values.report import Report, ViewCounts, ViewDescription
+from millstream.values.report import ProcessReport, ViewCounts
+from millstream.values.view_description import ViewDescription
 
 _log = logging.getLogger(__name__)
 _TICK = 0.25
@@ -190,7 +191,7 @@ class _Analyze:
 
     def _report(self, keeping: Upkeep, views: dict[str, ViewCounts]) -> None:
         keeping.note(views)
-        report = Report(
+        report = ProcessReport(
             *("analyze", self._instance, now_ms(), self._started),
             streams=keeping.streams(),
             views=views,

@@ -17,7 +17,7 @@ from millstream.errors import LogError
 from millstream.log.producing.producer import Producer, RecordMetadata
 from millstream.runtime.measure import Clock
 from millstream.values.clock import now_ms
-from millstream.values.report import JournalState, Report
+from millstream.values.report import JournalState, ProcessReport
 
 _EVERY_SECONDS = 1.0
 _AWAY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away
@@ -67,7 +67,7 @@ class Reporter:
 
     def report(self) -> None:
         """Write one report; it is on its way when this returns."""
-        report = Report(
+        report = ProcessReport(
             tier="collect",
             instance=self._intake.collector,
             at=now_ms(),

@@ -16,7 +16,7 @@ from millstream.expression.cache import TextCache
 from millstream.expression.compiler import ALLOWED, Compiler, Unsupported
 from millstream.schema import Schema, type_ddl
 from millstream.schema.column_types import parse_type
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 MAX_LENGTH = 8_000
@@ -25,13 +25,13 @@ _MAX_DOTS = 16  # in one name
 _compiled: TextCache[Predicate] = TextCache(250_000)
 
 
-def event_columns(schema: Schema) -> tuple[Column, ...]:
+def event_columns(schema: Schema) -> tuple[ViewColumn, ...]:
     """A stream's columns, for conditions on its events."""
-    return tuple(Column(field.name, type_ddl(field.type)) for field in schema.fields)
+    return tuple(ViewColumn(field.name, type_ddl(field.type)) for field in schema.fields)
 
 
 def compile_condition(
-    text: str, columns: tuple[Column, ...], canonical: bool = True, what: str = "where"
+    text: str, columns: tuple[ViewColumn, ...], canonical: bool = True, what: str = "where"
 ) -> Predicate:
     """Whether a row satisfies `text`, as SQL's WHERE says: NULL is no. QueryError if not SQL.
 
@@ -45,7 +45,7 @@ def compile_condition(
 
 
 def _compile_condition(
-    text: str, columns: tuple[Column, ...], canonical: bool, what: str
+    text: str, columns: tuple[ViewColumn, ...], canonical: bool, what: str
 ) -> Predicate:
     tree = parse(text, what)
     evaluate, kind = compile_tree(tree, columns, canonical)
@@ -65,7 +65,10 @@ def _compile_condition(
 
 
 def compile_tree(
-    tree: exp.Expression, columns: Sequence[Column], canonical: bool = True, as_held: bool = False
+    tree: exp.Expression,
+    columns: Sequence[ViewColumn],
+    canonical: bool = True,
+    as_held: bool = False,
 ) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
     """The function from a row to the expression's value, and the value's kind."""
     known = {column.name: parse_type(column.type) for column in columns}

@@ -9,7 +9,7 @@ from typing import Literal
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 ValueKind = Literal[
     "number", "text", "boolean", "timestamp", "date", "struct", "array", "map", "null", "other"
@@ -47,7 +47,7 @@ def is_float(type_: exp.DataType) -> bool:
     return type_.this in _FLOATS
 
 
-def is_exact(columns: Sequence[Column]) -> bool:
+def is_exact(columns: Sequence[ViewColumn]) -> bool:
     """Whether some value has digits that a float would lose."""
     return any(
         part.this == _T.DECIMAL

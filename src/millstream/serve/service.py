@@ -45,7 +45,8 @@ from millstream.serve.views.view_readers import TopicTail, ViewReaders
 from millstream.settings import Settings
 from millstream.store.sql.sql import Sql
 from millstream.values.clock import now_ms, to_ms_or_zero
-from millstream.values.report import Report, ViewCounts, ViewDescription
+from millstream.values.report import ProcessReport, ViewCounts
+from millstream.values.view_description import ViewDescription
 from millstream.web.server import HttpServer
 
 _log = logging.getLogger(__name__)
@@ -248,7 +249,7 @@ class Server:
 
     async def _report(self) -> None:
         while True:
-            report = Report(
+            report = ProcessReport(
                 tier="serve",
                 instance=self._instance,
                 at=now_ms(),

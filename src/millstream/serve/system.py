@@ -22,7 +22,7 @@ from millstream.values.report import (
     JournalDamage,
     JournalState,
     Latency,
-    Report,
+    ProcessReport,
     StreamCounts,
     ViewCounts,
 )
@@ -52,8 +52,8 @@ class System:
         self._views = views
         self._streams = streams or {}
         self._failures = failures
-        self._reports: dict[tuple[str, str], Report] = {}
-        self._decode = msgspec.json.Decoder(Report).decode
+        self._reports: dict[tuple[str, str], ProcessReport] = {}
+        self._decode = msgspec.json.Decoder(ProcessReport).decode
 
     def add_report(self, record: Record) -> None:
         """Store the report in a record of the audit topic."""
@@ -117,7 +117,7 @@ class System:
             if now - report.at <= _REMOVED_MS or id(report) in kept
         }
 
-    def _last_reports(self, tier: str) -> list[Report]:
+    def _last_reports(self, tier: str) -> list[ProcessReport]:
         """The reports of the last seconds in which the tier reported."""
         reports = [report for report in self._reports.values() if report.tier == tier]
         newest = max((report.at for report in reports), default=0)
@@ -130,7 +130,9 @@ class System:
     def _stream_watermark(self, name: str) -> str | None:
         return iso_time(self._streams[name].watermark) if name in self._streams else None
 
-    def _analyze(self, reports: Sequence[Report], serve: Sequence[Report]) -> dict[str, Any]:
+    def _analyze(
+        self, reports: Sequence[ProcessReport], serve: Sequence[ProcessReport]
+    ) -> dict[str, Any]:
         views = {name: counts for report in reports for name, counts in report.views.items()}
         starting = any(counts.state == "starting" for counts in views.values())
         served = _view_counts(serve)
@@ -146,7 +148,7 @@ class System:
             "streams": {name: each for report in reports for name, each in report.streams.items()},
         }
 
-    def _serve(self, reports: Sequence[Report]) -> dict[str, Any]:
+    def _serve(self, reports: Sequence[ProcessReport]) -> dict[str, Any]:
         views = _view_counts(reports)
         return {
             "state": "up",
@@ -208,7 +210,7 @@ def describe_view(app: App, served: ServedView) -> dict[str, Any]:
     }
 
 
-def _collect(reports: Sequence[Report]) -> dict[str, Any]:
+def _collect(reports: Sequence[ProcessReport]) -> dict[str, Any]:
     streams: dict[str, StreamCounts] = {}
     for report in reports:
         for name, counts in report.streams.items():
@@ -241,7 +243,7 @@ def _collect(reports: Sequence[Report]) -> dict[str, Any]:
     }
 
 
-def _collect_down(reports: Sequence[Report]) -> dict[str, Any]:
+def _collect_down(reports: Sequence[ProcessReport]) -> dict[str, Any]:
     """The last figures of collectors that no longer report; their rate is unknown."""
     last = _collect(reports)
     for counts in last["streams"].values():
@@ -275,7 +277,7 @@ def _sum_damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
     return total
 
 
-def _view_counts(reports: Sequence[Report]) -> dict[str, ViewCounts]:
+def _view_counts(reports: Sequence[ProcessReport]) -> dict[str, ViewCounts]:
     """The counts of the server that is furthest: all servers read every view."""
     views: dict[str, ViewCounts] = {}
     for report in reports:

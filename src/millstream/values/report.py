@@ -11,8 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from millstream.values.hidden_columns import ERROR, STATE
-
 Tier = Literal["collect", "analyze", "serve", "command"]
 Trend = Literal["", "steady", "growing", "shrinking"]
 
@@ -138,7 +136,7 @@ class LostEvents(msgspec.Struct, frozen=True):
         )
 
 
-class Rebuild(msgspec.Struct, frozen=True, omit_defaults=True):
+class RebuildStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A view that `analyze` computes anew from the log, beside the one that is served.
 
     When it is `done` the new one has taken the old one's place; when it has `failed`, none has.
@@ -182,7 +180,7 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     behind_s: float = 0.0
     trend: Trend = ""
     catch_up_s: float | None = None  # until it has caught up, if it does
-    rebuild: Rebuild | None = None  # by analyze: the one under way, or else the last one
+    rebuild: RebuildStatus | None = None  # by analyze: the one under way, or else the last one
     watermark: int = 0  # by analyze: windows that ended by then are final; milliseconds, 0: unknown
     warning: str = ""  # by analyze: why the rows may be wrong, though the query runs
     dropped: int = 0  # by analyze: at least so many rows Spark left out that it should have counted
@@ -190,7 +188,7 @@ class ViewCounts(msgspec.Struct, omit_defaults=True):
     share: float = 1.0  # by analyze: of the events that come, those that it takes
 
 
-class Drift(msgspec.Struct, frozen=True):
+class FieldDrift(msgspec.Struct, frozen=True):
     """A field of a stream whose values are spread otherwise than they were lately."""
 
     stream: str
@@ -201,7 +199,7 @@ class Drift(msgspec.Struct, frozen=True):
     now: str
 
 
-class Report(msgspec.Struct, omit_defaults=True):
+class ProcessReport(msgspec.Struct, omit_defaults=True):
     """What one process has counted since it started.
 
     Of tier `command`: what it moved from one count to another, once; so accepted is 0, and a
@@ -217,48 +215,5 @@ class Report(msgspec.Struct, omit_defaults=True):
     views: dict[str, ViewCounts] = {}
     clients: int = 0
     journal: JournalState | None = None
-    drifts: list[Drift] = []  # by analyze: fields that have shifted, until they come to rest
+    drifts: list[FieldDrift] = []  # by analyze: fields that have shifted, until they come to rest
     ended: bool = False  # it ended in order: nothing is counted after this
-
-
-class Column(msgspec.Struct, frozen=True):
-    name: str
-    type: str  # Spark DDL, as in `struct<start:timestamp,end:timestamp>`
-
-
-class ViewDescription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that a server or client needs to know about a view; the key of its record is the name."""
-
-    name: str
-    inputs: list[str]
-    key: list[str] | None
-    columns: list[Column]  # the user's columns, without lineage
-    mode: Literal["real_time", "micro_batch"]
-    reason: str  # why that mode
-    guarantee: str
-    lineage: Literal["revision", "position", "batch", "none"]
-    generation: str  # the fingerprint of its plan
-    description: str = ""
-    keep_ms: int | None = None
-    window: str | None = None  # the column that is a time window, if one is
-    trigger: str = "every change"  # when a row is shown
-    accumulation: Literal["accumulate", "discard", "retract"] = "accumulate"
-    ledger: list[str] = []  # the columns whose amounts are entered
-    topic: str = ""  # that holds its rows; empty: the one that bears its name
-    weighed: list[str] = []  # the columns that may be estimates, whose errors are in `_error`
-
-    @property
-    def has_states(self) -> bool:
-        """Whether its rows are provisional, final or corrected: those of windows are."""
-        return self.key is not None and self.window is not None
-
-    @property
-    def shown_columns(self) -> tuple[Column, ...]:
-        """The user's columns, and what rows say of themselves."""
-        columns = tuple(self.columns)
-        if self.has_states and STATE not in (column.name for column in columns):
-            columns += (Column(STATE, "string"),)
-        if self.weighed:
-            errors = ",".join(f"{name}:double" for name in self.weighed)
-            columns += (Column(ERROR, f"struct<{errors}>"),)
-        return columns

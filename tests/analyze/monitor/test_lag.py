@@ -17,7 +17,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
-from millstream.values.report import Report, ViewCounts
+from millstream.values.report import ProcessReport, ViewCounts
 
 
 def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
@@ -106,7 +106,7 @@ def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
         # A server has rows of later events than the checkpoint tells of.
         served = ViewCounts(newest_received_at=start + 8)
         views = {live.name: served, batches.name: served}
-        report = Report("serve", "s", start, start, views=views)
+        report = ProcessReport("serve", "s", start, start, views=views)
         producer.produce(audit_topic(app.name), msgspec.json.encode(report))
         assert producer.flush(10) == 0
         eventually(lambda: measured(**committed) == (1, True))

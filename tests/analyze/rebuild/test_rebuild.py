@@ -31,7 +31,7 @@ from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.store.views.table import Table
 from millstream.values.ledger_entry import sums
-from millstream.values.report import Rebuild, Report, ViewCounts
+from millstream.values.report import ProcessReport, RebuildStatus, ViewCounts
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load
@@ -64,9 +64,9 @@ class Analyze(Threaded):
         """What the newest report says of the view."""
         reports = (value for _, value in read_topic(self.settings.log, audit_topic(self.app.name)))
         *_, newest = (each for each in reports if each is not None)
-        return msgspec.convert(newest, Report).views.get(view, ViewCounts())
+        return msgspec.convert(newest, ProcessReport).views.get(view, ViewCounts())
 
-    def told(self, view: str) -> Rebuild | None:
+    def told(self, view: str) -> RebuildStatus | None:
         """What the newest report says of the view's rebuild."""
         return self.counts(view).rebuild
 

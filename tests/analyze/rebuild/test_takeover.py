@@ -18,7 +18,7 @@ from millstream.analyze.rebuild.takeover import mark_corrected, whole_from
 from millstream.log.connection import admin, client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 if TYPE_CHECKING:
     from tests.analyze.conftest import Load
@@ -56,7 +56,7 @@ def test_rows_that_were_final_with_other_values_are_corrected(
     ):
         give(new, key, n, state)
     assert producer.flush(10) == 0
-    plan = replace(view(new, window="window"), columns=(Column("n", "bigint"),))
+    plan = replace(view(new, window="window"), columns=(ViewColumn("n", "bigint"),))
     assert mark_corrected(log_settings, plan, old) == 2
     ((partition, (_, end)),) = bounds(log_settings, new).items()
     marked = read_range(log_settings, new, partition, end - 2, end)

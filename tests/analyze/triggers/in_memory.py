@@ -18,10 +18,10 @@ from millstream.analyze.triggers.shown_rows import OutputSpec, ShownRows
 from millstream.log.record import Record
 from millstream.pipeline.trigger import Accumulation, parse_trigger
 from millstream.values.ledger_entry import Amounts, LedgerEntry, decode, sums
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 TOPICS = OutputTopics("changes", "view", "ledger", "panes", "panes")
-COLUMNS = (Column("k", "string"), Column("n", "bigint"), Column("total", "double"))
+COLUMNS = (ViewColumn("k", "string"), ViewColumn("n", "bigint"), ViewColumn("total", "double"))
 FORGET_MS = 10**9
 
 

@@ -11,9 +11,9 @@ from millstream.analyze.triggers.processor import OutputTopics
 from millstream.analyze.triggers.shown_rows import OutputSpec
 from millstream.log.settings import LogSettings
 from millstream.pipeline.trigger import Accumulation, parse_trigger
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
-COLUMNS = (Column("k", "string"), Column("n", "bigint"), Column("total", "double"))
+COLUMNS = (ViewColumn("k", "string"), ViewColumn("n", "bigint"), ViewColumn("total", "double"))
 
 
 def task(app: str, trigger: str | None, accumulation: Accumulation, ledger: bool) -> OutputTask:

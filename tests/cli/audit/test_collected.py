@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.cli.audit.collected import Ledger, Row
-from millstream.values.report import JournalState, Report, StreamCounts
+from millstream.values.report import JournalState, ProcessReport, StreamCounts
 
 
 def report(
@@ -17,7 +17,7 @@ def report(
     collector: str = "c1",
 ) -> bytes:
     journal = JournalState(entries=entries, max_bytes=1)
-    one = Report("collect", collector, start, start, {"orders": counts}, journal=journal)
+    one = ProcessReport("collect", collector, start, start, {"orders": counts}, journal=journal)
     one.ended = ended
     return msgspec.json.encode(one)
 
@@ -97,7 +97,7 @@ def test_counts_that_do_not_add_up_in_themselves_are_told() -> None:
 
 
 def test_what_a_command_moved_is_moved() -> None:
-    moved = Report("command", "retry-1", 3, 3, {"orders": StreamCounts(failed=-1, logged=1)})
+    moved = ProcessReport("command", "retry-1", 3, 3, {"orders": StreamCounts(failed=-1, logged=1)})
     row, problems = added_up(
         report(1, StreamCounts(accepted=2, logged=1, failed=1)), msgspec.json.encode(moved)
     )

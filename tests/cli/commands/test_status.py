@@ -17,7 +17,7 @@ from millstream.log.settings import LogSettings
 from millstream.runtime.failing_processes import publish_failures
 from millstream.runtime.home import Home
 from millstream.supervise.status_tables import console, lag_text, missing_events, rebuilds_table
-from millstream.values.report import BrokenEvent, LostEvents, Rebuild, ViewCounts
+from millstream.values.report import BrokenEvent, LostEvents, RebuildStatus, ViewCounts
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -74,12 +74,12 @@ def test_a_rebuild_is_shown_while_it_runs_and_when_it_has_ended(
     now = system()
     view = now["tiers"]["analyze"]["views"]["by_city"]
 
-    def shown(rebuild: Rebuild) -> str:
+    def shown(rebuild: RebuildStatus) -> str:
         view["rebuild"] = msgspec.to_builtins(rebuild)
         console().print(rebuilds_table(now), width=200)
         return " ".join(capsys.readouterr().out.split())
 
-    running = Rebuild("replaying", "r", done=250, total=1000, started_at=1_000, left_s=90.0)
+    running = RebuildStatus("replaying", "r", done=250, total=1000, started_at=1_000, left_s=90.0)
     told = shown(running)
     assert (
         "by_city replaying 250 of 1,000 1.5 min all 1970-01-01 00:00:01Z it was requested" in told
@@ -89,10 +89,10 @@ def test_a_rebuild_is_shown_while_it_runs_and_when_it_has_ended(
     assert "from 1970-01-01 00:00:02Z on" in told
     assert "served in a new epoch since 1970-01-01 00:00:09Z" in told
     assert problems_of(UP, now) == []
-    told = shown(Rebuild("failed", "r", error="no room"))
+    told = shown(RebuildStatus("failed", "r", error="no room"))
     assert "no room" in told
     assert problems_of(UP, now) == [], "who asked for it was told"
-    assert "the pipeline changed" in shown(Rebuild("failed", error="no room"))
+    assert "the pipeline changed" in shown(RebuildStatus("failed", error="no room"))
     assert problems_of(UP, now) == [
         "view by_city is served as it was before the pipeline changed, for it cannot be rebuilt: "
         "no room"

@@ -24,7 +24,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, late_topic, stream_topic
 from millstream.values.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
-from millstream.values.report import Report, StreamCounts, ViewCounts
+from millstream.values.report import ProcessReport, StreamCounts, ViewCounts
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -48,7 +48,9 @@ class Analyzed:
         now = time.time_ns() // 1_000_000
         view = ViewCounts(state="running", read=self.read, watermark=NOW, shed=1, share=0.5)
         # From the future by a minute: as one that reports on and on would be heard of.
-        told = Report("analyze", "a", now + MINUTE, now, {"clicks": self.counts}, [], {"v": view})
+        told = ProcessReport(
+            "analyze", "a", now + MINUTE, now, {"clicks": self.counts}, [], {"v": view}
+        )
         self.write(audit_topic(self.stage.app.name), msgspec.json.encode(told))
         code, out = self.command("audit", "--json")
         content: dict[str, Any] = json.loads(out)

@@ -13,7 +13,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, rebuilds_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics
-from millstream.values.report import Rebuild, Report, ViewCounts
+from millstream.values.report import ProcessReport, RebuildStatus, ViewCounts
 
 VIEW = "by_city"
 
@@ -29,17 +29,17 @@ def watch(log_settings: LogSettings, app_name: str) -> Watch:
     return Watch(log_settings, app_name, VIEW)
 
 
-def tell(log: LogSettings, app: str, rebuild: Rebuild) -> None:
+def tell(log: LogSettings, app: str, rebuild: RebuildStatus) -> None:
     """Report as `analyze` does each second."""
-    report = Report("analyze", "host-1", 1, 1, views={VIEW: ViewCounts(rebuild=rebuild)})
+    report = ProcessReport("analyze", "host-1", 1, 1, views={VIEW: ViewCounts(rebuild=rebuild)})
     write(log, audit_topic(app), {"": msgspec.json.encode(report)}, 10)
 
 
 def test_a_rebuild_that_waits_for_a_change_of_the_pipeline_is_not_called_done(
     watch: Watch, log_settings: LogSettings, app_name: str
 ) -> None:
-    tell(log_settings, app_name, Rebuild("replaying"))  # which nobody asked for
-    tell(log_settings, app_name, Rebuild("failed", "ours", error="no room"))
+    tell(log_settings, app_name, RebuildStatus("replaying"))  # which nobody asked for
+    tell(log_settings, app_name, RebuildStatus("failed", "ours", error="no room"))
     with pytest.raises(MillstreamError, match="no room"):
         watch.await_end("ours")
 
@@ -47,9 +47,9 @@ def test_a_rebuild_that_waits_for_a_change_of_the_pipeline_is_not_called_done(
 def test_a_rebuild_is_done_when_it_is_wished_no_more(
     watch: Watch, log_settings: LogSettings, app_name: str
 ) -> None:
-    tell(log_settings, app_name, Rebuild("ready", "ours"))
+    tell(log_settings, app_name, RebuildStatus("ready", "ours"))
     write(log_settings, rebuilds_topic(app_name), {VIEW: None}, 10)
-    tell(log_settings, app_name, Rebuild("done", "ours"))
+    tell(log_settings, app_name, RebuildStatus("done", "ours"))
     watch.await_end("ours")
 
 
@@ -57,7 +57,7 @@ def test_whose_rebuild_was_taken_over_by_another_is_told_so(
     watch: Watch, log_settings: LogSettings, app_name: str
 ) -> None:
     put_request(log_settings, app_name, VIEW, Request("theirs"))
-    tell(log_settings, app_name, Rebuild("replaying", "theirs"))
+    tell(log_settings, app_name, RebuildStatus("replaying", "theirs"))
     with pytest.raises(MillstreamError, match="another rebuild"):
         follow(watch, "ours")
     assert watch.is_open("theirs")

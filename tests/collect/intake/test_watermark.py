@@ -24,7 +24,7 @@ from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.runtime.home import Home
 from millstream.values import event
-from millstream.values.report import Report
+from millstream.values.report import ProcessReport
 
 NOW = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 
@@ -123,7 +123,7 @@ async def test_the_sender_of_an_event_from_the_future_is_told_that_it_is_in_no_v
 
 async def _reported(log: LogSettings, app: str, watermark: int) -> None:
     reports = [
-        msgspec.json.decode(record.value or b"", type=Report)
+        msgspec.json.decode(record.value or b"", type=ProcessReport)
         for record in read_topic(log, audit_topic(app))
     ]
     counts = reports[-1].streams["readings"]

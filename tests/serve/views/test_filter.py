@@ -26,19 +26,19 @@ from millstream.expression.compiler import Compiler
 from millstream.expression.condition import parse
 from millstream.schema.column_types import duckdb_type, parse_type
 from millstream.serve.views.filter import Deadline, compile_select, compile_where, order_rows
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 COLUMNS = (
-    Column("n", "bigint"),
-    Column("m", "bigint"),
-    Column("x", "double"),
-    Column("city", "string"),
-    Column("tag", "string"),
-    Column("yes", "boolean"),
-    Column("mtime", "timestamp"),
-    Column("day", "date"),
-    Column("window", "struct<start:timestamp,end:timestamp>"),
-    Column("tags", "array<string>"),
+    ViewColumn("n", "bigint"),
+    ViewColumn("m", "bigint"),
+    ViewColumn("x", "double"),
+    ViewColumn("city", "string"),
+    ViewColumn("tag", "string"),
+    ViewColumn("yes", "boolean"),
+    ViewColumn("mtime", "timestamp"),
+    ViewColumn("day", "date"),
+    ViewColumn("window", "struct<start:timestamp,end:timestamp>"),
+    ViewColumn("tags", "array<string>"),
 )
 STAMPS = [f"2026-11-16T1{hour}:00:00.000000Z" for hour in range(4)]
 TEXTS = ["", "a", "B", "ab", "Berlin", "a%b", "a_b", "é", "日本"]
@@ -235,14 +235,14 @@ def test_a_filter_is_compiled_once() -> None:
 
 
 def test_text_in_a_filter_is_never_code() -> None:
-    columns = (Column("'); raise SystemExit #", "string"), Column("n", "bigint"))
+    columns = (ViewColumn("'); raise SystemExit #", "string"), ViewColumn("n", "bigint"))
     row = {"'); raise SystemExit #": "\"'\\\n", "n": 1}
     where = "\"'); raise SystemExit #\" = '\"''\\\n'"
     assert compile_where(where, columns)(row) is True
 
 
 def test_events_of_a_stream_may_write_times_as_they_like() -> None:
-    columns = (Column("mtime", "timestamp"), Column("price", "decimal(10,2)"))
+    columns = (ViewColumn("mtime", "timestamp"), ViewColumn("price", "decimal(10,2)"))
     matches = compile_where("mtime = '2026-11-16T12:00:00Z' AND price > 1", columns, False)
     assert matches({"mtime": 1794830400000, "price": "2.50"})
     assert matches({"mtime": 1794830400, "price": 2})
@@ -410,12 +410,12 @@ def test_a_selection_and_an_order_have_a_most() -> None:
 
 
 AMOUNTS = (
-    Column("x", "double"),
-    Column("amount", "decimal(38,2)"),
-    Column("n", "bigint"),
-    Column("day", "date"),
-    Column("mtime", "timestamp"),
-    Column("xs", "array<double>"),
+    ViewColumn("x", "double"),
+    ViewColumn("amount", "decimal(38,2)"),
+    ViewColumn("n", "bigint"),
+    ViewColumn("day", "date"),
+    ViewColumn("mtime", "timestamp"),
+    ViewColumn("xs", "array<double>"),
 )
 AMOUNT = "123456789012345678901234567890123456.78"
 AMOUNTS_ROW = (

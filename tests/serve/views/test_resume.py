@@ -18,7 +18,7 @@ from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import view_topic
 from millstream.serve.service import Server
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 
 def numbers(messages: list[dict[str, Any]]) -> list[int]:
@@ -82,7 +82,7 @@ async def test_what_memory_has_no_longer_is_read_from_kafka(pipeline: Pipeline) 
 async def test_what_was_written_in_transactions_is_read_from_kafka_without_a_gap(
     pipeline: Pipeline,
 ) -> None:
-    columns = [Column("city", "string"), Column("n", "bigint")]
+    columns = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]
     pipeline.describe("by_city", ["city"], columns, accumulation="discard")
     pipeline.flush()
     topic = view_topic(pipeline.app.name, "by_city")
@@ -171,7 +171,7 @@ async def test_a_view_made_anew_is_a_new_epoch_for_everyone(pipeline: Pipeline) 
             pipeline.count("Berlin", n)
         old = (await read_until(client, 5))[-1]["position"]
         pipeline.recreate("by_city")
-        columns = [Column("city", "string"), Column("n", "bigint")]
+        columns = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]
         pipeline.describe("by_city", ["city"], columns, generation="2")
         pipeline.count("Berlin", 1)
         pipeline.flush()
@@ -294,7 +294,11 @@ async def test_a_view_that_was_rebuilt_comes_as_one_whole_snapshot_of_a_new_epoc
         pipeline.flush()
         pipeline.count("Berlin", 8)  # the old one is served until the new one is known
         assert (await client.next())["row"]["n"] == 8
-        columns = [Column("city", "string"), Column("n", "bigint"), Column("m", "bigint")]
+        columns = [
+            ViewColumn("city", "string"),
+            ViewColumn("n", "bigint"),
+            ViewColumn("m", "bigint"),
+        ]
         pipeline.describe("by_city", ["city"], columns, generation="2", topic=topic)
         pipeline.flush()
         gap, snapshot = await client.next(), await client.next()

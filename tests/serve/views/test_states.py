@@ -14,7 +14,8 @@ from tests.serve.stage import Pipeline, socket, until
 from millstream.client.client import Client
 from millstream.log.topic_names import audit_topic
 from millstream.serve.service import Server
-from millstream.values.report import Column, Report, StreamCounts, ViewCounts
+from millstream.values.report import ProcessReport, StreamCounts, ViewCounts
+from millstream.values.view_description import ViewColumn
 
 WINDOW = {"start": "2026-11-16T16:41:00.000000Z", "end": "2026-11-16T16:42:00.000000Z"}
 PASSED = 1_794_847_320_000  # the window's end
@@ -34,7 +35,7 @@ async def shown(server: Server, n: int, state: str) -> None:
 def report(pipeline: Pipeline, watermark: int, state: Any = "running", error: str = "") -> None:
     """What analyze tells each second."""
     now = time.time_ns() // 1_000_000
-    told = Report(
+    told = ProcessReport(
         "analyze",
         "a",
         now,
@@ -171,7 +172,7 @@ async def test_a_client_that_comes_back_is_told_the_states_that_others_saw(
 async def test_errors_of_estimates_can_be_asked_for(
     pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
-    columns = [Column("city", "string"), Column("n", "bigint")]
+    columns = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]
     pipeline.describe("by_city", ["city"], columns, weighed=["n"])
     row = {"city": "Bern", "n": 40, "_error": {"n": 11.5}}
     pipeline.put("by_city", ["Bern"], row, 10)

@@ -16,7 +16,7 @@ from millstream.errors import MillstreamError, QueryError
 from millstream.store.sql.sql import Sql
 from millstream.store.sql.worker import Worker
 from millstream.store.views.table import Table
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 
 @dataclass
@@ -24,7 +24,7 @@ class View:
     """A view as the mirror sees it, fed by hand."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
     table: Table
     sql: Sql
     offset: int = field(default=0)
@@ -44,16 +44,16 @@ async def opened(**options: Any) -> AsyncIterator[tuple[Sql, View, View]]:
     cities = View(
         "cities",
         (
-            Column("city", "string"),
-            Column("n", "bigint"),
-            Column("window", "struct<start:timestamp,end:timestamp>"),
-            Column("price", "decimal(30,2)"),
-            Column("ratio", "double"),
+            ViewColumn("city", "string"),
+            ViewColumn("n", "bigint"),
+            ViewColumn("window", "struct<start:timestamp,end:timestamp>"),
+            ViewColumn("price", "decimal(30,2)"),
+            ViewColumn("ratio", "double"),
         ),
         Table(keyed=True),
         sql,
     )
-    newest = View("newest", (Column("id", "bigint"),), Table(keyed=False, newest=5), sql)
+    newest = View("newest", (ViewColumn("id", "bigint"),), Table(keyed=False, newest=5), sql)
     for view in (cities, newest):
         sql.add(view)
     try:

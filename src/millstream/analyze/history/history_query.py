@@ -28,15 +28,15 @@ from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.syntax.names import suggest
 from millstream.values.hidden_columns import OF_EVENTS, STATE
-from millstream.values.report import Column, ViewDescription
 from millstream.values.row_version import CORRECTED, PROVISIONAL, STATES
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Rows of JSON values, and what they were made from."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
     rows: list[list[Any]]
     truncated: bool
     elapsed_ms: float
@@ -87,7 +87,7 @@ def answer(spark: SparkSession, app: App, log: LogSettings, asked: Asked, limit:
             _rows(read, view).createOrReplaceTempView(quoted(view.name))
             names.append(view.name)
         frame = spark.sql(asked.sql)
-        columns = tuple(Column(f.name, f.dataType.simpleString()) for f in frame.schema.fields)
+        columns = tuple(ViewColumn(f.name, f.dataType.simpleString()) for f in frame.schema.fields)
         rows = _values(frame, limit + 1)
     except PySparkException as error:
         raise QueryError(f"Spark cannot answer: {condense(str(error))}") from error

@@ -19,7 +19,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic
 from millstream.values.clock import now_ms
-from millstream.values.report import Report, Trend, ViewCounts
+from millstream.values.report import ProcessReport, Trend, ViewCounts
 
 _log = logging.getLogger(__name__)
 _EVERY = 2.0
@@ -163,7 +163,7 @@ class LagMonitor(threading.Thread):
     def _take(self, records: list[Record]) -> None:
         for record in records:
             try:
-                report = msgspec.json.decode(record.value or b"", type=Report)
+                report = msgspec.json.decode(record.value or b"", type=ProcessReport)
             except msgspec.MsgspecError:
                 continue  # of another version of us
             if report.tier == "serve":

@@ -14,7 +14,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import view_topic, views_topic
 from millstream.log.topics import known_topics
 from millstream.syntax.names import suggest
-from millstream.values.report import ViewDescription
+from millstream.values.view_description import ViewDescription
 
 Kind = Literal["new", "unchanged", "compatible", "incompatible"]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, TimestampType
 
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 
-def columns_of(rows: DataFrame, names: tuple[str, ...]) -> tuple[Column, ...]:
+def columns_of(rows: DataFrame, names: tuple[str, ...]) -> tuple[ViewColumn, ...]:
     """The user's columns with their types."""
     types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    return tuple(Column(name, types[name]) for name in names)
+    return tuple(ViewColumn(name, types[name]) for name in names)
 
 
 def window_of(rows: DataFrame, names: tuple[str, ...]) -> str | None:

@@ -12,13 +12,13 @@ from millstream.expression.condition import compile_condition
 from millstream.pipeline.model import View
 from millstream.pipeline.trigger import AtWatermark, When
 from millstream.syntax.names import suggest
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 
 def plan_output(
     view: View,
     traced: Traced,
-    columns: tuple[Column, ...],
+    columns: tuple[ViewColumn, ...],
     window: str | None,
 ) -> OutputPlan | None:
     """How the view's rows are shown and entered; None if as they come and not at all.
@@ -69,7 +69,7 @@ def _first(view: View) -> str:
     return f"trigger={str(view.trigger)!r}" if view.has_output_options else "a ledger"
 
 
-def _check_condition(view: View, trigger: When, columns: tuple[Column, ...]) -> None:
+def _check_condition(view: View, trigger: When, columns: tuple[ViewColumn, ...]) -> None:
     try:
         compile_condition(trigger.condition, columns, what="the condition")
     except QueryError as error:

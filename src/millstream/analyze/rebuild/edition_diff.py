@@ -10,7 +10,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.store.views.table import Table
 from millstream.values.hidden_columns import POSITION
-from millstream.values.report import ViewDescription
+from millstream.values.view_description import ViewDescription
 
 Row = dict[str, Any]
 

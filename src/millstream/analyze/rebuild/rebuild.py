@@ -54,7 +54,7 @@ from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import milliseconds
 from millstream.values.clock import now_ms
-from millstream.values.report import Rebuild, ViewCounts
+from millstream.values.report import RebuildStatus, ViewCounts
 
 _log = logging.getLogger(__name__)
 _OR_LATEST = {"startingOffsetsByTimestampStrategy": "latest"}  # where nothing is that new
@@ -108,7 +108,7 @@ class Rebuilds:
         self._beside = Queries(spark, app, settings, home.checkpoints)
         self._active: dict[str, ViewPlan] = {}
         self._shadows: dict[str, _Shadow] = {}
-        self._ended: dict[str, Rebuild] = {}  # the last one of each view
+        self._ended: dict[str, RebuildStatus] = {}  # the last one of each view
         self._looked = 0.0
         self._retired: list[tuple[float, str, str]] = []  # when, view, topic
         self._wishes, read = open_requests(settings.log, app.name)
@@ -214,12 +214,12 @@ class Rebuilds:
             entry.rebuild = self._tell_of(shadow, read.get(name))
         return counts
 
-    def _tell_of(self, shadow: _Shadow, counts: ViewCounts | None) -> Rebuild:
+    def _tell_of(self, shadow: _Shadow, counts: ViewCounts | None) -> RebuildStatus:
         total = shadow.past.records if shadow.past else 0
         replayed = shadow.state in ("starting", "ready")
         done = total if replayed else _done(shadow.past, counts.read) if counts else 0
         seconds = self._clock() - shadow.replays_since
-        return Rebuild(
+        return RebuildStatus(
             state="failed" if counts and self._has_failed(shadow) else shadow.state,
             request=shadow.request,
             topic=shadow.topic,
@@ -269,7 +269,7 @@ class Rebuilds:
                 if before is not None and self._of(before):
                     self._insist(view, before)
                     return
-                self._ended[view] = Rebuild(
+                self._ended[view] = RebuildStatus(
                     *("failed", wish.id),
                     error=str(error),
                     since=wish.since,

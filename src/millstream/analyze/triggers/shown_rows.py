@@ -31,7 +31,7 @@ from millstream.pipeline.trigger import (
     When,
 )
 from millstream.syntax.duration import milliseconds
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 NEVER = Mark(-1)
 
@@ -44,7 +44,7 @@ class OutputSpec:
     accumulation: Accumulation
     additive: tuple[str, ...]  # the columns of which there are differences
     window: str | None  # the column that is a time window
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
 
 
 class Output(NamedTuple):

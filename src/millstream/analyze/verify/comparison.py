@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from millstream.analyze.spark.catalyst import Catalyst, LogicalPlan, identity, items, name_of
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 ROUNDING = 1e-9  # of floating point, relative
 _SKETCHES = re.compile(
@@ -47,7 +47,7 @@ class Comparison:
         return _close(mine, theirs, self.tolerances.get(name, 0.0))
 
 
-def comparison(rows: DataFrame, columns: Sequence[Column], sketches: float) -> Comparison:
+def comparison(rows: DataFrame, columns: Sequence[ViewColumn], sketches: float) -> Comparison:
     """How to compare a query's rows; `sketches` is the relative tolerance of what they estimate."""
     estimated, rounded = _made_by(rows, _SKETCHES), rounding(columns)
     loose = {column.name: sketches for column in columns if column.name in estimated}
@@ -55,7 +55,7 @@ def comparison(rows: DataFrame, columns: Sequence[Column], sketches: float) -> C
     return Comparison(rounded.columns, {**rounded.tolerances, **loose}, unordered)
 
 
-def rounding(columns: Sequence[Column]) -> Comparison:
+def rounding(columns: Sequence[ViewColumn]) -> Comparison:
     """How to compare rows of which only the columns' types are known."""
     names = tuple(column.name for column in columns)
     inexact = [each.name for each in columns if "double" in each.type or "float" in each.type]

@@ -20,7 +20,7 @@ from millstream.log.topic_names import audit_topic
 from millstream.log.topics import known_topics
 from millstream.values import event
 from millstream.values.clock import now_ms
-from millstream.values.report import Report, StreamCounts
+from millstream.values.report import ProcessReport, StreamCounts
 
 if TYPE_CHECKING:
     from millstream.collect.intake.failed import FailedEvent, FailedStore
@@ -158,5 +158,5 @@ async def _report_moved(producer: Producer, events: Iterable[FailedEvent]) -> No
         app, kind, stream = topic.split(".")
         counts = StreamCounts(failed=-count)
         setattr(counts, _COUNTED_AS[kind], count)
-        report = Report("command", f"retry-{uuid.uuid4().hex}", now, now, {stream: counts})
+        report = ProcessReport("command", f"retry-{uuid.uuid4().hex}", now, now, {stream: counts})
         await producer.send(audit_topic(app), msgspec.json.encode(report), key=report.instance)

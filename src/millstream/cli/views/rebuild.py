@@ -19,7 +19,8 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from millstream.analyze.rebuild.edition_diff import Diff
     from millstream.log.settings import LogSettings
-    from millstream.values.report import Rebuild, Report, ViewDescription
+    from millstream.values.report import ProcessReport, RebuildStatus
+    from millstream.values.view_description import ViewDescription
 
 SILENCE = 60.0  # seconds without a report of analyze, after which it is taken for dead
 SETTLING = 5  # times that a difference is looked at again, a second apart
@@ -104,7 +105,7 @@ class Watch:
         self._topic = audit_topic(app)
         self._at = {partition: end for partition, (_, end) in bounds(log, self._topic).items()}
 
-    def states(self, request: str) -> Iterator[Rebuild | None]:
+    def states(self, request: str) -> Iterator[RebuildStatus | None]:
         """Each report's word on the request, None if it has none; MillstreamError if none comes."""
         heard = time.monotonic()
         while True:
@@ -136,23 +137,23 @@ class Watch:
         wish = open_requests(self._log, self._app)[0].get(self._view)
         return wish is not None and wish.id == request
 
-    def _reports(self) -> Iterator[Report]:
+    def _reports(self) -> Iterator[ProcessReport]:
         import msgspec
 
         from millstream.log.consumer import bounds, read_range
-        from millstream.values.report import Report
+        from millstream.values.report import ProcessReport
 
         for partition, (_, end) in bounds(self._log, self._topic).items():
             start = self._at.get(partition, end)
             for record in read_range(self._log, self._topic, partition, start, end):
                 try:
-                    yield msgspec.json.decode(record.value or b"", type=Report)
+                    yield msgspec.json.decode(record.value or b"", type=ProcessReport)
                 except msgspec.MsgspecError:
                     continue
             self._at[partition] = end
 
 
-def follow(watch: Watch, request: str) -> Rebuild:
+def follow(watch: Watch, request: str) -> RebuildStatus:
     """Show how far the rebuild is, until it is ready; MillstreamError if it can't be."""
     from rich.console import Console
 
@@ -178,11 +179,11 @@ def follow(watch: Watch, request: str) -> Rebuild:
     raise AssertionError("reports never end")
 
 
-def _failed(state: Rebuild) -> MillstreamError:
+def _failed(state: RebuildStatus) -> MillstreamError:
     return MillstreamError(f"the rebuild failed: {state.error}")
 
 
-def progress(state: Rebuild) -> str:
+def progress(state: RebuildStatus) -> str:
     """How far, and how long it takes on."""
     if state.state != "replaying":
         return {"waiting": "waiting for the views that it reads"}.get(state.state, "going live")
@@ -237,7 +238,7 @@ def as_values(row: dict[str, Any]) -> Any:
     return json.loads(json.dumps(visible, default=float))
 
 
-def content(view: str, swapped: bool, shadow: Rebuild, found: Diff) -> dict[str, Any]:
+def content(view: str, swapped: bool, shadow: RebuildStatus, found: Diff) -> dict[str, Any]:
     return {
         "view": view,
         "swapped": swapped,

@@ -11,7 +11,7 @@ from millstream.connectors.postgres.protocol.message_codec import (
     lsn_number,
     quoted,
 )
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 

@@ -29,7 +29,7 @@ from millstream.connectors.postgres.protocol.message_codec import (
     lsn_text,
     quoted,
 )
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 from millstream.connectors.postgres.replication_stream import ReplicationStream
 from millstream.connectors.postgres.snapshot import read_tables

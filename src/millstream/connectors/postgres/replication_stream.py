@@ -23,7 +23,7 @@ from millstream.connectors.postgres.protocol.pgoutput import (
     Truncate,
     decode,
 )
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 

@@ -14,7 +14,7 @@ from millstream.connectors.postgres.change_events import ChangeEvents, CommitPoi
 from millstream.connectors.postgres.output_buffer import OutputBuffer
 from millstream.connectors.postgres.protocol.message_codec import ServerError, literal, quoted
 from millstream.connectors.postgres.protocol.pgoutput import Relation
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 from millstream.connectors.postgres.protocol.value_codec import TypeCodec
 from millstream.connectors.postgres.start_point import StartPoint
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost

@@ -9,7 +9,7 @@ from millstream.connectors.postgres.bookmark import Bookmark
 from millstream.connectors.postgres.catalog import ReplicationSlot, ServerInfo, SourceTable
 from millstream.connectors.postgres.description import PostgresSource
 from millstream.connectors.postgres.protocol.message_codec import lsn_text
-from millstream.connectors.postgres.protocol.session import Session
+from millstream.connectors.postgres.protocol.server_session import Session
 from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 

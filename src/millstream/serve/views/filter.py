@@ -24,7 +24,7 @@ from millstream.expression.condition import (
     dialect_of,
     parse,
 )
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
 Projection = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -32,7 +32,7 @@ _MAX_PATHS = 1_000
 _MAX_ORDERS = 32
 
 
-def compile_where(text: str, columns: tuple[Column, ...], canonical: bool = True) -> Predicate:
+def compile_where(text: str, columns: tuple[ViewColumn, ...], canonical: bool = True) -> Predicate:
     """A test of rows for SQL's WHERE; NULL means no. QueryError if `text` is not SQL."""
     with _suggesting_sql():
         return compile_condition(text, columns, canonical)
@@ -79,7 +79,7 @@ _projections: TextCache[Projection] = TextCache(250_000)
 _orders: TextCache[list[Order]] = TextCache(100_000)
 
 
-def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Projection:
+def compile_select(paths: tuple[str, ...], columns: tuple[ViewColumn, ...]) -> Projection:
     """A function that reads these columns of a row; a struct's field keeps its dotted name."""
     if len(paths) > _MAX_PATHS:
         raise QueryError(f"select names {len(paths)} columns; at most {_MAX_PATHS} are read")
@@ -88,7 +88,7 @@ def compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Proje
     )
 
 
-def _compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Projection:
+def _compile_select(paths: tuple[str, ...], columns: tuple[ViewColumn, ...]) -> Projection:
     getters = {}
     for path in paths:
         tree = parse(path, "select")
@@ -100,12 +100,12 @@ def _compile_select(paths: tuple[str, ...], columns: tuple[Column, ...]) -> Proj
     return lambda row: {name: get(row) for name, get in getters.items()}
 
 
-def compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
+def compile_order(text: str, columns: tuple[ViewColumn, ...]) -> list[Order]:
     """The expressions of an order such as `n DESC, city`; NULLs come last, as in DuckDB."""
     return _orders.get((text, columns), len(text), lambda: _compile_order(text, columns))
 
 
-def _compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
+def _compile_order(text: str, columns: tuple[ViewColumn, ...]) -> list[Order]:
     orders = []
     for ordered in _parse_order(text):
         evaluate, kind = _compile(ordered.this, columns)
@@ -122,7 +122,7 @@ def _compile_order(text: str, columns: tuple[Column, ...]) -> list[Order]:
 def order_rows(
     rows: Iterable[tuple[Any, Mapping[str, Any]]],
     text: str,
-    columns: tuple[Column, ...],
+    columns: tuple[ViewColumn, ...],
     deadline: Deadline | None = None,
 ) -> list[tuple[Any, Mapping[str, Any]]]:
     """Keyed rows, sorted by `text`. Each row is evaluated once."""
@@ -151,7 +151,7 @@ def split_select(text: str) -> tuple[str, ...]:
 
 
 def _compile(
-    tree: exp.Expression, columns: tuple[Column, ...], *, as_held: bool = False
+    tree: exp.Expression, columns: tuple[ViewColumn, ...], *, as_held: bool = False
 ) -> tuple[Evaluate, str]:
     with _suggesting_sql():
         return compile_tree(tree, columns, as_held=as_held)

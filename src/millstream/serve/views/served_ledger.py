@@ -9,7 +9,7 @@ from millstream.expression.condition import Predicate
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.filter import Projection
 from millstream.serve.views.served_view import ServedView
-from millstream.values.report import Column, ViewDescription
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -32,18 +32,18 @@ class ServedLedger(ServedView):
     def is_uncompacted(self) -> bool:
         return True
 
-    def _is_exact(self, columns: tuple[Column, ...]) -> bool:
+    def _is_exact(self, columns: tuple[ViewColumn, ...]) -> bool:
         return True
 
-    def _columns_of(self, description: ViewDescription) -> tuple[Column, ...]:
+    def _columns_of(self, description: ViewDescription) -> tuple[ViewColumn, ...]:
         types = {column.name: column.type for column in description.columns}
         return (
-            Column("id", "string"),
-            Column("key", _struct(types, description.key or ())),
-            Column("kind", "string"),
-            Column("amounts", _struct(types, description.ledger)),
-            Column("reason", "array<string>"),
-            Column("at", "timestamp"),
+            ViewColumn("id", "string"),
+            ViewColumn("key", _struct(types, description.key or ())),
+            ViewColumn("kind", "string"),
+            ViewColumn("amounts", _struct(types, description.ledger)),
+            ViewColumn("reason", "array<string>"),
+            ViewColumn("at", "timestamp"),
         )
 
     def _predicate(self, where: str) -> Predicate:

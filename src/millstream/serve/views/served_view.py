@@ -33,7 +33,7 @@ from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import Change
 from millstream.store.views.table import Table
 from millstream.values.position import Position
-from millstream.values.report import Column, ViewDescription
+from millstream.values.view_description import ViewColumn, ViewDescription
 
 _log = logging.getLogger(__name__)
 _MANY_ROWS = 2_000  # more are selected and encoded in a thread, not in the event loop
@@ -64,7 +64,7 @@ class ServedView:
         settings: ServeSettings,
         *,
         key: tuple[str, ...] | None = None,
-        columns: tuple[Column, ...] = (),
+        columns: tuple[ViewColumn, ...] = (),
     ) -> None:
         self.name = name
         self.kind = kind
@@ -171,7 +171,7 @@ class ServedView:
             for listener in self.listeners:
                 listener(self, [])
 
-    def _columns_of(self, description: ViewDescription) -> tuple[Column, ...]:
+    def _columns_of(self, description: ViewDescription) -> tuple[ViewColumn, ...]:
         return description.shown_columns
 
     def encoding(
@@ -199,7 +199,7 @@ class ServedView:
     def _projection(self, select: tuple[str, ...]) -> Projection:
         return compile_select(select, self.columns)
 
-    def _is_exact(self, columns: tuple[Column, ...]) -> bool:
+    def _is_exact(self, columns: tuple[ViewColumn, ...]) -> bool:
         return is_exact(columns)
 
     def prepare_rows(
@@ -231,7 +231,7 @@ class ServedView:
         return self._empty_table(columns, self._has_states(description), starts)
 
     def _empty_table(
-        self, columns: tuple[Column, ...], stateful: bool, starts: Mapping[int, int]
+        self, columns: tuple[ViewColumn, ...], stateful: bool, starts: Mapping[int, int]
     ) -> Table:
         table = Table(
             keyed=self.key is not None,
@@ -248,7 +248,7 @@ class ServedView:
 def _select_rows(
     rows: list[KeyedRow],
     encoding: Encoding,
-    columns: tuple[Column, ...],
+    columns: tuple[ViewColumn, ...],
     order: str | None,
     limit: int | None,
     deadline: Deadline,

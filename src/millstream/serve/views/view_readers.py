@@ -20,7 +20,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topics import topic_ids
 from millstream.serve.views.served_view import ServedView
-from millstream.values.report import ViewDescription
+from millstream.values.view_description import ViewDescription
 
 _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 5.0

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
 from millstream.store.sql.guard import check
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 # Before the doors are closed; each of them stays closed, since the last one locks the settings.
 _LOCK = (
@@ -72,7 +72,7 @@ class Mirror:
     def close(self) -> None:
         self._database.close()
 
-    def define(self, name: str, columns: Sequence[Column], keyed: bool) -> None:
+    def define(self, name: str, columns: Sequence[ViewColumn], keyed: bool) -> None:
         """Begin a batch with the view's table empty, whatever it held."""
         types = {column.name: duckdb_type(parse_type(column.type)) for column in columns}
         structure = msgspec.json.encode(types).decode().replace("'", "''")

@@ -23,7 +23,7 @@ from millstream.errors import LogError, QueryError
 from millstream.store.sql.worker import Overrun, Worker
 from millstream.store.views.ring import Change, Row
 from millstream.store.views.table import Table
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 _log = logging.getLogger(__name__)
 _FOLD_SECONDS = 0.1
@@ -37,7 +37,7 @@ class Mirrored(Protocol):
     """A view, as far as the mirror needs it."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
     table: Table
 
 

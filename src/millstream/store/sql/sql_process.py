@@ -19,7 +19,7 @@ import msgspec
 
 from millstream.errors import QueryError
 from millstream.store.sql.mirror import Mirror, TooSlow, is_memory
-from millstream.values.report import Column
+from millstream.values.view_description import ViewColumn
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _OWN_BYTES = 512 * 2**20  # what the interpreter and the libraries need beside the tables
@@ -51,7 +51,7 @@ def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
     try:
         match request["op"]:
             case "define":
-                columns = [Column(c["name"], c["type"]) for c in request["columns"]]
+                columns = [ViewColumn(c["name"], c["type"]) for c in request["columns"]]
                 mirror.define(request["name"], columns, request["keyed"])
             case "fold":
                 mirror.fold(

@@ -22,7 +22,7 @@ from millstream.analyze.monitor.drift.shape import (
 from millstream.pipeline.model import Stream
 from millstream.schema import Primitive, Type
 from millstream.schema.types import INTEGERS
-from millstream.values.report import Drift
+from millstream.values.report import FieldDrift
 
 SAMPLE = 500  # events that make a shape
 REFERENCE = 8  # samples before it, that it is held against
@@ -42,7 +42,7 @@ class DriftDetector:
         self._decode = _decoder([field.name for field in self._fields])
         self._taken = 0
 
-    def take(self, values: Iterable[bytes | None], now: int) -> list[Drift]:
+    def take(self, values: Iterable[bytes | None], now: int) -> list[FieldDrift]:
         """More events, at `now` milliseconds; the fields that have just shifted."""
         begun = []
         for value in values:
@@ -58,11 +58,11 @@ class DriftDetector:
                 begun += [drift for field in self._fields if (drift := self._judge(field, now))]
         return begun
 
-    def shifted(self) -> list[Drift]:
+    def shifted(self) -> list[FieldDrift]:
         """The fields that are of another shape than lately."""
         return [field.drift for field in self._fields if field.drift is not None]
 
-    def _judge(self, field: _Field, now: int) -> Drift | None:
+    def _judge(self, field: _Field, now: int) -> FieldDrift | None:
         sample, field.sample = field.sample, []
         reference = list(chain.from_iterable(field.reference))
         enough = len(field.reference) >= _FEWEST
@@ -76,7 +76,7 @@ class DriftDetector:
         if field.drift is not None:
             return None
         before, after = describe(field.kind, reference), describe(field.kind, sample)
-        field.drift = Drift(self._stream, field.name, now, round(score, 2), before, after)
+        field.drift = FieldDrift(self._stream, field.name, now, round(score, 2), before, after)
         return field.drift
 
 
@@ -85,7 +85,7 @@ class _Field:
         self.name, self.kind = name, kind
         self.sample: list[Value] = []
         self.reference: deque[list[Value]] = deque(maxlen=REFERENCE)
-        self.drift: Drift | None = None  # since it shifted, until it has come to rest
+        self.drift: FieldDrift | None = None  # since it shifted, until it has come to rest
 
     def read(self, value: object) -> Value:
         if value is None:

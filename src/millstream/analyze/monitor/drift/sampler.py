@@ -18,7 +18,7 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.model import Stream
 from millstream.values.clock import now_ms
-from millstream.values.report import Drift
+from millstream.values.report import FieldDrift
 
 _log = logging.getLogger(__name__)
 _EVERY = 1.0
@@ -41,7 +41,7 @@ class DriftMonitor:
         if self._watches and a_second:
             self._thread.start()
 
-    def shifted(self) -> list[Drift]:
+    def shifted(self) -> list[FieldDrift]:
         """What is of another shape than lately, over all streams."""
         return [drift for watch in self._watches.values() for drift in watch.shifted()]
 
