@@ -1,0 +1,1 @@
+"""Values that all tiers share: events, positions, receipts, reports, hidden columns."""

@@ -1,4 +1,4 @@
-"""Moments as milliseconds since the epoch, and as ISO 8601 text."""
+"""Times as milliseconds since the epoch, and as ISO 8601 text."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from datetime import UTC, datetime
 
 
 def now_ms() -> int:
-    """The wall clock's time."""
+    """The current time."""
     return time.time_ns() // 1_000_000
 
 
 def to_ms(moment: str) -> int:
-    """The moment that ISO 8601 text names; ValueError if it names none."""
+    """The time of an ISO 8601 text; ValueError if it is none."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
 def to_iso(milliseconds: float) -> str:
-    """The moment as text, in UTC: 2026-11-18T10:59:34.000Z."""
+    """The time as text, in UTC: 2026-11-18T10:59:34.000Z."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_ms_or_zero(moment: str) -> int:
-    """The moment that ISO 8601 text names; 0 if it names none."""
+    """The time of an ISO 8601 text; 0 if it is none."""
     try:
         return to_ms(moment)
     except ValueError:

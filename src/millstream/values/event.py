@@ -1,4 +1,4 @@
-"""An event as the log keeps it: the sender's bytes, and what is known about them in headers."""
+"""An event as the log stores it: the sender's bytes, and Kafka headers about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-# CloudEvents' Kafka binding, and ours: who collected it, as the how-manieth, and what.
+# Kafka headers: the CloudEvents binding, plus collector id, sequence number and fingerprint.
 SPECVERSION = "ce_specversion"
 ID = "ce_id"
 SOURCE = "ce_source"
@@ -17,22 +17,22 @@ TRACEPARENT = "ce_traceparent"
 CONTENT_TYPE = "content-type"
 COLLECTOR = "ce_collector"
 SEQUENCE = "ce_sequence"
-INDEX = "ce_index"  # the event's place in the entry of that sequence; left out when 0
+INDEX = "ce_index"  # its index in the journal entry of that sequence number; left out when 0
 FINGERPRINT = "ce_fingerprint"
 CORRELATION = "ce_correlationid"
-SAMPLED = "ce_sampledrate"  # the share of events like it that was kept; left out when 1
-# Only on an event that came out of order: its stream's watermark before it, in milliseconds since
-# the epoch. How late it is for a window is decided by that alone, whenever it is read.
+SAMPLED = "ce_sampledrate"  # the share of events that shedding kept; left out when 1
+# Only on an event that arrived out of order: its stream's watermark before it, in milliseconds
+# since the epoch. This alone decides whether the event is late for a window.
 WATERMARK = "ce_watermark"
-INVALID = "ce_invalid"  # why an event does not fit its stream's schema, which keeps it nevertheless
-# On records of a rejected topic: why, and where in the event.
+INVALID = "ce_invalid"  # why it does not fit the schema of a stream with on_invalid="keep"
+# On records of a rejected topic: the reason, and the field.
 REASON = "reason"
 FIELD = "field"
-# On records of a late topic: why, by how much, and which windows of which views it is not in.
+# On records of a late topic: the reason, by how much, and the windows that miss the event.
 LATE_REASON = "late_reason"
 LATE_BY = "late_by_ms"
 LATE_VIEWS = "late_views"
-LATE_ERROR = "late_error"  # only where a view's query failed on the event: Spark's words
+LATE_ERROR = "late_error"  # only if a view's query failed on the event: Spark's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Event:
 
 
 def identity(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int, int] | None:
-    """Collector, sequence and index: no other event has the same. None if it is not one of ours."""
+    """Collector, sequence number and index: unique. None if Millstream did not write the event."""
     given = dict(headers)
     try:
         return (
@@ -60,5 +60,5 @@ def identity(headers: Iterable[tuple[str, bytes | None]]) -> tuple[str, int, int
 
 
 def fingerprint(value: bytes) -> str:
-    """The same text for the same bytes, so that duplicates can be found anywhere downstream."""
+    """A hash of the bytes, by which duplicates can be found downstream."""
     return xxhash.xxh3_64_hexdigest(value)

@@ -1,4 +1,4 @@
-"""An entry of a view's ledger, as its topic holds it."""
+"""An entry of a view's ledger, as its topic stores it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ EntryKind = Literal["assertion", "retraction"]
 Amount = int | Decimal
 Amounts = dict[str, Amount]
 
-# Amounts are added as they are written, digit by digit: no order of adding gives another sum.
+# Decimal addition is exact, so the order of adding does not change the sum.
 _EXACT = Context(prec=min(MAX_PREC, 2000), Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """What to add to the sums of a key: the amounts of an assertion, less those of a retraction."""
+    """A change of the sums of a key: an assertion adds its amounts, a retraction subtracts them."""
 
     id: str
     key: list[Any]  # the values of the view's key columns
     kind: EntryKind
     amounts: Amounts
-    reason: list[str]  # the late events that made a correction necessary, as far as they are known
-    at: str  # RFC 3339: when it was entered
+    reason: list[str]  # the ids of the late events that caused a correction, if known
+    at: str  # when it was written, in RFC 3339
 
 
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
@@ -37,12 +37,12 @@ def encode(entry: LedgerEntry) -> bytes:
 
 
 def decode(value: bytes) -> LedgerEntry:
-    """The entry of a record; ValueError if it holds none."""
+    """The entry in a record; ValueError if there is none."""
     return msgspec.convert(_DECODER.decode(value), LedgerEntry)
 
 
 def identify(*parts: str) -> str:
-    """The same id for the same parts, always."""
+    """A deterministic id for the parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -66,7 +66,7 @@ def sums(entries: Iterable[LedgerEntry]) -> dict[str, tuple[list[Any], Amounts]]
 
 
 def name_of(key: list[Any]) -> str:
-    """A key as JSON: what its entries are added up by."""
+    """A key as JSON: entries with the same text are summed."""
     return msgspec.json.encode(key).decode()
 
 

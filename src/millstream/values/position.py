@@ -1,8 +1,8 @@
-"""A place in a topic that means the same on every server and after any restart.
+"""A position in a topic that is valid on every server and after any restart.
 
-Written `<epoch>:<partition>=<offset>,…`. The epoch is the topic's id, so a topic that was made anew
-(a view's new generation) never answers for the old one. An offset is Kafka's, and names the next
-record to read: everything below it is already in.
+Written `<epoch>:<partition>=<offset>,…`. The epoch is the topic's id, so a position never applies to
+another topic of the same name (a rebuilt view). An offset is Kafka's, and names the next record to
+read: all records below it have been read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position that `text` writes; InvalidPosition if it writes none."""
+        """The position in a text; InvalidPosition if it is none."""
         match = _WRITTEN.fullmatch(text)
         position = cls._of(match["epoch"], match["offsets"]) if match else None
         if position is None:
@@ -42,7 +42,7 @@ class Position:
     def _of(cls, epoch: str, written: str) -> Position | None:
         pairs = [pair.split("=") for pair in written.split(",")] if written else []
         if any(len(number) > 19 for pair in pairs for number in pair):
-            return None  # spares the work of reading numbers that are too big anyway
+            return None  # too big in any case; do not parse them
         offsets = {int(partition): int(offset) for partition, offset in pairs}
         sound = len(offsets) == len(pairs) and all(
             partition < _PARTITIONS and offset < _OFFSETS for partition, offset in offsets.items()
@@ -53,9 +53,9 @@ class Position:
         return f"{self.epoch}:{','.join(f'{p}={o}' for p, o in sorted(self.offsets.items()))}"
 
     def covers(self, partition: int, offset: int) -> bool:
-        """Whether the record at `offset` is already in."""
+        """Whether the record at `offset` has been read."""
         return offset < self.offsets.get(partition, 0)
 
     def after(self, partition: int, offset: int) -> Position:
-        """The position once the record at `offset` is in too."""
+        """The position after the record at `offset`."""
         return Position(self.epoch, {**self.offsets, partition: offset + 1})

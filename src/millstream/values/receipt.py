@@ -1,4 +1,4 @@
-"""A receipt: what a sender keeps of an event, to ask later where it is."""
+"""A receipt: a signed text by which a sender can look up an accepted event later."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from hashlib import blake2b
 
 import msgspec
 
-_HEAD = struct.Struct(
-    ">BQQIB"
-)  # kind, received_at, sequence, index, length of the collector's name
+# flags, received_at, sequence, index, length of the collector's name
+_HEAD = struct.Struct(">BQQIB")
 _INDEX, _INDEX_AT = struct.Struct(">I"), struct.calcsize(">BQQ")  # in that head
-_PLACE = struct.Struct(">IQ")  # partition, offset
-_REJECTED, _PLACED, _FORM = 1, 2, 0x20
-_MAC = 15  # bytes of the signature: 120 bits, beyond guessing
+_RECORD = struct.Struct(">IQ")  # partition, offset
+_REJECTED, _HAS_RECORD, _FORMAT = 1, 2, 0x20
+_MAC = 15  # bytes of the signature: 120 bits cannot be guessed
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
 _URL_TEXT = re.compile(r"[A-Za-z0-9_-]{1,1000}")
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Which event: the collector's number of it. And its place in the log, if that was known."""
+    """Identifies an event by collector and sequence number, and by its record if that was known."""
 
     collector: str
-    sequence: int  # of the journal's entry that it came in with
-    index: int  # its place in that entry
+    sequence: int  # of its journal entry
+    index: int  # in that entry
     stream: str
     received_at: int  # milliseconds since the epoch; the record's timestamp
     partition: int | None = None
@@ -37,25 +36,25 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Receipts:
-    """Writes and reads receipts. The key is the cluster's, so any collector knows any other's."""
+    """Writes and reads receipts. All collectors of a cluster share the key."""
 
     def __init__(self, key: bytes) -> None:
-        # BLAKE2's keyed mode (RFC 7693) does with one pass what HMAC does with two.
+        # BLAKE2's keyed mode (RFC 7693) needs one pass, HMAC needs two.
         self._keyed = blake2b(key=key, digest_size=_MAC)
 
     def write(self, receipt: Receipt) -> str:
-        """The receipt as text that fits into a URL. Opaque: its form may change."""
+        """The receipt as text that fits into a URL. It is opaque: its format may change."""
         return self._sign(self._pack(receipt))
 
     def write_all(self, first: Receipt, count: int) -> list[str]:
-        """As `write`, for so many events of one entry, the first one's and those that follow it."""
+        """The receipts of `count` consecutive events of one entry, starting with the first."""
         written = self._pack(first)
         before, after = written[:_INDEX_AT], written[_INDEX_AT + _INDEX.size :]
-        places = range(first.index, first.index + count)
-        return [self._sign(before + _INDEX.pack(index) + after) for index in places]
+        indexes = range(first.index, first.index + count)
+        return [self._sign(before + _INDEX.pack(index) + after) for index in indexes]
 
     def read(self, text: str) -> Receipt | None:
-        """The receipt that was written as `text`; None for text that no collector gave out."""
+        """The receipt in a text; None if no collector of this cluster wrote it."""
         if not _URL_TEXT.fullmatch(text):
             return None
         try:
@@ -65,20 +64,20 @@ class Receipts:
         except binascii.Error:
             return None
         packed = signed[:-_MAC]
-        # The whole text is compared: base64 has texts that differ and mean the same bytes.
+        # Compare the whole text: different base64 texts can mean the same bytes.
         if not hmac.compare_digest(self._sign(packed), text):
             return None
         return _unpack(packed)
 
     def _pack(self, receipt: Receipt) -> bytes:
         length, names = _names(receipt.collector, receipt.stream)
-        kind = _FORM | _REJECTED * receipt.rejected
-        place = b""
+        flags = _FORMAT | _REJECTED * receipt.rejected
+        record = b""
         if receipt.partition is not None and receipt.offset is not None:
-            kind |= _PLACED
-            place = _PLACE.pack(receipt.partition, receipt.offset)
-        head = _HEAD.pack(kind, receipt.received_at, receipt.sequence, receipt.index, length)
-        return head + place + names
+            flags |= _HAS_RECORD
+            record = _RECORD.pack(receipt.partition, receipt.offset)
+        head = _HEAD.pack(flags, receipt.received_at, receipt.sequence, receipt.index, length)
+        return head + record + names
 
     def _sign(self, packed: bytes) -> str:
         keyed = self._keyed.copy()
@@ -89,19 +88,19 @@ class Receipts:
 
 @lru_cache(256)
 def _names(collector: str, stream: str) -> tuple[int, bytes]:
-    """The names of collector and stream in one, and the first one's length."""
+    """The length of the collector's name, and the names of collector and stream."""
     first = collector.encode()
     return len(first), first + stream.encode()
 
 
 def _unpack(packed: bytes) -> Receipt | None:
-    kind, received_at, sequence, index, length = _HEAD.unpack_from(packed)
-    if kind & ~(_REJECTED | _PLACED) != _FORM:
-        return None  # signed, but by a version that writes another form
+    flags, received_at, sequence, index, length = _HEAD.unpack_from(packed)
+    if flags & ~(_REJECTED | _HAS_RECORD) != _FORMAT:
+        return None  # signed by a version that uses another format
     at, partition, offset = _HEAD.size, None, None
-    if kind & _PLACED:
-        partition, offset = _PLACE.unpack_from(packed, at)
-        at += _PLACE.size
+    if flags & _HAS_RECORD:
+        partition, offset = _RECORD.unpack_from(packed, at)
+        at += _RECORD.size
     return Receipt(
         collector=packed[at : at + length].decode(),
         sequence=sequence,
@@ -110,5 +109,5 @@ def _unpack(packed: bytes) -> Receipt | None:
         received_at=received_at,
         partition=partition,
         offset=offset,
-        rejected=bool(kind & _REJECTED),
+        rejected=bool(flags & _REJECTED),
     )

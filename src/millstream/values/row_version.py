@@ -1,9 +1,9 @@
-"""How new a row is, and how far on in its life: servers and `analyze` judge it alike.
+"""Row versions: decide whether a row is newer than another one of the same key.
 
-A row of a windowed view is provisional while events may come for its window, final when the view's
-watermark has passed the window's end, and corrected when it changed after that. Its record says so
-in `_state`; Spark writes rows without one. Whatever follows a final row under another number is a
-correction, whether its record says so yet or not.
+`serve` and `analyze` use the same rules. A row of a windowed view is provisional while its window
+accepts events, final when the view's watermark has passed the window's end, and corrected when it
+changed after that. `_state` says so; Spark writes rows without it. A row with another revision that
+follows a final one is a correction, even if its `_state` does not say so yet.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from millstream.values.hidden_columns import POSITION, RETURNED, REVISION, STATE
 
 STATES = ("provisional", "final", "corrected")
 RETRACTION = "retraction"  # the `_kind` of a row that is taken back
-PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: places in STATES
+PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: indexes in STATES
 
-# What tells rows of one key apart (a revision; or source, partition, offset and row; or nothing),
-# then the stage, then the tombstone that the row came back after.
+# A revision, or source, partition, offset and row, or nothing; then the stage; then the offset of
+# the tombstone after which the row returned.
 RowVersion = tuple[Any, ...]
 _STAGES = {name: stage for stage, name in enumerate(STATES)}
-_UNKNOWN, _POSITION = 2, 6  # how many parts a mark has
+_UNKNOWN, _POSITION = 2, 6  # lengths of a version
 
 
 def version_of(row: Mapping[str, Any]) -> RowVersion:
-    """How new a row is, and how far on."""
+    """The version of a row."""
     state = row.get(STATE)
     stage = _STAGES.get(state, PROVISIONAL) if type(state) is str else PROVISIONAL
-    # A row that the tombstone of an older one overtook comes again, as new as it was but for this.
+    # A row that an older row's tombstone deleted by mistake is written again; only this differs.
     returned = row.get(RETURNED, 0)
     returned = returned if type(returned) is int else 0
     revision = row.get(REVISION)
@@ -44,29 +44,29 @@ def version_of(row: Mapping[str, Any]) -> RowVersion:
     return (stage, returned)
 
 
-def has_position(mark: RowVersion) -> bool:
-    """Whether the row comes from one record of one source."""
-    return len(mark) == _POSITION
+def has_position(version: RowVersion) -> bool:
+    """Whether the version is the position of one record of one source."""
+    return len(version) == _POSITION
 
 
-def is_known(mark: RowVersion) -> bool:
-    """Whether the row says how new it is."""
-    return len(mark) != _UNKNOWN
+def is_known(version: RowVersion) -> bool:
+    """Whether the version has a revision or a position."""
+    return len(version) != _UNKNOWN
 
 
-def is_newer(mark: RowVersion, held: RowVersion) -> bool:
-    """Whether a row may take the held one's place; what cannot be compared may."""
-    if len(mark) != len(held) or len(mark) == _UNKNOWN:
+def is_newer(version: RowVersion, held: RowVersion) -> bool:
+    """Whether a row may replace the held one; it may if they cannot be compared."""
+    if len(version) != len(held) or len(version) == _UNKNOWN:
         return True
-    if len(mark) == _POSITION and mark[:2] != held[:2]:
+    if len(version) == _POSITION and version[:2] != held[:2]:
         return True
-    return mark > held
+    return version > held
 
 
-def version_after(mark: RowVersion, held: RowVersion) -> RowVersion | None:
-    """What a row counts as that comes after the held one; None: as a repeat."""
-    if not is_newer(mark, held):
+def version_after(version: RowVersion, held: RowVersion) -> RowVersion | None:
+    """The version of a row that arrives after the held one; None if it is a duplicate."""
+    if not is_newer(version, held):
         return None
-    if held[-2] == PROVISIONAL or (is_known(mark) and mark[:-2] == held[:-2]):
-        return mark
-    return (*mark[:-2], CORRECTED, mark[-1])
+    if held[-2] == PROVISIONAL or (is_known(version) and version[:-2] == held[:-2]):
+        return version
+    return (*version[:-2], CORRECTED, version[-1])
