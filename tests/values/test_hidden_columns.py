@@ -7,7 +7,7 @@ from pathlib import Path
 from millstream.values import hidden_columns
 from millstream.values.hidden_columns import LINEAGE, RESERVED
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pipelines.md"
 
 
 def test_every_hidden_column_is_reserved() -> None:

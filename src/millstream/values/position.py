@@ -1,8 +1,8 @@
 """A position in a topic that is valid on every server and after any restart.
 
-Written `<epoch>:<partition>=<offset>,…`. The epoch is the topic's id, so a position never applies to
-another topic of the same name (a rebuilt view). An offset is Kafka's, and names the next record to
-read: all records below it have been read.
+Written `<epoch>:<partition>=<offset>,…`. The epoch is the topic's id, so a position never applies
+to another topic of the same name (a rebuilt view). An offset is Kafka's, and names the next record
+to read: all records below it have been read.
 """
 
 from __future__ import annotations
