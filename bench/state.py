@@ -100,7 +100,7 @@ def look_ups(spark: SparkSession) -> str:
 def measure(settings: Settings, app: App, home: Path, keys: int) -> None:
     with session(settings.analyze, home) as spark:
         pid, queries = java_process(spark), Queries(spark, app, settings, home / "checkpoints")
-        queries.keep(Planner(spark, app, settings).queries())
+        queries.add_all(Planner(spark, app, settings).queries())
         topic, begun, told = stream_topic(app.name, "events"), time.monotonic(), 0.0
         load, before = os.getloadavg()[0], processor_seconds(pid)
         while (read := _read(queries, topic)) < keys:

@@ -25,8 +25,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.analyze.planning.build import build, follow
-from millstream.analyze.records.reader import events
+from millstream.analyze.planning.build import build, trace_view
+from millstream.analyze.records.reader import parse_events
 from millstream.analyze.records.writer import encode
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.spark.python_workers import ship_modules
@@ -82,7 +82,7 @@ def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict
     ship_modules(spark, app)
     weighs = any(view.shed is not None for view in app.views.values())
     frames: dict[str, DataFrame] = {
-        name: events(_records(spark, stream, sent.get(name, ())), stream, weighs=weighs)
+        name: parse_events(_records(spark, stream, sent.get(name, ())), stream, weighs=weighs)
         for name, stream in app.streams.items()
     }
     views = {}
@@ -145,7 +145,7 @@ def _encode(event: Mapping[str, Any] | str | bytes) -> bytes:
 
 
 def _rows(view: View, frame: DataFrame) -> list[Row]:
-    traced = follow(view, frame)
+    traced = trace_view(view, frame)
     found = [
         (row["key"], json.loads(row["value"])) for row in encode(traced.frame, view.key).collect()
     ]
@@ -153,7 +153,7 @@ def _rows(view: View, frame: DataFrame) -> list[Row]:
         found.sort(key=lambda each: _place(each[1][POSITION]))
     if view.key is not None:
         found = sorted(dict(found).items())
-    names = (*traced.columns, *([ERROR] if traced.weighed else ()))
+    names = (*traced.columns, *([ERROR] if traced.estimated else ()))
     return [{name: row[name] for name in names} for _, row in found]
 
 

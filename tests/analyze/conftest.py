@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 from tests.conftest import pauses
 
-from millstream.analyze.planning.planner import Planner, Query
+from millstream.analyze.planning.planner import Planner
+from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.errors import LogError
@@ -82,7 +83,7 @@ class Live:
         ensure_topics(app, self.settings.log)
         self.planned = Planner(self._spark, app, self.settings).queries()
         self.queries = Queries(self._spark, app, self.settings, self._home / "checkpoints")
-        self.queries.keep(self.planned)
+        self.queries.add_all(self.planned)
 
     def stop(self) -> None:
         if self.queries is not None:

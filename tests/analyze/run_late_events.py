@@ -43,13 +43,13 @@ def plans(app: App) -> list[ViewPlan]:
             output_mode="update",
             reason="",
             lineage="revision",
-            doubt="",
+            lineage_reason="",
             slots=1,
             keep_ms=None,
             generation="g",
             description="",
             window_spec=spec,
-            late_by=(spec,),
+            late_by_window=(spec,),
         )
     ]
 

@@ -1,8 +1,8 @@
-"""What will run, as `millstream plan` prints it: plain values, known without Kafka."""
+"""The plan of a pipeline, as `millstream plan` prints it: plain values, made without Kafka."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
@@ -13,6 +13,7 @@ from millstream.values.view_description import ViewColumn, ViewDescription
 
 WindowKind = Literal["tumbling", "sliding", "session", "count"]
 RunMode = Literal["real_time", "micro_batch"]
+# By what a reader recognises rows that a crash repeated.
 Lineage = Literal["revision", "position", "batch", "none"]
 
 _GUARANTEES: dict[Lineage, str] = {
@@ -21,24 +22,29 @@ _GUARANTEES: dict[Lineage, str] = {
     "batch": "each row once: a batch that is repeated after a crash is recognised by its number",
     "none": "no event lost; after a crash some rows come again",
 }
+_ACCUMULATIONS: dict[Accumulation, str] = {
+    "accumulate": "a row has all events so far",
+    "discard": "a row has what is new since the last one",
+    "retract": "a row is retracted before the next one",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """The windows that a view groups by. An event is in the one(s) that its time falls into."""
+    """The windows that a view groups by."""
 
     kind: WindowKind
+    # In milliseconds; of count windows, numbers of events.
     size_ms: int  # of a session: the gap that ends it; 0 if it differs from event to event
-    slide_ms: int  # from one window's start to the next one's; the size if they do not overlap
-    # (Of windows by count, size and slide are numbers of events.)
-    start_ms: int  # where windows begin, counted from 1970, modulo slide
-    stream: str  # whose time it is: the first one's, if several are put together
+    slide_ms: int  # between two starts; equal to the size if windows do not overlap
+    start_ms: int  # offset of the windows' starts from 1970, modulo the slide
+    stream: str  # the first of the streams whose time it is
     lateness_ms: int
     time: Literal["event", "stream"] = "event"
-    lateness_by_stream: dict[str, int] = field(default_factory=dict)  # of all that come in, in ms
+    lateness_by_stream: dict[str, int] = field(default_factory=dict)  # of all inputs, in ms
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         if self.kind == "count":
             every = "" if self.slide_ms == self.size_ms else f" every {self.slide_ms:,}"
             return f"count, {self.size_ms:,} events{every}, in the order of {self.stream}"
@@ -54,75 +60,73 @@ class WindowSpec:
         return f"{self.kind}, {how}, by {self.time} time of {', '.join(self.lateness_by_stream)}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """How a view's rows are shown, and what of them is entered into its ledger."""
+    """When and how a view's rows are shown, and which columns go into its ledger."""
 
     trigger: str
     accumulation: Accumulation
-    additive: tuple[str, ...]  # the columns that count or sum
+    additive: tuple[str, ...]  # the columns that are counts or sums
     ledger: tuple[str, ...]
-    is_direct: bool  # the query's own rows are shown, as they come
-
-    def __repr__(self) -> str:
-        """Part of the text that a generation is made of: a change would rebuild stored views."""
-        values = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
-        return f"PanePlan({values})"
+    is_direct: bool  # the rows that the query writes are shown as they are
 
     @property
-    def words(self) -> str:
-        how = {
-            "accumulate": "a row says all that is in it",
-            "discard": "a row says what is new",
-            "retract": "a row is taken back before the next one",
-        }
-        return f"{self.trigger}; {how[self.accumulation]}"
+    def text(self) -> str:
+        return f"{self.trigger}; {_ACCUMULATIONS[self.accumulation]}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The part of a view's generation. Checkpoints depend on this text: it must not change."""
+        return (
+            f"PanePlan(trigger={self.trigger!r}, accumulation={self.accumulation!r}, "
+            f"additive={self.additive!r}, ledger={self.ledger!r}, is_direct={self.is_direct!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """How one view will be kept up to date."""
+    """How one view is kept up to date."""
 
     name: str
     inputs: tuple[str, ...]
     reads: tuple[str, ...]  # topics
-    topic: str
+    topic: str  # with the rows as they are shown; its last part is the edition, from the second on
     key: tuple[str, ...] | None
     columns: tuple[ViewColumn, ...]
-    window: str | None  # the column that is a time window, if one is
+    window: str | None  # the column that is a time window
     mode: RunMode
     output_mode: Literal["update", "append"]
-    reason: str  # why that mode
+    reason: str  # for the mode
     lineage: Lineage
-    doubt: str  # why no better lineage, if so
+    lineage_reason: str  # why there is no better lineage
     slots: int
     keep_ms: int | None
-    generation: str
+    generation: str  # fingerprint of the query; a checkpoint belongs to one generation
     description: str
     window_spec: WindowSpec | None = None  # None: no window, or not by a time of the stream
-    late_by: tuple[WindowSpec, ...] = ()  # the windows by which events are late, in whatever place
-    by_own_time: dict[str, int] = field(default_factory=dict)  # the streams whose events, if they
-    # came so many ms after their own time or later, are in no row, whatever its window
-    is_timed: bool = True  # whether a watermark tells when its windows are over
-    trigger: str = ""  # when a row is given out
-    eviction: str = ""  # when what a row is made of is forgotten
-    output: OutputPlan | None = None  # None: the query's rows are all there is
-    weighed: tuple[str, ...] = ()  # columns that are estimates where events were shed
-    sheds_after_ms: int | None = None  # how far behind it is when it begins to shed; None: never
+    late_by_window: tuple[WindowSpec, ...] = ()  # all windows, at any depth, that leave out events
+    # The streams whose events are left out whatever their window, if they are later than this (ms).
+    late_by_event_time: dict[str, int] = field(default_factory=dict)
+    has_watermark: bool = True  # a watermark tells when its windows are over
+    trigger: str = ""  # when rows are shown
+    eviction: str = ""  # when state is deleted
+    output: OutputPlan | None = None  # None: the query's rows are shown, and there is no ledger
+    estimated: tuple[str, ...] = ()  # columns that are estimates where events were shed
+    sheds_after_ms: int | None = None  # the lag at which it begins to shed; None: never
 
     @property
-    def written(self) -> str:
-        """The topic that the query writes to: the view's, unless its rows are shown otherwise."""
+    def query_topic(self) -> str:
+        """The topic that the Spark query writes to: the view's own, unless a trigger is between."""
         if self.output is None or self.output.is_direct:
             return self.topic
         return self.topic.replace(".view.", ".changes.", 1)
 
     @property
     def shedding(self) -> str:
-        """Whether the view may leave events out, and what its rows then carry; empty if not."""
-        if not self.weighed:
+        """Whether the view may leave events out, and what its rows show then; empty if not."""
+        if not self.estimated:
             return ""
-        bars = f"{', '.join(self.weighed)} are weighed, and _error has their 95 % error"
+        bars = f"{', '.join(self.estimated)} are estimates, and _error has their 95 % error"
         if self.sheds_after_ms is None:
             return f"never; {bars} where a stream has shed"
         after = format_duration(timedelta(milliseconds=self.sheds_after_ms))
@@ -131,7 +135,7 @@ class ViewPlan:
     @property
     def guarantee(self) -> str:
         promise = _GUARANTEES[self.lineage]
-        return f"{promise} ({self.doubt})" if self.doubt else promise
+        return f"{promise} ({self.lineage_reason})" if self.lineage_reason else promise
 
     def describe(self) -> ViewDescription:
         return ViewDescription(
@@ -151,18 +155,18 @@ class ViewPlan:
             accumulation=self.output.accumulation if self.output else "accumulate",
             ledger=list(self.output.ledger) if self.output else [],
             topic=self.topic if edition_of(self.topic) else "",
-            weighed=list(self.weighed),
+            weighed=list(self.estimated),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every view, inputs before those that read them."""
+    """Every view, in an order in which inputs come before their readers."""
 
     app: str
     views: tuple[ViewPlan, ...]
 
     @property
     def slots(self) -> int:
-        """Tasks that must be able to run at once."""
+        """Number of tasks that must be able to run at once."""
         return sum(view.slots for view in self.views)

@@ -23,11 +23,12 @@ from pyspark.sql import SparkSession
 from millstream.analyze.monitor.drift.sampler import DriftMonitor
 from millstream.analyze.monitor.lag import LagMonitor
 from millstream.analyze.planning.editions import Deployment, compare, describe_views, topic_of
-from millstream.analyze.planning.planner import Planner, Query, enough_slots
+from millstream.analyze.planning.planner import Planner, enough_slots
+from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.dropping import drop_noted
 from millstream.analyze.rebuild.rebuild import Rebuilds
-from millstream.analyze.recovery.checkpoint import checkpoint_of
+from millstream.analyze.recovery.checkpoint import checkpoint_folder
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.spark.session import java_process, start_session, task_slots
 from millstream.analyze.upkeep import Upkeep
@@ -117,12 +118,12 @@ class _Analyze:
         for query in queries:
             before = described.get(query.view.name)
             found = self._compare(query, before)
-            _log.info("view %s: %s, %s", found.view, found.kind, found.words)
+            _log.info("view %s: %s, %s", found.view, found.kind, found.text)
             # Servers read rows by the pipeline's key: under another, they can't show the old ones.
             same_key = before is not None and query.plan.describe().key == before.key
             if found.kind == "incompatible" and same_key and self._rebuilds.can(query.view.name):
                 anew.append(query.view.name)
-                print(f"view {found.view} was changed ({found.words})", flush=True)
+                print(f"view {found.view} was changed ({found.text})", flush=True)
                 continue
             keeper.add(query)
             value = msgspec.json.encode(query.plan.describe())
@@ -137,12 +138,12 @@ class _Analyze:
     def _compare(self, query: Query, before: ViewDescription | None) -> Deployment:
         """A view against what ran before, and whether it can go on from there."""
         found = compare(query.plan, before)
-        folder = checkpoint_of(self._home.checkpoints, query.plan)
+        folder = checkpoint_folder(self._home.checkpoints, query.plan)
         if found.kind not in ("unchanged", "compatible") or folder.parent.is_dir():
             return found
         words = f"but its checkpoint {folder.parent} is missing: computed again from the log"
         print(f"view {found.view} is unchanged, {words}", flush=True)
-        return replace(found, words=words)
+        return replace(found, text=words)
 
     def _tell(self, topic: str, key: str, value: bytes | None) -> None:
         self._producer.produce(topic, value, key)

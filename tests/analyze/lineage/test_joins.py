@@ -214,7 +214,7 @@ def test_a_replay_in_pieces_joins_the_same(live: Any, pipeline: Any, spark: Spar
         send(live, stream, [*some, *last(stream)])
     planned = Planner(spark, app, live.settings, replays=True).queries()
     live.queries = Queries(spark, app, live.settings, live._home / "checkpoints")
-    live.queries.keep([replace(query, replays=True) for query in planned])
+    live.queries.add_all([replace(query, replays=True) for query in planned])
     ran = {}
 
     def have_replayed() -> bool:
@@ -367,9 +367,9 @@ def test_rows_that_the_join_bounds_in_time_can_be_put_into_windows(
     planned: Any, case: tuple[str, ...]
 ) -> None:
     for query in planned(grouped_by(*case)).values():
-        assert query.plan.by_own_time == LATENESS
+        assert query.plan.late_by_event_time == LATENESS
         assert query.plan.output_mode == "update"
-        assert query.plan.eviction.endswith("2 minutes after their own time are left out")
+        assert query.plan.eviction.endswith("2 minutes after their event time are left out")
 
 
 @pytest.mark.parametrize("case", ENDLESS.values(), ids=ENDLESS)
@@ -399,6 +399,6 @@ def test_rows_that_tell_the_event_time_are_judged_by_it_when_they_are_taken_once
     view = "@app.view\ndef once(clicks: DataFrame) -> DataFrame:\n    return " + case[0]
     plan = planned(f"{STREAMS}\n{view}\n")["once"].plan
     assert plan.mode == ("micro_batch" if "Within" in case[0] else "real_time")
-    assert plan.by_own_time == case[1]
-    left_out = plan.eviction.endswith("2 minutes after their own time are left out")
+    assert plan.late_by_event_time == case[1]
+    left_out = plan.eviction.endswith("2 minutes after their event time are left out")
     assert left_out == bool(case[1])

@@ -104,7 +104,7 @@ def v(a: DataFrame, b: DataFrame) -> DataFrame:
 @pytest.mark.parametrize("query", POSITION.values(), ids=POSITION.keys())
 def test_rows_of_one_event_each_keep_its_position(planned: Any, query: str) -> None:
     found = planned(view(query))["v"]
-    assert (found.plan.lineage, found.plan.doubt) == ("position", "")
+    assert (found.plan.lineage, found.plan.lineage_reason) == ("position", "")
     assert found.rows.columns[-3:] == ["_position", "_received_at", "_event_time"]
     assert found.rows.schema["_position"].dataType.simpleString() == (
         "struct<source:string,partition:int,offset:bigint,row:bigint>"
@@ -139,4 +139,4 @@ def test_late_events_are_left_out_behind_a_pipe_and_a_lateral_subquery(
     late = Logged({"n": 2, "at": at}, watermark="2026-11-16T10:30:00Z")
     found = run(pipeline(body), {"a": [{"n": 1, "at": at}, late]})
     assert [row["n"] for row in found["v"]] == [1]
-    assert planned(body)["v"].plan.window_spec.words == "tumbling, 1 minute, by event time of a"
+    assert planned(body)["v"].plan.window_spec.text == "tumbling, 1 minute, by event time of a"

@@ -51,20 +51,20 @@ def test_a_plan_says_which_windows_when_rows_come_and_when_state_goes(planned: A
         "by_another_time": None,
         "rows": None,
     }
-    words = {name: plan.window_spec.words for name, plan in plans.items() if plan.window_spec}
-    assert words["tumbling"] == "tumbling, 1 minute, by event time of a"
-    assert words["sliding"] == "sliding, 1 hour every 7 minutes, by event time of a, b"
-    assert words["by_stream_time"] == "tumbling, 10 seconds, by stream time of a"
+    texts = {name: plan.window_spec.text for name, plan in plans.items() if plan.window_spec}
+    assert texts["tumbling"] == "tumbling, 1 minute, by event time of a"
+    assert texts["sliding"] == "sliding, 1 hour every 7 minutes, by event time of a, b"
+    assert texts["by_stream_time"] == "tumbling, 10 seconds, by stream time of a"
     assert plans["tumbling"].eviction == (
-        "a window's state goes 1 hour 2 minutes after its end, by event time;"
+        "a window's state is deleted 1 hour 2 minutes after its end, by event time;"
         " it is closed to late events 1 minute after its end"
     )
     assert plans["sliding"].eviction.startswith(
-        "a window's state goes 1 hour 6 minutes after its end, by event time of the stream that is"
-        " least far: one that brings nothing holds it;"
+        "a window's state is deleted 1 hour 6 minutes after its end, by event time of the slowest"
+        " stream: a stream without events holds it back;"
     )
     assert plans["by_stream_time"].eviction == (
-        "a window's state goes 1 hour 1 minute after its end, by stream time"
+        "a window's state is deleted 1 hour 1 minute after its end, by stream time"
     )
     assert plans["by_another_time"].eviction.startswith("never: the window is not by")
     final = {plan.name for plan in plans.values() if has_row_states(plan)}
@@ -85,5 +85,5 @@ app.view("bern", key=["city"], sql="{counted} HAVING city = 'Bern'")
 app.view("all", key=["city"], sql="{counted}")
 app.view("final", key=["w", "city"], sql="{windows} HAVING n < 3")
 """)
-    said = {name for name, query in plans.items() if "stays as it was" in query.plan.trigger}
+    said = {name for name, query in plans.items() if "stays as it last was" in query.plan.trigger}
     assert said == {"few", "some"}

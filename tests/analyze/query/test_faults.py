@@ -13,6 +13,7 @@ from tests.collect.small_disks import small_disk
 
 from millstream.analyze.planning import planner
 from millstream.analyze.query import query_start
+from millstream.analyze.records.reader import kafka_options
 from millstream.log.broker import Broker
 
 VIEWS = """
@@ -43,7 +44,7 @@ def send(live: Any, sent: Counter[str], count: int) -> None:
 def test_kafka_that_does_not_answer_for_longer_than_clients_wait_only_delays(
     live: Any, pipeline: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = planner.kafka_options
+    options = kafka_options
     for module in (planner, query_start):
         monkeypatch.setattr(module, "kafka_options", lambda log: {**options(log), **IMPATIENT})
     live.start(pipeline(VIEWS))

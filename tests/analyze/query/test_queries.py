@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.analyze.recovery.notes import notes_file
+from millstream.analyze.recovery.checkpoint_notes import notes_file
 from millstream.log.topic_names import stream_topic
 
 STREAM = """
@@ -111,7 +111,7 @@ app.view("ids", sql="SELECT id FROM orders")
     live.send("orders", *sent[:100])
     live.gives(lambda: len(live.stream("ids")), 100)
     # Past a checkpoint: what comes after it is what a restart repeats.
-    running = [kept.running for kept in live.queries._kept.values()]
+    running = [view.running for view in live.queries._views.values()]
     live.until(lambda: all(query.lastProgress for query in running))
     live.until(lambda: all(read_of(live, view) >= 100 for view in ("ids", "by_city")))
     live.send("orders", *sent[100:200])

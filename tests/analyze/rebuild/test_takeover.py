@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.analyze.row_state.test_row_state import view
 
-from millstream.analyze.history.history import Past
+from millstream.analyze.history.history import LogRange
 from millstream.analyze.rebuild.rebuildable import why_not
 from millstream.analyze.rebuild.takeover import mark_corrected, whole_from
 from millstream.log.connection import admin, client_config
@@ -81,7 +81,7 @@ def test_what_was_not_read_is_older_than_the_first_event_that_was(
         (1, None, now + 2_060),
         (1, now + 2_500, now + 2_560),
     ):
-        past = Past({app_name: {0: (start, 3)}})
+        past = LogRange({app_name: {0: (start, 3)}})
         assert whole_from(log_settings, past, since, ahead_ms=60) == expected
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream import App
-from millstream.analyze.records.reader import events
+from millstream.analyze.records.reader import parse_events
 from millstream.pipeline.model import Stream
 
 RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
@@ -27,7 +27,7 @@ def read(spark: SparkSession, schema: str, *values: dict[str, Any], **options: A
         raw = json.dumps(value).encode()
         validator.check(raw)
         rows.append((bytearray(raw), 3, offset, RECEIVED, [("ce_id", bytearray(b"e-1"))]))
-    return events(spark.createDataFrame(rows, RECORD), stream)
+    return parse_events(spark.createDataFrame(rows, RECORD), stream)
 
 
 TIMES = {
@@ -122,7 +122,7 @@ def test_what_a_stream_keeps_though_it_does_not_fit_is_null_and_ends_no_query(
     raws = [*UNREADABLE, *(raw for raw, _ in PARTLY)]
     none: list[Any] = []
     rows = [(bytearray(raw), 0, offset, RECEIVED, none) for offset, raw in enumerate(raws)]
-    frame = events(spark.createDataFrame(rows, RECORD), stream)
+    frame = parse_events(spark.createDataFrame(rows, RECORD), stream)
     shown = ["n", "string(t)", "a", "string(s.d)", "b", "_position.offset"]
     found = sorted(frame.selectExpr(*shown).collect(), key=lambda row: row[-1])
     assert len(found) == len(raws), "each event is a row: none is lost, and none ends the query"

@@ -8,7 +8,11 @@ from pathlib import Path
 from tests.analyze.conftest import Load
 
 from millstream.analyze.rebuild.dropping import drop_noted, note_drop
-from millstream.analyze.recovery.checkpoint import forget, generations, left_behind
+from millstream.analyze.recovery.checkpoint import (
+    checkpoint_generations,
+    delete_checkpoints,
+    removed_views,
+)
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import edition_topic, view_topic
 from millstream.log.topics import known_topics
@@ -25,12 +29,12 @@ def keep(checkpoints: Path, *folders: str) -> None:
 
 def test_former_editions_go_and_the_one_that_is_served_stays(tmp_path: Path) -> None:
     keep(tmp_path, "by_city", "by_city.2", "by_city_and_day", "removed")
-    assert generations(tmp_path, "shop", "by_city") == {
+    assert checkpoint_generations(tmp_path, "shop", "by_city") == {
         "shop.view.by_city": "of by_city",
         "shop.view.by_city.2": "of by_city.2",
     }
-    assert left_behind(tmp_path, ["by_city", "by_city_and_day"]) == ["removed"]
-    forget(tmp_path, "by_city", but=["shop.view.by_city.2"])
+    assert removed_views(tmp_path, ["by_city", "by_city_and_day"]) == ["removed"]
+    delete_checkpoints(tmp_path, "by_city", but=["shop.view.by_city.2"])
     assert {folder.name for folder in tmp_path.iterdir()} == {
         *("by_city.2", "by_city_and_day", "removed")
     }

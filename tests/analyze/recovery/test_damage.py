@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.analyze.recovery.damage import Damaged, check_checkpoint
+from millstream.analyze.recovery.damage import CheckpointDamaged, check_checkpoint
 from millstream.log.topic_names import stream_topic
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"t":{"0":3}}'
@@ -52,14 +52,14 @@ def test_what_a_kill_leaves_is_no_damage(checkpoint: Path) -> None:
 def test_a_file_that_is_gone_or_not_its_own_is_named(
     checkpoint: Path, file: str, content: bytes | None
 ) -> None:
-    from millstream.analyze.recovery.notes import read_notes
+    from millstream.analyze.recovery.checkpoint_notes import read_notes
 
     path = checkpoint / file
     if content is None:
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(Damaged) as damage:
+    with pytest.raises(CheckpointDamaged) as damage:
         check_checkpoint(checkpoint, read_notes(checkpoint).begun)
     assert damage.value.file.resolve() == path.resolve()
     assert "`millstream rebuild clicks`" in str(damage.value.of("clicks"))
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_lost_all_its_batches_is_not_taken_for_a_new_one(
         for file in (checkpoint / name).iterdir():
             file.unlink()
     check_checkpoint(checkpoint, begun=False)  # killed in its first batch
-    with pytest.raises(Damaged, match="commits"):
+    with pytest.raises(CheckpointDamaged, match="commits"):
         check_checkpoint(checkpoint, begun=True)
 
 

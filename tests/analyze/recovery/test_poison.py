@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.analyze.recovery.poison import Pending, find_broken
+from millstream.analyze.recovery.poison import RecordRange, find_poison
 from millstream.analyze.verify.verify import verify
 from millstream.log.connection import client_config
 from millstream.log.record import Record
@@ -33,13 +33,13 @@ def test_the_search_finds_just_the_broken_ones_in_few_tries(
 ) -> None:
     tries = Counter[str]()
 
-    def fails(pending: Pending) -> str:
+    def fails(pending: RecordRange) -> str:
         tries["made"] += 1
         return "broken" * bool(broken & set(range(pending.start, pending.stop)))
 
-    found = list(find_broken([Pending("t", 0, start, start + count)], fails))
+    found = list(find_poison([RecordRange("t", 0, start, start + count)], fails))
     here = sorted(broken & set(range(start, start + count)))
-    assert found == [Pending("t", 0, offset, offset + 1) for offset in here]
+    assert found == [RecordRange("t", 0, offset, offset + 1) for offset in here]
     assert tries["made"] <= 1 + 2 * len(here) * math.ceil(math.log2(count) + 1)
 
 

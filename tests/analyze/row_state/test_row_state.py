@@ -32,7 +32,7 @@ def view(
         output_mode=output_mode,
         reason="",
         lineage="revision",
-        doubt="",
+        lineage_reason="",
         slots=1,
         keep_ms=keep_ms,
         generation="g",

@@ -12,9 +12,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from millstream.analyze.history.history import over_past, take_past
-from millstream.analyze.planning.planner import kafka_options
-from millstream.analyze.recovery.shed_ranges import Range, is_kept, left_out, sample, turn
+from millstream.analyze.history.history import as_batch, find_log_range
+from millstream.analyze.records.reader import kafka_options
+from millstream.analyze.recovery.shed_ranges import (
+    ShedRange,
+    change_share,
+    is_kept,
+    left_out,
+    sample,
+)
 from millstream.log.connection import client_config
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
@@ -76,9 +82,11 @@ def test_estimates_are_right_on_average_and_within_their_error_as_often_as_it_sa
     assert producer.flush(60) == 0
 
     def rows(view: str, share: int) -> list[dict[str, Any]]:
-        ranges = [Range(topic, 0, 0, None, share, 0)] if share < 1000 else []
-        past = take_past(log_settings, [topic])
-        frame = over_past(sample(queries[view].whole, ranges), past, kafka_options(log_settings))
+        ranges = [ShedRange(topic, 0, 0, None, share, 0)] if share < 1000 else []
+        past = find_log_range(log_settings, [topic])
+        frame = as_batch(
+            sample(queries[view].batch_rows, ranges), past, kafka_options(log_settings)
+        )
         return [row.asDict(recursive=True) for row in frame.collect()]
 
     truth: dict[int, dict[str, float]] = {}
@@ -122,7 +130,7 @@ def test_estimates_are_right_on_average_and_within_their_error_as_often_as_it_sa
 
 
 def test_what_is_left_out_is_counted_by_position_and_no_range_touches_what_was_before() -> None:
-    span = Range("t", 3, 1000, None, 250, 0)
+    span = ShedRange("t", 3, 1000, None, 250, 0)
     assert left_out(span, 1000, 21000) == pytest.approx(15_000, rel=0.02)
     assert left_out(span, 1000, 21000) == sum(
         not is_kept("t", 3, offset, 250) for offset in range(1000, 21000)
@@ -130,16 +138,16 @@ def test_what_is_left_out_is_counted_by_position_and_no_range_touches_what_was_b
     # A smaller share is part of a larger one: less changes when it is lowered.
     assert all(is_kept("t", 3, each, 500) for each in range(999) if is_kept("t", 3, each, 250))
 
-    first = turn((), {"t": {0: 10, 1: 20}}, 500, now=1)
+    first = change_share((), {"t": {0: 10, 1: 20}}, 500, now=1)
     assert [(each.partition, each.start, each.stop) for each in first] == [
         (0, 10, None),
         (1, 20, None),
     ]
-    lowered = turn(first, {"t": {0: 30, 1: 20}}, 100, now=2)
+    lowered = change_share(first, {"t": {0: 30, 1: 20}}, 100, now=2)
     assert [(each.partition, each.start, each.stop, each.share) for each in lowered] == [
         (0, 10, 30, 500),
         (0, 30, None, 100),
         (1, 20, None, 100),
     ]
-    over = turn(lowered, {"t": {0: 40, 1: 50}}, 1000, now=3)
+    over = change_share(lowered, {"t": {0: 40, 1: 50}}, 1000, now=3)
     assert [(each.partition, each.stop) for each in over] == [(0, 30), (0, 40), (1, 50)]

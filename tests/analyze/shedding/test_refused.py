@@ -30,17 +30,17 @@ app.stream("logs", schema="level STRING", delivery="at_least_once", shed="level 
         ),
         (
             "city, count(*) AS n FROM (SELECT DISTINCT city, id FROM orders) GROUP BY city",
-            "DISTINCT gives others",
+            "DISTINCT over a sample gives other rows",
         ),
         (
             "city, session_window(at, '5 minutes') AS w, count(*) AS n FROM orders "
             "GROUP BY city, session_window(at, '5 minutes')",
-            "sessions fall apart",
+            "a sample splits sessions",
         ),
         (
             "city, count_window(10) AS w, count(*) AS n FROM orders "
             "GROUP BY city, count_window(10)",
-            "windows of so many events",
+            "count windows over a sample",
         ),
         (
             "o.city, count(*) AS n FROM orders o JOIN orders p "
@@ -74,7 +74,7 @@ app.view("levels", key=["level"], shed="stream",
 """)
     plans = {name: query.plan for name, query in views.items()}
     assert [plan.mode for plan in plans.values()] == ["real_time", "micro_batch", "real_time"]
-    assert plans["by_city"].weighed == ("n", "mean")
+    assert plans["by_city"].estimated == ("n", "mean")
     assert plans["by_city"].shedding.startswith("takes a sample while it is more than 30 seconds")
     assert plans["levels"].shedding.startswith("never; n ")
     assert (

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame
 
 from millstream.analyze.monitor.lag import LagMonitor
 from millstream.analyze.planning import planner
-from millstream.analyze.recovery.checkpoint import folder_of
-from millstream.analyze.recovery.notes import read_notes, write_notes
-from millstream.analyze.recovery.shed_ranges import Range, is_kept, sample
+from millstream.analyze.recovery.checkpoint import edition_folder
+from millstream.analyze.recovery.checkpoint_notes import read_notes, write_notes
+from millstream.analyze.recovery.shed_ranges import ShedRange, is_kept, sample
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.spark.catalyst import Catalyst, leaves
 from millstream.analyze.verify.result import VerifyResult
@@ -73,7 +73,7 @@ def turn(live: Any, share: int) -> None:
     views = ("by_hour", "by_city")
     live.until(lambda: all(live.queries.state_of(view)[0] == "running" for view in views))
     for view in views:
-        live.queries.turn(view, share)
+        live.queries.change_share(view, share)
     live.until(
         lambda: all(
             (each.state, each.share) == ("running", share / 1000)
@@ -133,7 +133,7 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
 def test_a_sample_is_taken_of_batches_that_are_as_large_as_the_whole_would_be(planned: Any) -> None:
     query = planned(STREAM + VIEWS)["by_hour"]
     (topic,) = query.plan.reads
-    spans = [Range(topic, 0, 100, 200, 10, 0), Range(topic, 0, 200, None, 250, 0)]
+    spans = [ShedRange(topic, 0, 100, 200, 10, 0), ShedRange(topic, 0, 200, None, 250, 0)]
     assert at_once(sample(query.rows, spans)) == 4 * at_once(query.rows)
     assert at_once(sample(query.rows, spans[:1])) == at_once(query.rows)
 
@@ -164,8 +164,8 @@ def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_e
     with ThreadPoolExecutor(1) as pool:
         verdict = pool.submit(compare)
         assert waits.wait(60)
-        folder = folder_of(checkpoints, query.plan.topic, "by_hour") / query.plan.generation
-        shed = (Range(topic, 0, 500, None, 250, 0),)
+        folder = edition_folder(checkpoints, query.plan.topic, "by_hour") / query.plan.generation
+        shed = (ShedRange(topic, 0, 500, None, 250, 0),)
         write_notes(folder, msgspec.structs.replace(read_notes(folder), shed=shed))
         live.start(begun)
         live.until(verdict.done)

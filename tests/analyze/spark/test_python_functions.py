@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from millstream.analyze.recovery.poison import is_of_data
+from millstream.analyze.query.view_query import Searching
+from millstream.analyze.recovery.poison import is_data_error
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.spark.python_workers import blame_environment, python_of
+from millstream.analyze.spark.python_workers import missing_dependency, python_of
 from millstream.testing import run
 
 STREAM = """
@@ -126,22 +127,22 @@ def told(orders: DataFrame) -> DataFrame:
     counts = live.queries.counts()["told"]
     assert "needs the module 'no_such_module', which Spark's Python workers do not" in counts.error
     assert counts.broken == 0
-    assert live.queries._kept["told"].search is None
+    assert not isinstance(live.queries._views["told"].phase, Searching)
 
 
 def test_what_a_worker_lacks_is_not_an_event_s_fault() -> None:
     def raised(error: str) -> str:
         return f"PythonException: \nTraceback (most recent call last):\n  File x, line 1\n{error}\n"
 
-    assert is_of_data(raised("ValueError: no number: 'x'"))
+    assert is_data_error(raised("ValueError: no number: 'x'"))
     for error in (
         "ModuleNotFoundError: No module named 'msgspec'",
         "ImportError: cannot import name 'a' from 'b'",
         "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] Pandas >= 2.2",
         "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python 3.9",
     ):
-        assert not is_of_data(raised(error))
-        assert blame_environment(raised(error))
+        assert not is_data_error(raised(error))
+        assert missing_dependency(raised(error))
 
 
 def test_workers_run_our_interpreter_unless_another_is_chosen(

@@ -10,8 +10,9 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.analyze.conftest import Live, Load, PlanOf
 
-from millstream.analyze.history.history import over_past, take_past
-from millstream.analyze.planning.planner import Planner, kafka_options
+from millstream.analyze.history.history import as_batch, find_log_range
+from millstream.analyze.planning.planner import Planner
+from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.upkeep import Upkeep
 from millstream.errors import PipelineError
 from millstream.log.connection import client_config
@@ -115,8 +116,8 @@ def test_the_late_events_of_streams_that_are_put_together_are_named(
             topic = stream_topic(app.name, stream)
             producer.produce(topic, event, headers=list(headers.items()))
     assert producer.flush(10) == 0
-    past = take_past(log, query.plan.reads)
-    (row,) = over_past(query.whole, past, kafka_options(log)).collect()
+    past = find_log_range(log, query.plan.reads)
+    (row,) = as_batch(query.batch_rows, past, kafka_options(log)).collect()
     assert (row["n"], sorted(row["_late"])) == (6, ["clicks late", "taps late"])
 
 
@@ -161,7 +162,7 @@ def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Lo
         ),
         (
             view("count(*) AS n", ledger="n").replace("window(at,", "window(price::TIMESTAMP,"),
-            "a window of a time that no watermark tells",
+            "its window is by a time without a watermark",
         ),
         (
             f"{STREAM}\napp.view('v', sql='SELECT page, price FROM clicks', key='page', "
@@ -181,11 +182,11 @@ def test_a_plan_says_what_is_shown_and_what_adds_up(planned: PlanOf) -> None:
     select = "count(*) AS n, sum(price) + 0 AS more, CAST(sum(price) AS INT) AS whole"
     plan = planned(view(select, trigger="every 10 seconds", ledger="N"))["v"].plan
     assert plan.output is not None
-    assert plan.output.words == "every 10 seconds; a row says all that is in it"
+    assert plan.output.text == "every 10 seconds; a row has all events so far"
     assert plan.output.additive == ("n", "whole")
     assert plan.output.ledger == ("n",)
-    assert plan.written.endswith(".changes.v")
+    assert plan.query_topic.endswith(".changes.v")
     assert plan.topic.endswith(".view.v")
     plain = planned(view(select))["v"].plan
     assert plain.output is None
-    assert plain.written == plain.topic
+    assert plain.query_topic == plain.topic

@@ -85,7 +85,7 @@ class Clicks:
         found: dict[str, dict[str, Any]] = {}
         for query in self.live.planned:
             rows = found.setdefault(query.plan.name, {})
-            for _, row in read_topic(self.live.settings.log, query.plan.written):
+            for _, row in read_topic(self.live.settings.log, query.plan.query_topic):
                 if row is not None:
                     rows[f"{row['page']}{int(row['window'] == SECOND)}"] = row.get(column)
         return found

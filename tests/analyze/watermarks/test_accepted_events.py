@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from tests.events import structs, types, values
 
-from millstream.analyze.records.reader import events
+from millstream.analyze.records.reader import parse_events
 from millstream.pipeline.app import App
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 
@@ -50,7 +50,7 @@ def test_every_event_that_is_accepted_is_read_whole(spark: SparkSession) -> None
         }
     )
     row = F.struct(*(F.col(f"`{field.name}`") for field in STREAM.schema.fields))
-    read = events(records, STREAM).select(
+    read = parse_events(records, STREAM).select(
         F.col("_position.offset").alias("number"),
         F.to_json(row, {"ignoreNullFields": "false"}).alias("row"),
     )

@@ -108,7 +108,7 @@ def test_the_log_decides_who_is_late_and_a_restart_changes_nothing(
     live.gives(lambda: by_minute(live.table("minutes").values()), {0: "ac", 3: "b"})
     live.until(lambda: live.queries.settled)
     # Past a commit: from here on Spark's own watermark is past the first minute.
-    running = [kept.running for kept in live.queries._kept.values()]
+    running = [view.running for view in live.queries._views.values()]
     live.until(lambda: all(query.lastProgress for query in running))
     live.stop()
     live.start(app)
@@ -118,7 +118,7 @@ def test_the_log_decides_who_is_late_and_a_restart_changes_nothing(
     for view, expected in {**EXPECTED, "visits": final}.items():
         live.gives(lambda view=view: by_minute(live.table(view).values()), expected)
     assert "future" not in {row["page"] for row in live.stream("pages")}
-    running = [kept.running for kept in live.queries._kept.values()]
+    running = [view.running for view in live.queries._views.values()]
     assert sum(map(dropped_by_watermark, running)) == 0
 
 
@@ -162,10 +162,10 @@ def test_windows_beneath_a_join_a_union_or_another_window_judge_too(
     pipeline: Any, planned: Any
 ) -> None:
     for name, query in planned(STREAMS + BENEATH).items():
-        judged = {(spec.size_ms, *spec.lateness_by_stream) for spec in query.plan.late_by}
+        judged = {(spec.size_ms, *spec.lateness_by_stream) for spec in query.plan.late_by_window}
         expected = {(MINUTE, "clicks")} | ({(MINUTE, "taps")} if name != "most" else set())
         assert judged == expected, name
-        assert query.plan.by_own_time == {}
+        assert query.plan.late_by_event_time == {}
     views = run(pipeline(STREAMS + BENEATH), {"clicks": as_logged(CLICKS), "taps": as_logged(TAPS)})
     assert [(row["n"], row["m"]) for row in views["side_by_side"]] == [(2, 2)]
     assert sorted(row["n"] for row in views["one_after_another"]) == [1, 2, 2]

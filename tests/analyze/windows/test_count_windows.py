@@ -101,8 +101,8 @@ def test_each_full_window_gives_one_row_over_restarts_too(live: Any, pipeline: A
     live.gives(lambda: live.stream("fast"), fast(sent))
     plans = {query.view.name: query.plan for query in live.planned}
     assert {plan.mode for plan in plans.values()} == {"real_time"}
-    assert plans["each_ten"].window_spec.words == "count, 10 events, in the order of riders"
-    assert plans["newest"].window_spec.words == "count, 4 events every 2, in the order of riders"
+    assert plans["each_ten"].window_spec.text == "count, 10 events, in the order of riders"
+    assert plans["newest"].window_spec.text == "count, 4 events every 2, in the order of riders"
     assert plans["each_ten"].trigger.startswith("when a window is full")
     assert "10 of them" in plans["each_ten"].eviction
     assert plans["each_ten"].lineage == "position"
@@ -129,7 +129,7 @@ MISTAKES = {
     ),
     "no grouping": (
         "riders.select('city', windows.by_count(3))",
-        "is no column to select: group by it",
+        "is not a column: group by it",
     ),
     "no number": (
         "riders.groupBy(windows.by_count(0)).count()",

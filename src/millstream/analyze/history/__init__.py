@@ -1,0 +1,1 @@
+"""Batch reads of the log, and SQL over it."""

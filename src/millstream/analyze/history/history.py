@@ -1,4 +1,4 @@
-"""The log up to a fixed place, read whole and once: what batch queries have in a stream's place."""
+"""Reads a fixed range of the log in a batch, in the place of a stream."""
 
 from __future__ import annotations
 
@@ -14,61 +14,63 @@ from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.spark.catalyst import (
     Catalyst,
     LogicalPlan,
-    name_of,
-    renamed,
+    items,
     replace_leaves,
+    streamed_topic,
 )
 from millstream.analyze.spark.session import start_session
 from millstream.log.consumer import bounds, offsets_at
 from millstream.log.settings import LogSettings
 
-Span = Mapping[int, tuple[int, int]]  # per partition the first offset, and the one after the last
+OffsetRange = Mapping[int, tuple[int, int]]  # partition → first offset, offset after the last
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """Of each topic what is in it up to a moment; later records change nothing about it."""
+class LogRange:
+    """A range of offsets in each partition of some topics. Later records are not in it."""
 
-    spans: Mapping[str, Span]
+    offsets: Mapping[str, OffsetRange]
 
     @property
     def records(self) -> int:
-        """How many records it has at most: compaction may have left fewer."""
-        return sum(end - start for span in self.spans.values() for start, end in span.values())
+        """The number of records, at most: compaction may have left fewer."""
+        return sum(end - start for span in self.offsets.values() for start, end in span.values())
 
     @property
     def is_whole(self) -> bool:
         """Whether it has every record that was ever written to the topics."""
-        return all(start == 0 for span in self.spans.values() for start, _ in span.values())
+        return all(start == 0 for span in self.offsets.values() for start, _ in span.values())
 
 
-def take_past(
+def find_log_range(
     log: LogSettings, topics: Iterable[str], since: int | None = None, until: int | None = None
-) -> Past:
-    """What the topics hold now: of `since` <= time < `until` if given, in milliseconds. Blocks."""
-    return Past({topic: _span(log, topic, since, until) for topic in topics})
+) -> LogRange:
+    """What the topics hold now, or of that `since` <= time < `until`, in milliseconds. Blocks."""
+    return LogRange({topic: _range(log, topic, since, until) for topic in topics})
 
 
-def _span(log: LogSettings, topic: str, since: int | None, until: int | None) -> Span:
+def _range(log: LogSettings, topic: str, since: int | None, until: int | None) -> OffsetRange:
     held = bounds(log, topic)
     starts = {} if since is None else offsets_at(log, topic, since)
     ends = {} if until is None else offsets_at(log, topic, until)
-    span = {}
+    found = {}
     for partition, (low, high) in held.items():
         start = min(max(low, starts.get(partition, low)), high)
-        span[partition] = (start, max(start, min(high, ends.get(partition, high))))
-    return span
+        found[partition] = (start, max(start, min(high, ends.get(partition, high))))
+    return found
 
 
-def past_records(
-    spark: SparkSession, topic: str, options: Mapping[str, str], span: Span, *, headers: bool
+def read_batch(
+    spark: SparkSession,
+    topic: str,
+    options: Mapping[str, str],
+    offsets: OffsetRange,
+    *,
+    headers: bool,
 ) -> DataFrame:
-    """A topic's records within the span; what retention takes meanwhile is left out.
-
-    What a transaction wrote that came to nothing, such as a killed keeper's, was never there.
-    """
-    starts = {str(partition): start for partition, (start, _) in span.items()}
-    ends = {str(partition): end for partition, (_, end) in span.items()}
+    """A topic's committed records in the range, without those that retention deletes meanwhile."""
+    starts = {str(partition): start for partition, (start, _) in offsets.items()}
+    ends = {str(partition): end for partition, (_, end) in offsets.items()}
     return (
         spark.read.format("kafka")
         .options(**options)
@@ -82,28 +84,27 @@ def past_records(
     )
 
 
-def over_past(rows: DataFrame, past: Past, options: Mapping[str, str]) -> DataFrame:
-    """A continuous query's rows as a batch gives them: the same plan over what the past has.
+def as_batch(rows: DataFrame, log_range: LogRange, options: Mapping[str, str]) -> DataFrame:
+    """A continuous query's rows, computed in a batch over a range of the log.
 
-    The plan that runs live is taken, with its filters and hidden columns, so that nothing but the
-    reading differs.
+    The plan is the live one, with its filters and hidden columns: only the sources differ.
     """
     catalyst = Catalyst.of(rows)
 
     def bounded(leaf: LogicalPlan) -> LogicalPlan:
-        if name_of(leaf) != "StreamingRelationV2":
+        if not (topic := streamed_topic(leaf)):
             return leaf
-        topic = str(leaf.extraOptions().get("subscribe"))
         headers = str(leaf.extraOptions().get("includeHeaders")) == "true"
-        read = past_records(rows.sparkSession, topic, options, past.spans[topic], headers=headers)
-        return renamed(catalyst, catalyst.analysed(read), leaf)
+        offsets = log_range.offsets[topic]
+        read = read_batch(rows.sparkSession, topic, options, offsets, headers=headers)
+        return catalyst.renamed(catalyst.analysed(read), items(leaf.output()))
 
     return catalyst.frame(replace_leaves(catalyst, catalyst.analysed(rows), bounded))
 
 
 @contextlib.contextmanager
-def small_session(settings: AnalyzeSettings, name: str) -> Iterator[SparkSession]:
-    """A session of this machine's own for one command; the process's own if it has one."""
+def local_session(settings: AnalyzeSettings, name: str) -> Iterator[SparkSession]:
+    """A session on this machine for one command; the process's active one if there is one."""
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return

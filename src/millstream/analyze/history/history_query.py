@@ -1,9 +1,8 @@
-"""SQL of any kind over the streams and views as they are in the log."""
+"""Answers SQL queries over the streams and views in the log, with Spark."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,9 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from millstream.analyze.history.history import Past, past_records, take_past
+from millstream.analyze.history.history import LogRange, find_log_range, read_batch
 from millstream.analyze.planning.editions import describe_views, topic_of
-from millstream.analyze.planning.planner import kafka_options
-from millstream.analyze.records.reader import events
+from millstream.analyze.records.reader import add_temp_view, kafka_options, parse_events
 from millstream.analyze.records.writer import JSON
 from millstream.analyze.spark.catalyst import named, quoted
 from millstream.analyze.spark.realtime import condense
@@ -27,14 +25,14 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.syntax.names import suggest
-from millstream.values.hidden_columns import OF_EVENTS, STATE
+from millstream.values.hidden_columns import STATE
 from millstream.values.row_version import CORRECTED, PROVISIONAL, STATES
 from millstream.values.view_description import ViewColumn, ViewDescription
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Rows of JSON values, and what they were made from."""
+class HistoryResult:
+    """Rows of JSON values."""
 
     columns: tuple[ViewColumn, ...]
     rows: list[list[Any]]
@@ -43,19 +41,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A SELECT, and what it reads of the log."""
+class HistoryQuery:
+    """A SELECT, and the range of the log that it reads."""
 
     sql: str
     streams: tuple[str, ...]
     views: tuple[ViewDescription, ...]
-    past: Past
+    log_range: LogRange
 
 
-def ask(
+def prepare_query(
     app: App, log: LogSettings, sql: str, since: int | None = None, until: int | None = None
-) -> Asked:
-    """What a SELECT reads, up to now; QueryError if it is none, or of something else."""
+) -> HistoryQuery:
+    """A SELECT over the log up to now; QueryError if it is another statement or table."""
     tables = _tables(sql)
     described = describe_views(app.name, log)
     for name in tables:
@@ -64,29 +62,33 @@ def ask(
             raise QueryError(f"there is no stream or view {name!r}", remedy=suggest(name, known))
     streams = tuple(name for name in tables if name in app.streams)
     views = tuple(described[name] for name in tables if name not in app.streams)
-    held = take_past(log, [stream_topic(app.name, name) for name in streams], since, until)
-    # A view is what it is by now, whatever part of the streams is asked for.
-    shown = take_past(log, [topic_of(app.name, view) for view in views])
-    return Asked(sql, streams, views, Past({**held.spans, **shown.spans}))
+    held = find_log_range(log, [stream_topic(app.name, name) for name in streams], since, until)
+    # `since` and `until` select events of streams; of a view, the current rows are read.
+    shown = find_log_range(log, [topic_of(app.name, view) for view in views])
+    return HistoryQuery(sql, streams, views, LogRange({**held.offsets, **shown.offsets}))
 
 
-def answer(spark: SparkSession, app: App, log: LogSettings, asked: Asked, limit: int) -> Answer:
-    """The first `limit` rows; QueryError in Spark's words if it refuses. Blocks."""
+def run_query(
+    spark: SparkSession, app: App, log: LogSettings, query: HistoryQuery, limit: int
+) -> HistoryResult:
+    """The first `limit` rows; QueryError, in Spark's words, if Spark cannot run it. Blocks."""
     started = time.monotonic()
     options = kafka_options(log)
     names = []
     try:
-        for name in asked.streams:
+        for name in query.streams:
             topic = stream_topic(app.name, name)
-            read = past_records(spark, topic, options, asked.past.spans[topic], headers=True)
-            _name(events(read, app.streams[name]), name, asked.sql)
+            offsets = query.log_range.offsets[topic]
+            read = read_batch(spark, topic, options, offsets, headers=True)
+            add_temp_view(parse_events(read, app.streams[name]), name, query.sql)
             names.append(name)
-        for view in asked.views:
+        for view in query.views:
             topic = topic_of(app.name, view)
-            read = past_records(spark, topic, options, asked.past.spans[topic], headers=False)
+            offsets = query.log_range.offsets[topic]
+            read = read_batch(spark, topic, options, offsets, headers=False)
             _rows(read, view).createOrReplaceTempView(quoted(view.name))
             names.append(view.name)
-        frame = spark.sql(asked.sql)
+        frame = spark.sql(query.sql)
         columns = tuple(ViewColumn(f.name, f.dataType.simpleString()) for f in frame.schema.fields)
         rows = _values(frame, limit + 1)
     except PySparkException as error:
@@ -95,11 +97,11 @@ def answer(spark: SparkSession, app: App, log: LogSettings, asked: Asked, limit:
         for name in names:
             spark.catalog.dropTempView(name)
     elapsed = (time.monotonic() - started) * 1000
-    return Answer(columns, rows[:limit], len(rows) > limit, elapsed)
+    return HistoryResult(columns, rows[:limit], len(rows) > limit, elapsed)
 
 
 def _tables(sql: str) -> tuple[str, ...]:
-    """What the SQL reads, in its order; QueryError unless it is one SELECT."""
+    """The tables that the SQL reads, in its order; QueryError unless it is one SELECT."""
     try:
         statements = [each for each in sqlglot.parse(sql, dialect="spark") if each is not None]
     except SqlglotError as error:
@@ -107,22 +109,16 @@ def _tables(sql: str) -> tuple[str, ...]:
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise QueryError("history is read with one SELECT", remedy="write SELECT … FROM …")
     own = {cte.alias.lower() for cte in statements[0].find_all(exp.CTE)}
-    # Spark ignores case, and ours are all small.
+    # Spark ignores case; names of streams and views are lower case.
     found = [each.name.lower() for each in statements[0].find_all(exp.Table) if each.name]
     return tuple(dict.fromkeys(name for name in found if name not in own))
 
 
-def _name(frame: DataFrame, name: str, sql: str) -> None:
-    # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
-    hidden = [each for each in OF_EVENTS if re.search(rf"\b{each}\b", sql)]
-    frame.select("*", *hidden).createOrReplaceTempView(quoted(name))
-
-
 def _rows(records: DataFrame, view: ViewDescription) -> DataFrame:
-    """A table's rows as they are at the end, or all rows of a view without key."""
+    """The newest row per key, or all rows of a view without a key."""
     if view.key is not None:
-        # One partition holds all records of a key, so the newest one has the highest offset. After
-        # a crash rows are repeated, the older ones first: the highest number is the newest.
+        # All records of a key are in one partition. After a crash older rows may be repeated: the
+        # newest row has the highest revision, and then the highest offset.
         state = F.get_json_object(F.col("value").cast("string"), f"$.{STATE}")
         number = F.coalesce(
             F.get_json_object(F.col("value").cast("string"), "$._revision").cast("bigint"),
@@ -138,12 +134,14 @@ def _rows(records: DataFrame, view: ViewDescription) -> DataFrame:
     parsed = F.from_json(F.col("value").cast("string"), types).alias("row")
     if not view.has_states:
         return records.filter("value IS NOT NULL").select(parsed).select("row.*")
-    # As servers have it: whatever follows a final row is a correction, whether it says so or not.
-    unsaid = F.when(F.col("stated") > 0, STATES[CORRECTED]).otherwise(STATES[PROVISIONAL])
-    rows = records.filter("value IS NOT NULL").select(parsed, unsaid.alias("unsaid"))
-    return rows.select("row.*", "unsaid").select(
+    # As in servers: each row after a final one is a correction, even without a state.
+    implied = F.when(F.col("stated") > 0, STATES[CORRECTED]).otherwise(STATES[PROVISIONAL])
+    rows = records.filter("value IS NOT NULL").select(parsed, implied.alias("implied"))
+    return rows.select("row.*", "implied").select(
         *(
-            F.coalesce(STATE, "unsaid").alias(STATE) if column.name == STATE else named(column.name)
+            F.coalesce(STATE, "implied").alias(STATE)
+            if column.name == STATE
+            else named(column.name)
             for column in view.shown_columns
         )
     )

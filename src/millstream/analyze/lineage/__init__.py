@@ -1,0 +1,1 @@
+"""Adds hidden columns to a user's plan, which identify and order its rows."""

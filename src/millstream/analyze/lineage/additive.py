@@ -1,4 +1,4 @@
-"""Which columns of a grouped result add up: counts and sums, as the query's plan shows them."""
+"""Finds the columns of a grouped result that are counts or sums."""
 
 from __future__ import annotations
 
@@ -15,55 +15,51 @@ from millstream.analyze.spark.catalyst import (
     references,
 )
 
-# `same`: it is the same in all rows of a key.
-Nature = Literal["same", "additive", "other"]
+# `constant`: it has the same value in all rows of a key.
+ColumnKind = Literal["constant", "additive", "other"]
 _ADDITIVE = ("Count", "CountIf", "Sum")
 
 
-def natures(
+def column_kinds(
     catalyst: Catalyst, plan: LogicalPlan, output: list[Attribute], aggregate: LogicalPlan
-) -> dict[str, Nature]:
-    """What each result column is, by its name."""
-    found = _natures(catalyst, plan, aggregate)
+) -> dict[str, ColumnKind]:
+    """The kind of each result column, by its name."""
+    found = _kinds(catalyst, plan, aggregate)
     return {str(each.name()): found.get(identity(each), "other") for each in output}
 
 
-def _natures(catalyst: Catalyst, plan: LogicalPlan, aggregate: LogicalPlan) -> dict[int, Nature]:
+def _kinds(catalyst: Catalyst, plan: LogicalPlan, aggregate: LogicalPlan) -> dict[int, ColumnKind]:
     if plan.fastEquals(aggregate):
-        return {identity(each): _of_aggregate(catalyst, each) for each in _aliases(plan)}
-    below: dict[int, Nature] = {}
+        aggregates = items(plan.aggregateExpressions())
+        return {identity(each): _aggregate_kind(catalyst, each) for each in aggregates}
+    below: dict[int, ColumnKind] = {}
     for child in items(plan.children()):
-        below |= _natures(catalyst, child, aggregate)
+        below |= _kinds(catalyst, child, aggregate)
     if name_of(plan) == "Project":
-        return {identity(each): _of_column(each, below) for each in items(plan.projectList())}
+        return {identity(each): _project_kind(each, below) for each in items(plan.projectList())}
     return below
 
 
-def _aliases(plan: LogicalPlan) -> list[Expression]:
-    return items(plan.aggregateExpressions())
-
-
-def _of_aggregate(catalyst: Catalyst, expression: Expression) -> Nature:
-    patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
-    if not expression.containsPattern(patterns.AGGREGATE_EXPRESSION()):
-        return "same"
-    inner = _bare(expression)
+def _aggregate_kind(catalyst: Catalyst, expression: Expression) -> ColumnKind:
+    if not catalyst.contains(expression, "AGGREGATE_EXPRESSION"):
+        return "constant"
+    inner = unwrapped(expression)
     if name_of(inner) != "AggregateExpression" or inner.isDistinct():
         return "other"
     return "additive" if name_of(inner.aggregateFunction()) in _ADDITIVE else "other"
 
 
-def _of_column(expression: Expression, below: dict[int, Nature]) -> Nature:
+def _project_kind(expression: Expression, below: dict[int, ColumnKind]) -> ColumnKind:
     used = {below.get(each, "other") for each in references(expression)}
-    if used <= {"same"}:
-        return "same"
-    if name_of(_bare(expression)) == "AttributeReference":
+    if used <= {"constant"}:
+        return "constant"
+    if name_of(unwrapped(expression)) == "AttributeReference":
         return used.pop()
     return "other"
 
 
-def _bare(expression: Expression) -> Expression:
-    """The expression without its name, and without a change of its type."""
+def unwrapped(expression: Expression) -> Expression:
+    """The expression without its aliases and casts."""
     while name_of(expression) in ("Alias", "Cast"):
         expression = expression.child()
     return expression

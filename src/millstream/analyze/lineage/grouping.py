@@ -1,4 +1,4 @@
-"""What a result is grouped by, and which of its columns show it."""
+"""The groups of a result, and the columns that show them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from millstream.analyze.spark.catalyst import (
 def grouped_by(
     catalyst: Catalyst, plan: LogicalPlan, output: list[Attribute], aggregate: LogicalPlan
 ) -> dict[str, set[str]]:
-    """What the result is grouped by, and for each the columns that show it."""
+    """The names of the grouping expressions, each with the columns that depend on it."""
     groups = [
         group
         for group in items(aggregate.groupingExpressions())
         if references(group) and str(group.sql()) != "spark_grouping_id"
     ]
-    shown = _shown(catalyst, plan, aggregate, [str(group.toString()) for group in groups])
+    shown = _groups_of_columns(
+        catalyst, plan, aggregate, [str(group.toString()) for group in groups]
+    )
     found: dict[str, set[str]] = {}
     for number, group in enumerate(groups):
         columns = {a.name(): shown.get(identity(a), set()) for a in output}
@@ -34,16 +36,15 @@ def grouped_by(
     return found
 
 
-def _shown(
+def _groups_of_columns(
     catalyst: Catalyst, plan: LogicalPlan, aggregate: LogicalPlan, groups: list[str]
 ) -> dict[int, set[int]]:
-    """For each attribute of a plan, the numbers of the groups that its expression is made of."""
+    """For each attribute of a plan, the numbers of the groups that it depends on."""
     if plan.fastEquals(aggregate):
-        patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
         shown = {}
         for expression in items(plan.aggregateExpressions()):
             text = str(expression.toString())
-            if not expression.containsPattern(patterns.AGGREGATE_EXPRESSION()):
+            if not catalyst.contains(expression, "AGGREGATE_EXPRESSION"):
                 shown[identity(expression)] = {
                     number
                     for number, group in enumerate(groups)
@@ -52,7 +53,7 @@ def _shown(
         return shown
     below: dict[int, set[int]] = {}
     for child in items(plan.children()):
-        below |= _shown(catalyst, child, aggregate, groups)
+        below |= _groups_of_columns(catalyst, child, aggregate, groups)
     if name_of(plan) == "Project":
         return {
             identity(each): set[int]().union(*(below.get(i, set()) for i in references(each)))
@@ -62,7 +63,7 @@ def _shown(
 
 
 def missing_in_key(groups: dict[str, set[str]], key: tuple[str, ...]) -> tuple[str, ...]:
-    """What no column of the key shows, though the result is grouped by it."""
+    """The groups that no column of the key shows."""
     lowered = {name.lower() for name in key}
     return tuple(
         name

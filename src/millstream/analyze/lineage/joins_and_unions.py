@@ -1,4 +1,4 @@
-"""Where several inputs flow together, in unions and joins: which lineage is left behind that."""
+"""The hidden columns of unions and joins, made from those of their inputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from millstream.analyze.lineage.hidden_columns import Carried
-from millstream.analyze.records.reader import MARK
+from millstream.analyze.lineage.hidden_columns import RewrittenPlan
+from millstream.analyze.records.reader import is_hidden
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
@@ -17,6 +17,7 @@ from millstream.analyze.spark.catalyst import (
     identity,
     items,
     name_of,
+    nodes,
     references,
 )
 from millstream.values.hidden_columns import (
@@ -30,42 +31,44 @@ from millstream.values.hidden_columns import (
 )
 
 
-def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) -> Carried:
-    """The Union of plans that were built anew, with what they have in common."""
+def union(
+    catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[RewrittenPlan]
+) -> RewrittenPlan:
+    """The Union of rewritten plans, with the hidden columns that all of them have."""
     sources = frozenset[str]().union(*(branch.sources for branch in branches))
     if any(branch.revision is not None for branch in branches):
         alike = [
             _only(catalyst, branch.plan, child)
             for branch, child in zip(branches, items(plan.children()), strict=True)
         ]
-        return Carried(
+        return RewrittenPlan(
             plan.withNewChildren(catalyst.seq(alike)),
             sources,
-            lost="it puts grouped results together",
+            why_no_position="it puts grouped results together",
         )
-    lost = next((branch.lost for branch in branches if branch.position is None), "")
-    is_weighed = all(branch.weight is not None for branch in branches)
-    names_late = any(branch.id is not None for branch in branches)
+    why_not = next((branch.why_no_position for branch in branches if branch.position is None), "")
+    has_weights = all(branch.weight is not None for branch in branches)
+    lists_late = any(branch.id is not None for branch in branches)
     fresh, seen, number = [], set[str](), 1
     for child, branch in zip(items(plan.children()), branches, strict=True):
-        # Rows of the same event from two branches are two results, and told apart by the label:
-        # by a number that no branch of a union beneath has.
+        # Rows of the same event from two branches are two results. The label distinguishes them:
+        # a number that no branch of a union inside this branch has.
         label = f"#{number}" if branch.sources & seen else ""
         seen |= branch.sources
         number += branch.branches
         kept = [catalyst.column(attribute) for attribute in items(child.output())]
         hidden = _union_columns(catalyst, branch, label)
-        if names_late:
-            hidden += _union_names(catalyst, branch)
-        if is_weighed:
-            ways = sum(bool(branch.sources & other.sources) for other in branches)
-            hidden += _union_weights(catalyst, branch, ways)
+        if lists_late:
+            hidden += _late_event_columns(catalyst, branch)
+        if has_weights:
+            paths = sum(bool(branch.sources & other.sources) for other in branches)
+            hidden += _weight_columns(catalyst, branch, paths)
         fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
     made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
     place = len(items(plan.output()))
     position, row, received, event_time, closed, *more = items(made.output())[place:]
-    names = [*(("watermark", "id") if names_late else ()), "weight", "spread"]
-    united = Carried(
+    names = [*(("watermark", "id") if lists_late else ()), "weight", "spread"]
+    united = RewrittenPlan(
         made,
         sources,
         position,
@@ -75,19 +78,19 @@ def unite(catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[Carried]) ->
         event_time,
         closed,
         **dict(zip(names, more, strict=False)),
-        unweighed=next((b.unweighed for b in branches if b.weight is None), ""),
+        why_no_weight=next((b.why_no_weight for b in branches if b.weight is None), ""),
         branches=number - 1,
     )
-    return united.without_position(lost) if lost else united
+    return united.without_position(why_not) if why_not else united
 
 
 def _only(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
-    """The columns that `like` gives, and no more, of a plan that gives at least these."""
+    """The plan with only those of its columns that `like` has."""
     kept = [catalyst.column(attribute) for attribute in items(like.output())]
     return catalyst.analysed(catalyst.frame(plan).select(*kept))
 
 
-def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Column]:
+def _union_columns(catalyst: Catalyst, branch: RewrittenPlan, label: str) -> list[Column]:
     kind = "struct<source: string, partition: int, offset: bigint>"
     position = _column(catalyst, branch.position, kind)
     if label and branch.position is not None:
@@ -107,8 +110,8 @@ def _union_columns(catalyst: Catalyst, branch: Carried, label: str) -> list[Colu
     return [each.alias(name) for each, name in named]
 
 
-def _union_names(catalyst: Catalyst, branch: Carried) -> list[Column]:
-    """What names a late event; a branch that is no stream's has none."""
+def _late_event_columns(catalyst: Catalyst, branch: RewrittenPlan) -> list[Column]:
+    """The columns that identify a late event; null in a branch that does not read a stream."""
     return [
         _column(catalyst, branch.watermark, "timestamp").alias(WATERMARK),
         _column(catalyst, branch.id, "string").alias(ID),
@@ -119,36 +122,36 @@ def _column(catalyst: Catalyst, attribute: Attribute | None, kind: str) -> Colum
     return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
 
 
-def _union_weights(catalyst: Catalyst, branch: Carried, ways: int) -> list[Column]:
-    """`ways`: through how many branches rows of one event may come, all of them or none."""
-    spread = F.lit(float(ways))
+def _weight_columns(catalyst: Catalyst, branch: RewrittenPlan, paths: int) -> list[Column]:
+    """`paths`: through how many branches rows of one event may come, together or not at all."""
+    spread = F.lit(float(paths))
     if branch.spread is not None:
         spread *= catalyst.column(branch.spread)
     return [catalyst.column(branch.weight).alias(WEIGHT), spread.alias("_spread")]
 
 
 def joins_streams(plan: LogicalPlan) -> bool:
-    """Whether both sides of a Join are events, in a stream or out of the log's past."""
-    return _flows(plan.left()) and _flows(plan.right())
+    """Whether both sides of a Join are events, streamed or read in a batch."""
+    return _has_events(plan.left()) and _has_events(plan.right())
 
 
-def is_held(catalyst: Catalyst, plan: LogicalPlan, columns: set[int]) -> bool:
-    """Whether joins of streams beneath end the time for which the rows with these columns come.
+def is_time_bounded(catalyst: Catalyst, plan: LogicalPlan, columns: set[int]) -> bool:
+    """Whether all stream joins in the plan bound the age of the events that these columns are of.
 
-    A joined row comes with its later event. So how old its other event can be, whose columns these
-    may be, is for the join's condition to say. Where it does not, no row above is ever complete.
+    A joined row comes with the later one of its two events. Only the join's condition bounds how
+    old the other event is. Without a bound, no window over the join is ever complete.
     """
     if name_of(plan) == "Join" and joins_streams(plan):
         sides = (plan.left(), plan.right()), (plan.right(), plan.left())
         for side, other in sides:
             ours = columns & {identity(attribute) for attribute in items(side.output())}
             if ours and not (
-                _is_bounded(catalyst, plan, side, other) and is_held(catalyst, side, ours)
+                _is_bounded(catalyst, plan, side, other) and is_time_bounded(catalyst, side, ours)
             ):
                 return False
         return True
     return all(
-        is_held(catalyst, child, _beneath(plan, place, columns))
+        is_time_bounded(catalyst, child, _columns_below(plan, place, columns))
         for place, child in enumerate(items(plan.children()))
     )
 
@@ -156,23 +159,24 @@ def is_held(catalyst: Catalyst, plan: LogicalPlan, columns: set[int]) -> bool:
 def _is_bounded(
     catalyst: Catalyst, plan: LogicalPlan, side: LogicalPlan, other: LogicalPlan
 ) -> bool:
-    """Whether Spark can tell when an event of the side finds no more matches."""
+    """Whether Spark can compute when an event of the side has no more matches."""
     helper = catalyst.module("org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper")
     if helper.isWatermarkInJoinKeys(plan):
         return True
-    some_time = catalyst.some(10**12)  # more than an int: Spark wants a long
+    some_time = catalyst.some(10**12)  # beyond an int, because Spark needs a Long
     sets = side.outputSet(), other.outputSet()
     return bool(helper.getStateValueWatermark(*sets, plan.condition(), some_time).isDefined())
 
 
-def _beneath(plan: LogicalPlan, place: int, columns: set[int]) -> set[int]:
-    """The columns of a plan's child that its own are made of."""
+def _columns_below(plan: LogicalPlan, place: int, columns: set[int]) -> set[int]:
+    """The columns of a plan's child that these columns of the plan are computed from."""
     match name_of(plan):
         case "Project":
             made = [(each, [each]) for each in items(plan.projectList())]
         case "Expand":
-            panes = [items(pane) for pane in items(plan.projections())]
-            made = list(zip(items(plan.output()), map(list, zip(*panes, strict=True)), strict=True))
+            projections = map(items, items(plan.projections()))
+            by_column = map(list, zip(*projections, strict=True))
+            made = list(zip(items(plan.output()), by_column, strict=True))
         case "Union":
             theirs = items(items(plan.children())[place].output())
             made = [(own, [their]) for own, their in zip(items(plan.output()), theirs, strict=True)]
@@ -182,26 +186,28 @@ def _beneath(plan: LogicalPlan, place: int, columns: set[int]) -> set[int]:
     return set[int]().union(*(references(each) for some in wanted for each in some))
 
 
-def join(catalyst: Catalyst, plan: LogicalPlan, left: Carried, right: Carried) -> Carried:
-    """The Join of two plans that were built anew: of streams, or of one with reference data."""
+def join(
+    catalyst: Catalyst, plan: LogicalPlan, left: RewrittenPlan, right: RewrittenPlan
+) -> RewrittenPlan:
+    """The Join of two rewritten plans: of two streams, or of a stream with reference data."""
     made = plan.copy(left.plan, right.plan, plan.joinType(), plan.condition(), plan.hint())
     kind = name_of(plan.joinType()).rstrip("$")
     if joins_streams(plan):
         return _join_of_streams(catalyst, made, left, right, kind)
-    streaming, static = (left, plan.right()) if _flows(plan.left()) else (right, plan.left())
-    carried = replace(streaming, plan=made)
-    if kind in ("LeftSemi", "LeftAnti") or _at_most_one(plan, static):
-        return carried
+    streaming, static = (left, plan.right()) if _has_events(plan.left()) else (right, plan.left())
+    rewritten = replace(streaming, plan=made)
+    if kind in ("LeftSemi", "LeftAnti") or _has_one_match(plan, static):
+        return rewritten
     why = (
         "it joins reference data of which several rows may fit one event; "
         "dropDuplicates([…]) by the joined columns on that data says that only one does"
     )
-    return carried.without_position(why)
+    return rewritten.without_position(why)
 
 
 def _join_of_streams(
-    catalyst: Catalyst, made: LogicalPlan, left: Carried, right: Carried, kind: str
-) -> Carried:
+    catalyst: Catalyst, made: LogicalPlan, left: RewrittenPlan, right: RewrittenPlan, kind: str
+) -> RewrittenPlan:
     why = "its rows come from two events each"
     if kind in ("LeftSemi", "LeftAnti"):
         return replace(left, plan=made).without_position(why)
@@ -213,40 +219,35 @@ def _join_of_streams(
         if one is not None and other is not None:
             times[name] = F.greatest(catalyst.column(one), catalyst.column(other))
     plan, added = catalyst.extend(made, **times)
-    return Carried(
+    return RewrittenPlan(
         plan,
         left.sources | right.sources,
         received=added.get(RECEIVED),
         event_time=added.get(EVENT_TIME),
-        lost=why,
+        why_no_position=why,
     )
 
 
-def _flows(plan: LogicalPlan) -> bool:
-    return bool(plan.isStreaming()) or _is_read(plan)
+def _has_events(plan: LogicalPlan) -> bool:
+    return bool(plan.isStreaming()) or any(
+        is_hidden(attribute) for node in nodes(plan) for attribute in items(node.output())
+    )
 
 
-def _is_read(plan: LogicalPlan) -> bool:
-    """Whether a plan that is not streaming has one of our readers beneath it."""
-    if any(attribute.metadata().contains(MARK) for attribute in items(plan.output())):
-        return True
-    return any(_is_read(child) for child in items(plan.children()))
-
-
-def _at_most_one(join: LogicalPlan, static: LogicalPlan) -> bool:
-    """Whether the plan shows that no two rows of the static side can fit one event."""
+def _has_one_match(join: LogicalPlan, static: LogicalPlan) -> bool:
+    """Whether the plan shows that at most one row of the static side matches an event."""
     if not join.condition().isDefined():
         return False
     equal = set[int]()
     for part in _conjuncts(join.condition().get()):
         if name_of(part) in ("EqualTo", "EqualNullSafe"):
             equal |= references(part)
-    unique = _unique(static)
+    unique = _unique_columns(static)
     return unique is not None and unique <= equal
 
 
-def _unique(plan: LogicalPlan) -> set[int] | None:
-    """Columns of which no two rows have the same values, if the plan makes them so."""
+def _unique_columns(plan: LogicalPlan) -> set[int] | None:
+    """Columns that together are unique, because the plan makes them so; None if not known."""
     match name_of(plan):
         case "Deduplicate":
             return {identity(key) for key in items(plan.keys())}
@@ -256,7 +257,7 @@ def _unique(plan: LogicalPlan) -> set[int] | None:
             groups = items(plan.groupingExpressions())
             return set[int]().union(*(references(group) for group in groups))
         case "Project" | "Filter" | "SubqueryAlias" | "ResolvedHint" | "View" | "Sort":
-            return _unique(plan.child())
+            return _unique_columns(plan.child())
         case _:
             return None
 

@@ -1,4 +1,4 @@
-"""Which late events are in a window's row: why it was corrected, as its ledger tells."""
+"""The ids of the late events in a window's row, which its ledger gives as reasons."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pyspark.sql import functions as F
 
 from millstream.analyze.spark.catalyst import Attribute, Catalyst
 
-_MOST = 100  # that a row names, the last ones
+_MAX_IDS = 100  # in one row: the last ones
 
 
 def late_ids(
     catalyst: Catalyst, window: Attribute, watermark: Attribute, event: Attribute
 ) -> Column:
-    """The ids of the events that came when the window was over, but in time to be counted."""
+    """The ids of events that came after their window's end, but early enough to be counted."""
     ends = catalyst.column(window).getField("end")
     is_late = catalyst.column(watermark) >= ends
     found = F.collect_list(F.when(is_late, catalyst.column(event)))
-    return F.reverse(F.slice(F.reverse(found), 1, _MOST))
+    return F.reverse(F.slice(F.reverse(found), 1, _MAX_IDS))

@@ -1,4 +1,4 @@
-"""Walks a user's plan down to our reader, and builds it anew with the hidden columns passed up."""
+"""Rewrites a user's plan so that the hidden columns reach the result."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from millstream.analyze.lineage.estimates import Unweighable, Weighed, weigh
-from millstream.analyze.lineage.hidden_columns import Carried
-from millstream.analyze.lineage.joins_and_unions import join, joins_streams, unite
+from millstream.analyze.lineage.estimates import Estimates, NotEstimable, estimate
+from millstream.analyze.lineage.hidden_columns import RewrittenPlan
+from millstream.analyze.lineage.joins_and_unions import join, joins_streams, union
 from millstream.analyze.lineage.late_ids import late_ids
-from millstream.analyze.records.reader import MARK, TIME
+from millstream.analyze.records.reader import TIME_KEY, is_hidden
 from millstream.analyze.spark.catalyst import (
     LOGICAL,
     Attribute,
@@ -19,11 +19,11 @@ from millstream.analyze.spark.catalyst import (
     LogicalPlan,
     identity,
     items,
-    leaves,
     name_of,
     references,
+    streamed_topics,
 )
-from millstream.analyze.spark.realtime import Refused
+from millstream.analyze.spark.realtime import UnsupportedQuery
 from millstream.analyze.windows.count_window import Event, columns, count_windows, counted_window
 from millstream.analyze.windows.window import Grouped, grouped_window, in_time, without_late
 from millstream.values.hidden_columns import (
@@ -38,58 +38,58 @@ from millstream.values.hidden_columns import (
     WEIGHT,
 )
 
-# Nodes that give their child's columns, whatever these are.
+# Nodes that have exactly their child's columns.
 _TRANSPARENT = {
-    *(
-        "Filter",
-        "SubqueryAlias",
-        "EventTimeWatermark",
-        "UpdateEventTimeWatermarkColumn",
-        "Deduplicate",
-    ),
-    *(
-        "DeduplicateWithinWatermark",
-        "ResolvedHint",
-        "Repartition",
-        "RepartitionByExpression",
-        "Sort",
-    ),
-    *("LocalLimit", "GlobalLimit", "CollectMetrics", "Sample", "RebalancePartitions"),
+    "CollectMetrics",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "EventTimeWatermark",
+    "Filter",
+    "GlobalLimit",
+    "LocalLimit",
     "PipeOperator",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "Sample",
+    "Sort",
+    "SubqueryAlias",
+    "UpdateEventTimeWatermarkColumn",
 }
-# Of these, the ones that give other rows for a sample than a sample of their rows.
-_UNWEIGHABLE = {
+# Of these, the ones whose result over a sample is not a sample of their result.
+_NOT_ESTIMABLE = {
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "LocalLimit": "a limit",
     "GlobalLimit": "a limit",
     "Sample": "a sample of its own",
 }
-_ONCE = ("Deduplicate", "DeduplicateWithinWatermark")  # of equal rows, the first
-# An event's rows within rows (an explode in an explode): this many per level, on three levels.
+_DEDUPLICATING = ("Deduplicate", "DeduplicateWithinWatermark")
+# Row numbers of nested generators (an explode in an explode): so many per level, on three levels.
 _ROWS_PER_LEVEL, _LEVELS = 1 << 20, 3
 
 
-class Carrier:
-    """Walks one plan."""
+class PlanRewriter:
+    """Rewrites one plan, from the top down to the reader and up again."""
 
-    def __init__(self, catalyst: Catalyst, whole: bool, names_late: bool, weighs: bool) -> None:
-        """The three are `trace`'s."""
+    def __init__(self, catalyst: Catalyst, batch: bool, lists_late: bool, weighs: bool) -> None:
+        """The options are those of `trace`."""
         self._catalyst = catalyst
-        self._whole = whole
-        self._names_late = names_late
+        self._batch = batch
+        self._lists_late = lists_late
         self._weighs = weighs
-        self._judges_alone = False  # whether it is beneath what takes no event that is late
-        self.by_own_time: set[str] = set()  # the topics whose events are let in there, or not
-        self.windows: list[tuple[Grouped, frozenset[str]]] = []  # by event time, of which topics
+        self._filters_by_event_time = False  # below a node that accepts no late events
+        self.late_by_event_time: set[str] = set()  # the topics whose events are filtered like that
+        self.windows: list[tuple[Grouped, frozenset[str]]] = []  # by event time, with their topics
 
-    def carry(self, plan: LogicalPlan) -> Carried:
-        """The plan, built anew; Refused or Unweighable for what cannot be."""
+    def rewrite(self, plan: LogicalPlan) -> RewrittenPlan:
+        """The rewritten plan; UnsupportedQuery or NotEstimable if there is none."""
         match name_of(plan):
             case "Project":
                 return self._project(plan)
-            case "View":  # a name for its child, which Spark drops too
-                return self.carry(plan.child())
+            case "View":  # only a name for its child
+                return self.rewrite(plan.child())
             case "Generate":
                 return self._generate(plan)
             case "Expand":
@@ -99,83 +99,90 @@ class Carrier:
             case "Distinct":
                 return self._distinct(plan)
             case "Union":
-                return unite(self._catalyst, plan, [*map(self.carry, items(plan.children()))])
+                return union(self._catalyst, plan, [*map(self.rewrite, items(plan.children()))])
             case "Join":
-                alone = joins_streams(plan) or self._judges_alone
-                sides = [self._beneath(side, alone) for side in (plan.left(), plan.right())]
+                filters = joins_streams(plan) or self._filters_by_event_time
+                sides = [self._below(side, filters) for side in (plan.left(), plan.right())]
                 return join(self._catalyst, plan, *sides)
             case "LateralJoin":
                 return self._lateral(plan)
             case name if name in _TRANSPARENT:
-                child = self._deduplicated(plan) if name in _ONCE else self.carry(plan.child())
-                if name in _UNWEIGHABLE:
-                    child = child.without_weight(f"of a sample, {_UNWEIGHABLE[name]} gives others")
+                if name in _DEDUPLICATING:
+                    child = self._below_deduplication(plan)
+                else:
+                    child = self.rewrite(plan.child())
+                if name in _NOT_ESTIMABLE:
+                    child = child.without_weight(_other_rows(_NOT_ESTIMABLE[name]))
                 if name == "Filter" and child.aggregate is not None:
-                    child = replace(child, chooses=child.chooses or _may_change(plan, child))
+                    filters = child.filters_groups or _filters_by_aggregate(plan, child)
+                    child = replace(child, filters_groups=filters)
                 return replace(child, plan=self._over(plan, child.plan))
             case _ if not plan.isStreaming():
-                return Carried(plan)
+                return RewrittenPlan(plan)
             case name:
-                return Carried(plan, lost=f"rows cannot be followed through {_words(name)}")
+                why = f"rows cannot be followed through {_call_name(name)}"
+                return RewrittenPlan(plan, why_no_position=why)
 
-    def _beneath(self, plan: LogicalPlan, alone: bool) -> Carried:
-        """What goes into something that judges who is late: `alone`, by each event's own time."""
-        outside, self._judges_alone = self._judges_alone, alone
+    def _below(self, plan: LogicalPlan, filters_by_event_time: bool) -> RewrittenPlan:
+        """The rewritten input of a node that decides how late events are filtered below it."""
+        outside, self._filters_by_event_time = self._filters_by_event_time, filters_by_event_time
         try:
-            return self.carry(plan)
+            return self.rewrite(plan)
         finally:
-            self._judges_alone = outside
+            self._filters_by_event_time = outside
 
-    def _deduplicated(self, plan: LogicalPlan) -> Carried:
-        """What goes into a plan that takes of equal rows the first one.
+    def _below_deduplication(self, plan: LogicalPlan) -> RewrittenPlan:
+        """The rewritten input of a deduplication.
 
-        If they tell the event time, Spark takes none that its watermark has passed, and forgets
-        those that were before.
+        If the rows have the event time, Spark drops those behind its watermark and deletes their
+        state.
         """
-        forgets = any(_tells_event_time(each) for each in items(plan.child().output()))
-        return self._beneath(plan.child(), self._judges_alone or forgets)
+        drops_late = any(_is_event_time(each) for each in items(plan.child().output()))
+        return self._below(plan.child(), self._filters_by_event_time or drops_late)
 
     def _over(self, plan: LogicalPlan, *children: LogicalPlan) -> LogicalPlan:
         return plan.withNewChildren(self._catalyst.seq(children))
 
-    def _project(self, plan: LogicalPlan) -> Carried:
+    def _project(self, plan: LogicalPlan) -> RewrittenPlan:
         below = plan.child()
-        marked = {a.name(): a for a in items(below.output()) if a.metadata().contains(MARK)}
+        marked = {a.name(): a for a in items(below.output()) if is_hidden(a)}
         if {POSITION, RECEIVED, EVENT_TIME} <= marked.keys():
-            child = Carried(
+            child = RewrittenPlan(
                 below,
-                sources=_topics(below) or frozenset({f"input {identity(marked[POSITION])}"}),
+                sources=frozenset(
+                    streamed_topics(below) or [f"input {identity(marked[POSITION])}"]
+                ),
                 position=marked[POSITION],
                 received=marked[RECEIVED],
                 event_time=marked[EVENT_TIME],
                 closed=marked.get(CLOSED),
-                watermark=marked.get(WATERMARK) if self._names_late else None,
-                id=marked.get(ID) if self._names_late else None,
+                watermark=marked.get(WATERMARK) if self._lists_late else None,
+                id=marked.get(ID) if self._lists_late else None,
                 weight=marked.get(WEIGHT) if self._weighs else None,
             )
-            if self._judges_alone:
-                child = self._let_in(child)
+            if self._filters_by_event_time:
+                child = self._without_late(child)
         else:
-            child = self.carry(below)
+            child = self.rewrite(below)
         given = {identity(each.toAttribute()) for each in items(plan.projectList())}
-        passed = [a for a in child.hidden().values() if identity(a) not in given]
+        passed = [a for a in child.hidden() if identity(a) not in given]
         fresh = plan.copy(plan.projectList().appendedAll(self._catalyst.seq(passed)), child.plan)
         return replace(child, plan=fresh)
 
-    def _let_in(self, events: Carried) -> Carried:
-        """Of a stream's events, those that are in time; each by its own time alone."""
-        self.by_own_time |= events.sources
+    def _without_late(self, events: RewrittenPlan) -> RewrittenPlan:
+        """A stream's events without those that are late by their event time."""
+        self.late_by_event_time |= events.sources
         if events.closed is None or events.event_time is None:
             return events
         kept = in_time(self._catalyst, events.plan, events.event_time, events.closed)
         return replace(events, plan=kept, closed=None)
 
-    def _generate(self, plan: LogicalPlan) -> Carried:
-        catalyst, child = self._catalyst, self.carry(plan.child())
+    def _generate(self, plan: LogicalPlan) -> RewrittenPlan:
+        catalyst, child = self._catalyst, self.rewrite(plan.child())
         kind = name_of(plan.generator())
         output = items(plan.generatorOutput())
         if child.weight is not None and kind in ("Explode", "PosExplode"):
-            child = self._spread(child, catalyst.column(plan.generator().child()))
+            child = self._count_rows(child, catalyst.column(plan.generator().child()))
         if child.position is None:
             return replace(child, plan=self._over(plan, child.plan))
         if kind == "PosExplode":
@@ -195,47 +202,48 @@ class Carrier:
             )
         else:
             made = self._over(plan, child.plan)
-            why = f"the rows that {_words(kind)} makes of one event cannot be numbered"
+            why = f"the rows that {_call_name(kind)} makes of one event cannot be numbered"
             return replace(child, plan=made).without_position(why)
         return self._number(
             replace(child, plan=made), F.coalesce(catalyst.column(ordinal), F.lit(0))
         )
 
-    def _lateral(self, plan: LogicalPlan) -> Carried:
-        """Rows that a subquery makes of each row: as many as it likes."""
-        child = self.carry(plan.child()).without_weight("of LATERAL, a row's rows are not counted")
+    def _lateral(self, plan: LogicalPlan) -> RewrittenPlan:
+        """A subquery makes any number of rows of each row."""
+        child = self.rewrite(plan.child()).without_weight(
+            "the number of rows that LATERAL makes of one event is not known"
+        )
         made = replace(child, plan=self._over(plan, child.plan))
-        why = "the rows that LATERAL makes of one event cannot be numbered"
-        return made.without_position(why)
+        return made.without_position("the rows that LATERAL makes of one event cannot be numbered")
 
-    def _spread(self, child: Carried, made_of: Column) -> Carried:
-        """Note how many rows are made of each row: all of them are kept, or none is."""
-        size = F.greatest(F.size(made_of), F.lit(1)).cast("double")
+    def _count_rows(self, child: RewrittenPlan, array: Column) -> RewrittenPlan:
+        """Adds the number of rows that are made of each event."""
+        size = F.greatest(F.size(array), F.lit(1)).cast("double")
         if child.spread is not None:
             size *= self._catalyst.column(child.spread)
         plan, added = self._catalyst.extend(child.plan, _spread=size)
         return replace(child, plan=plan, spread=added["_spread"])
 
-    def _expand(self, plan: LogicalPlan) -> Carried:
-        """Several rows of each row: sliding windows, and grouping sets."""
-        catalyst, child = self._catalyst, self.carry(plan.child())
+    def _expand(self, plan: LogicalPlan) -> RewrittenPlan:
+        """Sliding windows and grouping sets make several rows of each row."""
+        catalyst, child = self._catalyst, self.rewrite(plan.child())
         known = {identity(attribute) for attribute in items(plan.output())}
-        passed = [a for a in child.hidden().values() if identity(a) not in known]
+        passed = [a for a in child.hidden() if identity(a) not in known]
         literal = catalyst.module("org.apache.spark.sql.catalyst.expressions.Literal")
         ordinal = items(catalyst.analysed(catalyst.frame(child.plan).select(F.lit(0))).output())[0]
         more = catalyst.seq(passed)
-        # There may be hundreds of panes, and each call of Java's costs: none for what stays.
+        # There may be hundreds of projections, and each call to the JVM costs.
         projections = [
             projection.appendedAll(more).appended(literal.apply(number))
             for number, projection in enumerate(items(plan.projections()))
         ]
         output = catalyst.seq([*items(plan.output()), *passed, ordinal])
         fresh = plan.copy(catalyst.seq(projections), output, child.plan)
-        made = replace(child, plan=fresh, fanned=True)
+        made = replace(child, plan=fresh, is_expanded=True)
         return self._number(made, catalyst.column(ordinal))
 
-    def _number(self, made: Carried, ordinal: Column) -> Carried:
-        """Add the number of a row among those that were made of one row."""
+    def _number(self, made: RewrittenPlan, ordinal: Column) -> RewrittenPlan:
+        """Adds the number of a row among the rows that were made of one row."""
         if made.position is None:
             return made
         if made.levels == _LEVELS:
@@ -246,16 +254,16 @@ class Carrier:
         plan, added = self._catalyst.extend(made.plan, _row=row)
         return replace(made, plan=plan, row=added["_row"], levels=made.levels + 1)
 
-    def _aggregate(self, plan: LogicalPlan) -> Carried:
+    def _aggregate(self, plan: LogicalPlan) -> RewrittenPlan:
         catalyst, window = self._catalyst, grouped_window(plan)
-        is_judged_here = window is not None and window.time == "event"
-        child = self._beneath(plan.child(), self._judges_alone and not is_judged_here)
+        filters_here = window is not None and window.time == "event"
+        child = self._below(plan.child(), self._filters_by_event_time and not filters_here)
         if not plan.isStreaming() and not child.sources:
-            return Carried(plan)
+            return RewrittenPlan(plan)
         if counted_window(plan) is not None:
             if self._weighs:
-                raise Unweighable("of a sample, windows of so many events hold others")
-            return self._count(plan, child)
+                raise NotEstimable("count windows over a sample hold other events")
+            return self._count_windows(plan, child)
         if window is not None and window.time == "event":
             if child.closed is not None:
                 kept = without_late(catalyst, child.plan, window.attribute, child.closed)
@@ -269,9 +277,10 @@ class Carrier:
         if window is not None and child.watermark is not None and child.id is not None:
             wanted[LATE] = late_ids(catalyst, window.attribute, child.watermark, child.id)
         added = catalyst.aggregates(child.plan, **wanted)
-        weighed = self._weigh(plan, child, window) if self._weighs else None
-        own = items(plan.aggregateExpressions()) if weighed is None else weighed.expressions
-        errors = {} if weighed is None else weighed.errors
+        own, errors = items(plan.aggregateExpressions()), {}
+        if self._weighs:
+            estimates = self._estimate(plan, child, window)
+            own, errors = estimates.expressions, estimates.errors
         made = plan.copy(
             plan.groupingExpressions(),
             catalyst.seq([*own, *added, *errors.values()]),
@@ -279,7 +288,7 @@ class Carrier:
             plan.hint(),
         )
         named = {alias.name(): alias.toAttribute() for alias in added}
-        return Carried(
+        return RewrittenPlan(
             made,
             sources=child.sources,
             received=named.get(RECEIVED),
@@ -291,61 +300,65 @@ class Carrier:
             errors={each: error.toAttribute() for each, error in errors.items()},
         )
 
-    def _weigh(self, plan: LogicalPlan, child: Carried, window: Grouped | None) -> Weighed:
+    def _estimate(
+        self, plan: LogicalPlan, child: RewrittenPlan, window: Grouped | None
+    ) -> Estimates:
         if window is not None and window.function == "session":
-            raise Unweighable(
-                "of a sample, sessions fall apart, because the events between are not in"
-            )
+            raise NotEstimable("a sample splits sessions, because events in between are missing")
+        why_not = child.why_no_position
         if child.weight is None:
-            raise Unweighable(child.unweighed or child.lost or "its events have no weights")
+            raise NotEstimable(child.why_no_weight or why_not or "its events have no weights")
         if child.position is None:
-            raise Unweighable(f"an event's rows cannot be told apart: {child.lost}")
+            raise NotEstimable(f"an event's rows cannot be told apart: {why_not}")
         groups = [str(each.sql()) for each in items(plan.groupingExpressions())]
-        if child.fanned and window is None and "spark_grouping_id" not in groups:
-            why = "several windows of one event are put together, which a sample has all or none of"
-            raise Unweighable(why, "group by the window too, or leave shed out")
-        return weigh(self._catalyst, plan, child.plan, child.weight, child.spread)
+        if child.is_expanded and window is None and "spark_grouping_id" not in groups:
+            why = "it groups several windows of one event, which are all in a sample or none is"
+            raise NotEstimable(why, "group by the window too, or leave shed out")
+        return estimate(self._catalyst, plan, child.plan, child.weight, child.spread)
 
-    def _count(self, plan: LogicalPlan, child: Carried) -> Carried:
+    def _count_windows(self, plan: LogicalPlan, child: RewrittenPlan) -> RewrittenPlan:
         if child.position is None or len(child.sources) != 1:
-            why = child.lost or "it puts several inputs together, which have no order in common"
-            raise Refused(f"its events cannot be counted for windows: {why}")
+            why = (
+                child.why_no_position
+                or "it puts several inputs together, which have no order in common"
+            )
+            raise UnsupportedQuery(f"its events cannot be counted for windows: {why}")
         assert child.received is not None
         assert child.event_time is not None
         event = Event(child.position, child.row, child.received, child.event_time)
-        counted = count_windows(self._catalyst, plan, child.plan, event, self._whole)
-        return Carried(
+        counted = count_windows(self._catalyst, plan, child.plan, event, self._batch)
+        return RewrittenPlan(
             counted.plan, child.sources, levels=child.levels, counted=counted, **columns(counted)
         )
 
-    def _distinct(self, plan: LogicalPlan) -> Carried:
-        """Rows that differ in the user's columns; the hidden ones must not make a difference."""
-        child = self._deduplicated(plan).without_weight("of a sample, DISTINCT gives others")
+    def _distinct(self, plan: LogicalPlan) -> RewrittenPlan:
+        """Rows that differ in the user's columns, whatever their hidden columns."""
+        child = self._below_deduplication(plan).without_weight(_other_rows("DISTINCT"))
         deduplicate = self._catalyst.java(f"{LOGICAL}.Deduplicate")
         keys = plan.child().output()
         return replace(child, plan=deduplicate(keys, child.plan, self._catalyst.none))
 
 
-def _may_change(plan: LogicalPlan, groups: Carried) -> bool:
-    """Whether a Filter asks for more of a group than what it is grouped by, which stays."""
+def _other_rows(operation: str) -> str:
+    return f"{operation} over a sample gives other rows"
+
+
+def _filters_by_aggregate(plan: LogicalPlan, groups: RewrittenPlan) -> bool:
+    """Whether a Filter uses more than the columns that are grouped by, which never change."""
     assert groups.aggregate is not None
     staying = [references(each) for each in items(groups.aggregate.groupingExpressions())]
     return not references(plan.condition()) <= set[int]().union(*staying)
 
 
-def _tells_event_time(attribute: Attribute) -> bool:
-    """Whether it is the user's column with the time that Spark's watermark follows."""
+def _is_event_time(attribute: Attribute) -> bool:
+    """Whether it is the user's event time column, which Spark's watermark follows."""
     metadata = attribute.metadata()
-    is_marked = metadata.contains(TIME) and not metadata.contains(MARK)
-    return is_marked and metadata.getString(TIME) == "event"
+    is_time = metadata.contains(TIME_KEY) and not is_hidden(attribute)
+    return is_time and metadata.getString(TIME_KEY) == "event"
 
 
-def _topics(plan: LogicalPlan) -> frozenset[str]:
-    relations = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
-    return frozenset(str(leaf.extraOptions().get("subscribe")) for leaf in relations)
-
-
-def _words(name: str) -> str:
+def _call_name(node: str) -> str:
+    """What a user calls a node of a plan."""
     known = {
         "Inline": "inline()",
         "Stack": "stack()",
@@ -358,4 +371,4 @@ def _words(name: str) -> str:
         "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
         "UserDefinedGenerator": "a generator of your own",
     }
-    return known.get(name, name)
+    return known.get(node, node)

@@ -1,0 +1,1 @@
+"""Plans each view's query."""

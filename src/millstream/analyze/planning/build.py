@@ -1,4 +1,4 @@
-"""Calls the user's function or SQL, and holds what comes of it against what they declared."""
+"""Builds a view's rows from the user's function or SQL, and checks them against the declaration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.analyze.lineage.estimates import Unweighable
-from millstream.analyze.lineage.lineage import Traced, trace
-from millstream.analyze.records.reader import MARK
+from millstream.analyze.lineage.estimates import NotEstimable
+from millstream.analyze.lineage.lineage import TracedQuery, trace
+from millstream.analyze.records.reader import add_temp_view, is_hidden
 from millstream.analyze.spark.catalyst import Catalyst, items
-from millstream.analyze.spark.realtime import Refused, condense, in_plain_words
+from millstream.analyze.spark.realtime import UnsupportedQuery, condense, explain_refusal
 from millstream.analyze.spark.remedies import SUBQUERY, remedy_for
 from millstream.errors import PipelineError
 from millstream.pipeline.model import View
@@ -22,14 +22,14 @@ from millstream.pipeline.view_sql import to_spark_sql
 from millstream.syntax.names import suggest
 from millstream.values.hidden_columns import OF_EVENTS, RESERVED
 
-# What Spark says of an action on a stream, with the advice to start it, which is ours to do.
-_ASKS = "must be executed with writeStream"
-_UNKNOWN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
+# Spark's error for an action (count, collect) on a stream.
+_ACTION = "must be executed with writeStream"
+_UNKNOWN_COLUMN = re.compile(r"with name `(.+?)` cannot be resolved\..*?(\[.*\])")
 
 
 def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows that a view's query gives; PipelineError, with the user's line, if it gives none."""
-    with _blaming(view):
+    """The rows that a view's query gives; PipelineError, with the user's line, if it fails."""
+    with _located_errors(view):
         if view.sql is not None:
             frame = _run_sql(spark, view.sql, inputs)
         else:
@@ -42,11 +42,11 @@ def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> D
             "return the DataFrame that the query gives",
         )
     _check_columns(view, frame)
-    return _shown(frame)
+    return _without_hidden(frame)
 
 
 def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> PipelineError:
-    """The error to raise about a view."""
+    """A PipelineError about a view."""
     return PipelineError(
         f"view {view.name!r} {problem}",
         file=view.location.file,
@@ -57,19 +57,15 @@ def mistake(view: View, problem: str, remedy: str = "", line: int = 0) -> Pipeli
 
 def _run_sql(spark: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
     for name, frame in inputs.items():
-        # In SQL, Spark knows no columns but a view's own: the hidden ones that are named are there.
-        named = [each for each in OF_EVENTS if re.search(rf"\b{each}\b", sql)]
-        frame.select("*", *named).createOrReplaceTempView(name)
+        add_temp_view(frame, name, sql)
     return spark.sql(to_spark_sql(sql))
 
 
-def _shown(frame: DataFrame) -> DataFrame:
-    """The result without the hidden columns that the user let through."""
+def _without_hidden(frame: DataFrame) -> DataFrame:
+    """The result without hidden columns that the user has selected."""
     catalyst = Catalyst.of(frame)
     output = items(catalyst.analysed(frame).output())
-    kept = [
-        each for each in output if not (each.name() in OF_EVENTS and each.metadata().contains(MARK))
-    ]
+    kept = [each for each in output if each.name() not in OF_EVENTS or not is_hidden(each)]
     if len(kept) == len(output):
         return frame
     return frame.select(*(catalyst.column(each) for each in kept))
@@ -79,7 +75,7 @@ def _check_columns(view: View, frame: DataFrame) -> None:
     seen = set[str]()
     for attribute in items(Catalyst.of(frame).analysed(frame).output()):
         name = str(attribute.name())
-        if name.lower() in RESERVED and not attribute.metadata().contains(MARK):
+        if name.lower() in RESERVED and not is_hidden(attribute):
             raise mistake(view, f"names a column {name!r}, which is one of ours", "rename it")
         if name.lower() in seen:
             remedy = "give one of them another name by alias or AS"
@@ -87,23 +83,23 @@ def _check_columns(view: View, frame: DataFrame) -> None:
         seen.add(name.lower())
 
 
-def follow(view: View, frame: DataFrame, whole: bool | None = None) -> Traced:
-    """The view's rows with their lineage; PipelineError if there can be none, or the key is wrong.
+def trace_view(view: View, frame: DataFrame, batch: bool | None = None) -> TracedQuery:
+    """The view's rows with their lineage; PipelineError if Spark can't run it, or the key is wrong.
 
-    `whole`: for a batch over all events, which a frame that is not streaming is in any case.
+    `batch`: for a batch over all events. A frame that is not streaming is always one.
     """
     try:
         traced = trace(
             frame,
             view.key,
-            whole=whole,
-            names_late=bool(view.ledger),
+            batch=batch,
+            lists_late=bool(view.ledger),
             weighs=view.shed is not None,
         )
-    except Unweighable as refused:
-        raise mistake(view, f"has shed, but {refused}", refused.remedy) from refused
-    except Refused as refused:
-        raise mistake(view, f"cannot be built: {refused}") from refused
+    except NotEstimable as error:
+        raise mistake(view, f"has shed, but {error}", error.remedy) from error
+    except UnsupportedQuery as error:
+        raise mistake(view, f"cannot be built: {error}") from error
     _check_key(view, traced)
     if traced.window is not None and traced.window.is_alone:
         raise mistake(
@@ -114,8 +110,8 @@ def follow(view: View, frame: DataFrame, whole: bool | None = None) -> Traced:
     return traced
 
 
-def _check_key(view: View, traced: Traced) -> None:
-    """PipelineError unless the key tells apart just the rows that the query tells apart."""
+def _check_key(view: View, traced: TracedQuery) -> None:
+    """PipelineError unless the key identifies the same rows as the query's groups."""
     groups = ", ".join(repr(name) for name in traced.grouping or ())
     if view.key is None:
         if traced.grouping is not None:
@@ -130,15 +126,15 @@ def _check_key(view: View, traced: Traced) -> None:
         if name.lower() not in known:
             problem = f"has a key column {name!r} that is not in its result"
             raise mistake(view, problem, suggest(name, traced.columns))
-    if traced.ungrouped_key:
-        missing = ", ".join(repr(name) for name in traced.ungrouped_key)
+    if traced.missing_in_key:
+        missing = ", ".join(repr(name) for name in traced.missing_in_key)
         problem = f"groups by {missing} too: rows of different groups would replace each other"
         raise mistake(view, problem, f"write key=[{groups}]")
 
 
 @contextmanager
-def _blaming(view: View) -> Iterator[None]:
-    """Turn whatever a user's query raises into an error that names their file and line."""
+def _located_errors(view: View) -> Iterator[None]:
+    """Turns any error of a user's query into a PipelineError with their file and line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -148,7 +144,7 @@ def _blaming(view: View) -> Iterator[None]:
             if frame.filename == view.location.file and frame.lineno
         ]
         line = lines[-1] if lines else 0
-        if isinstance(error, PipelineError):  # of one of our functions that it calls
+        if isinstance(error, PipelineError):  # raised by a function of ours that it calls
             if error.file:
                 raise
             problem = f"cannot be built: {error.message}"
@@ -160,17 +156,17 @@ def _blaming(view: View) -> Iterator[None]:
             problem = f"cannot be built: {type(error).__name__}: {error}"
             raise mistake(view, problem, line=line) from error
         why = condense(str(error))
-        if unknown := _UNKNOWN.search(why):
-            # Spark suggests columns too, but any, and in any order.
+        if unknown := _UNKNOWN_COLUMN.search(why):
+            # Spark's own suggestions are in no useful order.
             columns = [
                 each.split("`.`")[-1] for each in re.findall(r"`(.+?)`(?=[,\]])", unknown[2])
             ]
             problem = f"has no column {unknown[1]!r} to use"
             raise mistake(view, problem, suggest(unknown[1], columns), line) from error
-        if in_plain_words(str(error)) == SUBQUERY:
+        if explain_refusal(str(error)) == SUBQUERY:
             problem = f"cannot run as a continuous query: {SUBQUERY}"
             raise mistake(view, problem, remedy_for(view, SUBQUERY), line) from error
-        if _ASKS in why:
+        if _ACTION in why:
             problem = "asks for rows while it is built, when there are none"
             remedy = "leave show(), count(), collect(), cache() and the like out: return the query"
             raise mistake(view, problem, remedy, line) from error

@@ -1,4 +1,8 @@
-"""What each view was when it last ran, and what becomes of it now that the pipeline may differ."""
+"""Compares each view of the pipeline with the one that ran before.
+
+An edition is one computation of a view, with its own topic and checkpoint. A rebuild makes the
+next edition.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,15 @@ Kind = Literal["new", "unchanged", "compatible", "incompatible"]
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A view against what ran before."""
+    """What happens to a view when the pipeline starts."""
 
     view: str
     kind: Kind
-    words: str  # what differs, or what is done about it
+    text: str  # what differs, and what is done
 
 
 def describe_views(app: str, log: LogSettings) -> dict[str, ViewDescription]:
-    """What `analyze` has told of each view; nothing if it never ran."""
+    """The description of each view that `analyze` has run, by name."""
     topic = views_topic(app)
     if topic not in known_topics(log):
         return {}
@@ -50,56 +54,43 @@ def topic_of(app: str, view: ViewDescription) -> str:
     return view.topic or view_topic(app, view.name)
 
 
-def written_to(app: str, view: ViewDescription, topic: str = "") -> str:
-    """The topic that the view's query writes to; of its edition in `topic`, if that is given."""
+def query_topic_of(app: str, view: ViewDescription, topic: str = "") -> str:
+    """The topic that the view's query writes to; for the edition in `topic`, if that is given."""
     topic = topic or topic_of(app, view)
-    is_shown_otherwise = (view.trigger, view.accumulation) != ("every change", "accumulate")
-    return topic.replace(".view.", ".changes.", 1) if is_shown_otherwise else topic
+    is_direct = (view.trigger, view.accumulation) == ("every change", "accumulate")
+    return topic if is_direct else topic.replace(".view.", ".changes.", 1)
 
 
 def compare(plan: ViewPlan, before: ViewDescription | None) -> Deployment:
-    """What becomes of a view: its state is of use as long as its generation is the same."""
+    """What happens to a view: it goes on from its state if its generation is the same."""
     if before is None:
         return Deployment(plan.name, "new", "computed from the log's beginning")
     if before.generation != plan.generation:
-        return Deployment(plan.name, "incompatible", f"{_what_differs(plan, before)}; rebuilt")
-    differing = [
-        words
-        for words, one, other in (
-            ("keep", plan.keep_ms, before.keep_ms),
-            ("description", plan.description, before.description),
-        )
-        if one != other
-    ]
-    if differing:
-        return Deployment(plan.name, "compatible", f"other {' and '.join(differing)}; goes on")
+        return Deployment(plan.name, "incompatible", f"{_difference(plan, before)}; rebuilt")
+    if differing := _differing(plan, before, "keep_ms", "description"):
+        return Deployment(plan.name, "compatible", f"other {differing}; goes on")
     return Deployment(plan.name, "unchanged", "goes on where it left off")
 
 
-def _what_differs(plan: ViewPlan, before: ViewDescription) -> str:
-    now = plan.describe()
-    differing = [
-        words
-        for words, one, other in (
-            ("key", now.key, before.key),
-            ("columns", now.columns, before.columns),
-            ("inputs", now.inputs, before.inputs),
-            ("mode", now.mode, before.mode),
-        )
-        if one != other
-    ]
-    return f"other {' and '.join(differing)}" if differing else "another query"
+def _difference(plan: ViewPlan, before: ViewDescription) -> str:
+    differing = _differing(plan.describe(), before, "key", "columns", "inputs", "mode")
+    return f"other {differing}" if differing else "another query"
+
+
+def _differing(now: ViewPlan | ViewDescription, before: ViewDescription, *names: str) -> str:
+    differing = [name for name in names if getattr(now, name) != getattr(before, name)]
+    return " and ".join(name.removesuffix("_ms") for name in differing)
 
 
 def known_view(described: dict[str, ViewDescription], name: str) -> ViewDescription:
-    """The view of that name that has run; QueryError with the one that may be meant."""
+    """The view of that name; QueryError, with a suggestion, if none has run."""
     if name not in described:
         raise QueryError(f"no view {name!r} has run", remedy=suggest(name, described))
     return described[name]
 
 
 def check_generation(running: ViewDescription, mine: str) -> None:
-    """LogError unless `analyze` runs the view with the plan that the pipeline has."""
+    """LogError unless `analyze` runs the query that the pipeline has."""
     if running.generation != mine:
         raise LogError(
             f"view {running.name} runs with another query than the pipeline's: one was changed",

@@ -1,4 +1,4 @@
-"""The columns of a view's result: their types, the window among them, the key's spelling."""
+"""The columns of a view's result: their types, the time window, the key's spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def columns_of(rows: DataFrame, names: tuple[str, ...]) -> tuple[ViewColumn, ...
 
 
 def window_of(rows: DataFrame, names: tuple[str, ...]) -> str | None:
-    """The column that is a time window, if one is."""
+    """The column that is a time window, or None."""
     for field in rows.schema.fields:
         if (
             field.name in names
@@ -30,5 +30,5 @@ def window_of(rows: DataFrame, names: tuple[str, ...]) -> str | None:
 
 
 def spelled(key: Iterable[str], columns: list[str]) -> tuple[str, ...]:
-    """The key's columns as the result spells them: Spark ignores case."""
+    """The key's columns, spelled as in the result: Spark ignores case."""
     return tuple(next(c for c in columns if c.lower() == name.lower()) for name in key)

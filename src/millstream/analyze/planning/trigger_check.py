@@ -1,10 +1,10 @@
-"""Whether a view's query gives what its trigger, accumulation and ledger need."""
+"""Checks that a view's query fits its trigger, accumulation and ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.analyze.lineage.lineage import Traced
+from millstream.analyze.lineage.lineage import TracedQuery
 from millstream.analyze.plan import OutputPlan
 from millstream.analyze.planning.build import mistake
 from millstream.errors import QueryError
@@ -17,44 +17,43 @@ from millstream.values.view_description import ViewColumn
 
 def plan_output(
     view: View,
-    traced: Traced,
+    traced: TracedQuery,
     columns: tuple[ViewColumn, ...],
     window: str | None,
 ) -> OutputPlan | None:
-    """How the view's rows are shown and entered; None if as they come and not at all.
+    """How the view's rows are shown and entered in its ledger; None if it has no such option.
 
-    PipelineError, with the user's line, if its query does not fit what its options say.
+    PipelineError, with the user's line, if its query does not fit these options.
     """
     if not view.has_output_options and not view.ledger:
         return None
     if traced.lineage != "revision":
         raise mistake(
             view,
-            f"has {_first(view)}, but does not group: no row of it is older than another",
+            f"has {_first_option(view)}, but does not group: none of its rows replaces another",
             "group by its key, or leave that out",
         )
-    needs_window = [
-        *(["trigger='at the watermark'"] if view.trigger == AtWatermark() else []),
-        *(["a ledger"] if view.ledger else []),
-    ]
+    needs_window = "trigger='at the watermark'" if view.trigger == AtWatermark() else ""
+    if view.ledger and not needs_window:
+        needs_window = "a ledger"
     if needs_window and window is None:
         raise mistake(
             view,
-            f"has {needs_window[0]}, but no time window, so that its rows are never final",
+            f"has {needs_window}, but no time window, so that its rows are never final",
             "group by window(…) too, and have it in the result and in the key",
         )
-    if needs_window and not traced.is_timed:
+    if needs_window and not traced.has_watermark:
         raise mistake(
             view,
-            f"has {needs_window[0]}, but a window of a time that no watermark tells, so that its"
+            f"has {needs_window}, but its window is by a time without a watermark, so that its"
             " rows are never final",
             "group by a window of the stream's event time, or of _received_at",
         )
     if isinstance(view.trigger, When):
         _check_condition(view, view.trigger, columns)
-    additive = tuple(name for name, nature in traced.natures.items() if nature == "additive")
+    additive = tuple(name for name, kind in traced.column_kinds.items() if kind == "additive")
     if view.accumulation == "discard":
-        others = [name for name, nature in traced.natures.items() if nature == "other"]
+        others = [name for name, kind in traced.column_kinds.items() if kind == "other"]
         _check_additive(view, "accumulation='discard'", others)
     ledger = tuple(_spelled(view, traced.columns))
     _check_additive(view, "a ledger", [name for name in ledger if name not in additive])
@@ -63,7 +62,7 @@ def plan_output(
     )
 
 
-def _first(view: View) -> str:
+def _first_option(view: View) -> str:
     if view.accumulation != "accumulate":
         return f"accumulation={view.accumulation!r}"
     return f"trigger={str(view.trigger)!r}" if view.has_output_options else "a ledger"
@@ -82,13 +81,13 @@ def _check_additive(view: View, what: str, others: list[str]) -> None:
         raise mistake(
             view,
             f"has {what}, but {others[0]!r} is neither a count nor a sum: "
-            "of such a value, no difference adds up",
-            "take it out of the result, or count and sum what it is made of",
+            "differences of such a value do not add up",
+            "take it out of the result, or select the counts and sums that it is computed from",
         )
 
 
 def _spelled(view: View, columns: Iterable[str]) -> Iterable[str]:
-    """The ledger's columns as the result spells them: Spark ignores case."""
+    """The ledger's columns, spelled as in the result: Spark ignores case."""
     known = {name.lower(): name for name in columns}
     for name in view.ledger:
         if name.lower() not in known:

@@ -1,4 +1,4 @@
-"""The start of one continuous query: its checkpoint is checked, and what it goes on without."""
+"""Starts one continuous query, after checks of its checkpoint and of its topics."""
 
 from __future__ import annotations
 
@@ -8,22 +8,34 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.planning.planner import Query, kafka_options
+from millstream.analyze.planning.query import Query
+from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.records.writer import encode
-from millstream.analyze.recovery.aside import Aside
-from millstream.analyze.recovery.checkpoint import checkpoint_of, clear, clear_unless_begun, prepare
-from millstream.analyze.recovery.damage import Damaged, check_checkpoint
-from millstream.analyze.recovery.loss import add_lost, find_lost, skip_lost
-from millstream.analyze.recovery.notes import Notes, as_noted, read_notes, write_notes
-from millstream.analyze.recovery.progress import first_offsets, read_so_far
+from millstream.analyze.recovery.checkpoint import (
+    checkpoint_folder,
+    clear,
+    clear_unless_begun,
+    prepare,
+)
+from millstream.analyze.recovery.checkpoint_notes import (
+    CheckpointNotes,
+    apply_notes,
+    read_notes,
+    write_notes,
+)
+from millstream.analyze.recovery.damage import CheckpointDamaged, check_checkpoint
+from millstream.analyze.recovery.data_loss import add_lost, find_lost, skip_lost
+from millstream.analyze.recovery.dead_letters import DeadLetters
+from millstream.analyze.recovery.progress import committed_offsets, initial_offsets
 from millstream.analyze.recovery.shed_ranges import still_ahead
-from millstream.analyze.spark.callbacks import open_callbacks
+from millstream.analyze.spark.callbacks import start_callback_server
 from millstream.analyze.spark.catalyst import named
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
@@ -35,11 +47,11 @@ from millstream.values.hidden_columns import POSITION
 from millstream.values.report import LostEvents
 
 _log = logging.getLogger(__name__)
-_SHORTEST = 5.0  # seconds between two commits of a real-time query
+_MIN_COMMIT_INTERVAL = 5.0  # seconds, of a real-time query that may shed
 
 
 class QueryStart(threading.Thread):
-    """The start of one query, beside the others': it waits for Kafka, which may be away."""
+    """Starts one query in a thread of its own, because it may have to wait for Kafka."""
 
     def __init__(self, query: Query, app: App, settings: Settings, checkpoints: Path) -> None:
         super().__init__(name=f"start {query.view.name}", daemon=True)
@@ -48,39 +60,38 @@ class QueryStart(threading.Thread):
         self.running: StreamingQuery | None = None
         self.checkpoint: Path | None = None
         self.topics: dict[str, str] = {}
-        self.notes = Notes()
+        self.notes = CheckpointNotes()
         self.error: Exception | None = None
         self.start()
 
     def run(self) -> None:
         plan, log = self._query.plan, self._settings.log
         try:
-            folder = checkpoint_of(self._checkpoints, plan)
+            folder = checkpoint_folder(self._checkpoints, plan)
             check_checkpoint(folder, read_notes(folder).begun)
             prepared = prepare(self._app, log, plan, self._checkpoints)
             self.checkpoint, self.topics = prepared.folder, prepared.ids
             self.notes = read_notes(self.checkpoint)
-            if prepared.lacks_checkpoint:
-                self._mind_missing_checkpoint(self.checkpoint)
-            self._mind_losses(self.checkpoint)
+            if prepared.was_missing:
+                self._note_missing_checkpoint(self.checkpoint)
+            self._note_losses(self.checkpoint)
             clear_unless_begun(self.checkpoint)
-            aside = Aside(self._app, log, plan.name, plan.generation)
-            aside.put(self.notes.broken)  # what a crash may have kept from it
-            rest = replace(self._query, rows=as_noted(self._query.rows, self._ahead()))
-            self.running = _start(rest, self.checkpoint, self._settings)
-        except Damaged as damaged:
+            # A crash may have prevented that some were copied.
+            DeadLetters(self._app, log, plan.name, plan.generation).write(self.notes.broken)
+            rows = apply_notes(self._query.rows, self._notes_ahead(self.checkpoint))
+            self.running = _start(replace(self._query, rows=rows), self.checkpoint, self._settings)
+        except CheckpointDamaged as damaged:
             self.error = damaged.of(plan.name)
-        except Exception as error:  # whatever it is, the neighbours go on
+        except Exception as error:  # reported by the view; the others go on
             self.error = error
 
-    def _ahead(self) -> Notes:
-        """The notes but what is behind the query: a plan is to hold no more than it needs."""
-        assert self.checkpoint is not None
-        shed = still_ahead(self.notes.shed, read_so_far(self.checkpoint).offsets)
+    def _notes_ahead(self, checkpoint: Path) -> CheckpointNotes:
+        """The notes without ranges that the query has passed, which would only grow its plan."""
+        shed = still_ahead(self.notes.shed, committed_offsets(checkpoint).offsets)
         return msgspec.structs.replace(self.notes, shed=shed)
 
-    def _mind_missing_checkpoint(self, checkpoint: Path) -> None:
-        """Say that the view starts from scratch, and note which events cannot be in it again."""
+    def _note_missing_checkpoint(self, checkpoint: Path) -> None:
+        """Log that the view starts from scratch; note how many events cannot be in it again."""
         plan, log = self._query.plan, self._settings.log
         oldest = {
             (topic, p): low for topic in plan.reads for p, (low, _) in bounds(log, topic).items()
@@ -92,39 +103,43 @@ class QueryStart(threading.Thread):
         _log.warning(
             "view %s had rows but no checkpoint in %s: it is computed again from what the log "
             "holds: %s",
-            *(plan.name, checkpoint.parent, what),
+            plan.name,
+            checkpoint.parent,
+            what,
         )
         if gone:
             moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
             warning = (
                 f"its checkpoint was missing at {moment}, so it was computed again from what the "
-                f"log holds; {what}. Put the checkpoint back from a backup, or accept the rows: "
+                f"log holds; {what}. Restore the checkpoint from a backup, or accept the rows: "
                 f"`millstream rebuild {plan.name}`"
             )
-            self.notes = msgspec.structs.replace(self.notes, warning=warning)
-            write_notes(checkpoint, self.notes)
+            self._write_notes(checkpoint, warning=warning)
 
-    def _mind_losses(self, checkpoint: Path) -> None:
-        """Note what retention took since the query left off; ViewFailed if it shall stop then."""
-        read, known = read_so_far(checkpoint), self.notes.lost
+    def _note_losses(self, checkpoint: Path) -> None:
+        """Note the events that retention deleted unread; ViewFailed if the view stops for them."""
+        read, known = committed_offsets(checkpoint), self.notes.lost
         if not (has_committed := bool(read.at)):
-            read = first_offsets(checkpoint)
+            read = initial_offsets(checkpoint)
         held = {topic: bounds(self._settings.log, topic) for topic in read.offsets}
         found = list(find_lost(read, held, now_ms()))
         lost = add_lost(known, found)
         new = [each for each in lost if each not in known]
         chosen = self._query.view.on_data_loss or self._settings.analyze.on_data_loss
         if new and chosen == "stop":
-            raise _lost(self._query.view.name, new)
+            raise _lost_events(self._query.view.name, new)
         for each in new:
             _log.error("view %s goes on without %s: gone from the log", self._query.view.name, each)
         if new:
-            self.notes = msgspec.structs.replace(self.notes, lost=lost)
-            write_notes(checkpoint, self.notes)
+            self._write_notes(checkpoint, lost=lost)
         if found and has_committed:
             skip_lost(checkpoint, found)
         elif found:
             clear(checkpoint)
+
+    def _write_notes(self, checkpoint: Path, **changes: Any) -> None:
+        self.notes = msgspec.structs.replace(self.notes, **changes)
+        write_notes(checkpoint, self.notes)
 
 
 def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
@@ -140,12 +155,12 @@ def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
     elif plan.mode == "real_time":
         interval = parse_duration(settings.analyze.checkpoint_interval).total_seconds()
         if plan.sheds_after_ms is not None:
-            # A query that is ended to take another share goes back to where it last committed.
-            interval = min(interval, max(_SHORTEST, plan.sheds_after_ms / 2000))
-        # pyspark's stub lacks the trigger that pyspark has.
+            # A query that is restarted with another share goes back to its last commit.
+            interval = min(interval, max(_MIN_COMMIT_INTERVAL, plan.sheds_after_ms / 2000))
+        # pyspark's type stub lacks this trigger.
         writer = writer.trigger(realTime=f"{round(interval * 1000)} milliseconds")  # type: ignore[call-overload]
     if plan.lineage == "batch":
-        open_callbacks(query.rows.sparkSession)
+        start_callback_server(query.rows.sparkSession)
         return writer.foreachBatch(_write_batch(query, options)).start()
     return writer.format("kafka").options(**options).start()
 
@@ -153,22 +168,22 @@ def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
 def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
     return {
         **kafka_options(settings.log),
-        "topic": query.plan.written,
+        "topic": query.plan.query_topic,
         "kafka.acks": "all",
         "kafka.enable.idempotence": "true",
         "kafka.linger.ms": "0",
-        # Never give a record up: the ones behind it might still get through, and whoever reads them
-        # would then take the lost one, once it is written again, for a repeat.
+        # Never give up on a record. If later ones arrive and it is then written again, readers
+        # would take it for a repeat.
         "kafka.delivery.timeout.ms": str(2**31 - 1),
     }
 
 
 def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    """Writes a batch with its number in the place of a position, so that a repeat is recognised."""
+    """A writer of batches. Their numbers are the positions, by which repeats are recognised."""
     name, key = query.plan.name, query.plan.key
 
     def write(rows: DataFrame, batch: int) -> None:
-        # A repeated batch has the same rows, though not in the same order: so we put them in one.
+        # A repeated batch has the same rows, but in any order, so they are sorted.
         ordered = rows.coalesce(1).sortWithinPartitions(
             F.to_json(F.struct(*map(named, rows.columns)))
         )
@@ -184,9 +199,9 @@ def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, 
     return write
 
 
-def _lost(view: str, losses: list[LostEvents]) -> ViewFailed:
+def _lost_events(view: str, losses: list[LostEvents]) -> ViewFailed:
     return ViewFailed(
-        f"view {view} stopped, because retention took {'; '.join(map(str, losses))}",
+        f"view {view} stopped, because retention deleted {'; '.join(map(str, losses))}",
         remedy='let it go on without them by on_data_loss="continue", or compute it from what '
-        f"there is: `millstream rebuild {view}`",
+        f"the log holds: `millstream rebuild {view}`",
     )

@@ -1,4 +1,4 @@
-"""A first run of Spark, which leaves an archive of the classes that every run loads."""
+"""A first run of Spark, which writes an archive of the Java classes that every run loads."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
 
-_SECONDS = 300.0  # on a machine that is busy; else it takes 20 in all
+_TIMEOUT = 300.0  # seconds, for a busy machine; usually it takes 20 in all
 
 
 def rehearse(log: LogSettings, folder: Path, sharing: Sequence[str]) -> None:
-    """Let views of each kind answer to a few events, in a JVM with these options, and end it.
+    """Run views of each kind over a few events, in a JVM with these options, and end the JVM.
 
-    For a process that does nothing else: its session is gone for good.
+    For a process that does nothing else, because it cannot start another session.
     """
     app = _pipeline()
     options = {"spark.driver.extraJavaOptions": java_options(sharing)}
@@ -40,7 +40,7 @@ def rehearse(log: LogSettings, folder: Path, sharing: Sequence[str]) -> None:
     ensure_topics(app, log)
     spark = start_session(settings.analyze, 24, app.name, folder / "spark")
     queries = Queries(spark, app, settings, folder / "checkpoints")
-    queries.keep(Planner(spark, app, settings).queries())
+    queries.add_all(Planner(spark, app, settings).queries())
     _await_rows(app, log, queries)
     _silence(spark)
     queries.stop(patience=10)
@@ -66,11 +66,11 @@ def _await_rows(app: App, log: LogSettings, queries: Queries) -> None:
         event = {"id": number, "city": "Bern", "amount": 2.5, "at": "2026-11-16T12:00:00Z"}
         producer.produce(stream_topic(app.name, "events"), json.dumps(event), str(number))
     producer.flush(10)
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _TIMEOUT
     missing = [view_topic(app.name, name) for name in app.views]
     while missing := [topic for topic in missing if _is_empty(log, topic)]:
         if time.monotonic() > deadline:
-            raise MachineError(f"Spark gave nothing into {missing[0]} in {_SECONDS:g} s")
+            raise MachineError(f"Spark wrote nothing to {missing[0]} in {_TIMEOUT:g} s")
         queries.tick()
         time.sleep(0.25)
 
@@ -80,19 +80,19 @@ def _is_empty(log: LogSettings, topic: str) -> bool:
 
 
 def _silence(spark: SparkSession) -> None:
-    """Every task that is ended tells so at length; nothing of it is news."""
+    """Turn logging off: every task that is ended logs that at length."""
     log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
 
 
 def _end(spark: SparkSession) -> None:
-    """End the JVM as it would by itself, so that it writes down its classes."""
+    """End the JVM in an orderly way, so that it writes its class archive."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
-        gateway.proc.wait(_SECONDS)
+        gateway.proc.wait(_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        raise MachineError(f"Spark's JVM did not end in {_SECONDS:g} s") from error
+        raise MachineError(f"Spark's JVM did not end in {_TIMEOUT:g} s") from error

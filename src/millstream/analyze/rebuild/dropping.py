@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.analyze.recovery.checkpoint import forget, left_behind
+from millstream.analyze.recovery.checkpoint import delete_checkpoints, removed_views
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import editions, output_state_topic, views_topic
@@ -32,13 +32,13 @@ def drop_noted(home: Home, log: LogSettings, app: str, views: Iterable[str]) -> 
         if note.name not in known:
             drop_view(home, log, app, note.name)
         note.unlink()
-    return left_behind(home.checkpoints, known)
+    return removed_views(home.checkpoints, known)
 
 
 def drop_view(home: Home, log: LogSettings, app: str, view: str) -> None:
     """Remove all that was computed of a view. The streams that it read and its ledger stay: what
     others have added up is not to be taken back. Blocks."""
-    forget(home.checkpoints, view)
+    delete_checkpoints(home.checkpoints, view)
     known = known_topics(log)
     delete_topics(log, editions(app, view, known) | {output_state_topic(app, view)})
     if views_topic(app) in known:

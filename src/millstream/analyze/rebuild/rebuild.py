@@ -22,15 +22,16 @@ import msgspec
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
-from millstream.analyze.history.history import Past, take_past
+from millstream.analyze.history.history import LogRange, find_log_range
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.planning.editions import describe_views, written_to
-from millstream.analyze.planning.planner import Planner, Query
+from millstream.analyze.planning.editions import describe_views, query_topic_of
+from millstream.analyze.planning.planner import Planner
+from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.rebuildable import check_rebuildable, why_not
 from millstream.analyze.rebuild.requests import Request, open_requests, read_request
 from millstream.analyze.rebuild.takeover import Takeover, whole_from
-from millstream.analyze.recovery.checkpoint import forget
+from millstream.analyze.recovery.checkpoint import delete_checkpoints
 from millstream.analyze.row_state.committed_watermarks import final_until
 from millstream.analyze.row_state.row_state import has_row_states
 from millstream.analyze.spark.session import task_slots
@@ -72,7 +73,7 @@ class _Shadow:
     events_since: int | None  # only those; in milliseconds since the epoch
     began_at: int  # milliseconds since the epoch
     state: Literal["waiting", "replaying", "starting", "ready"] = "waiting"
-    past: Past | None = None  # what it replays
+    past: LogRange | None = None  # what it replays
     replays_since: float = 0.0
     since: float = 0.0  # when it was first seen to run
     whole_from: int = 0  # events of an earlier time may be missing in it; milliseconds
@@ -149,7 +150,7 @@ class Rebuilds:
         for name, plan in self._active.items():
             shadow = self._shadows.get(name)
             kept = {plan.topic, *([shadow.topic] if shadow else [])}
-            forget(self._checkpoints, name, but=kept)
+            delete_checkpoints(self._checkpoints, name, but=kept)
             gone = editions(self._app.name, name, known, but=map(edition_of, kept))
             delete_topics(self._settings.log, gone)
 
@@ -309,7 +310,7 @@ class Rebuilds:
             if all(self._shadows[each].state == "ready" for each in self._awaited(shadow)):
                 wish = self._wishes.get(self._asked_for(shadow))
                 since = wish.since if wish is not None else None
-                shadow.past = take_past(self._settings.log, shadow.query.plan.reads, since)
+                shadow.past = find_log_range(self._settings.log, shadow.query.plan.reads, since)
                 ahead = max(stream.ahead for stream in self._app.streams.values())
                 shadow.whole_from = whole_from(
                     self._settings.log, shadow.past, since, milliseconds(ahead)
@@ -372,7 +373,7 @@ class Rebuilds:
         if not has_row_states(plan):
             return is_final_until(shadow.name, 0)
         described = describe_views(self._app.name, log).get(shadow.name)
-        old = "" if described is None else written_to(self._app.name, described)
+        old = "" if described is None else query_topic_of(self._app.name, described)
         if old not in known_topics(log):
             return is_final_until(shadow.name, 0)
         if not is_final_until(shadow.name, final_until(log, self._app.name, old)):
@@ -419,7 +420,7 @@ class Rebuilds:
             self._retired.remove(each)
             shadow = self._shadows.get(name)
             kept = [self._active[name].topic, *([shadow.topic] if shadow else [])]
-            forget(self._checkpoints, name, but=kept)
+            delete_checkpoints(self._checkpoints, name, but=kept)
 
     def _give_up(self, shadow: _Shadow) -> None:
         if shadow.name in self._beside.views and self._has_failed(shadow):
@@ -480,11 +481,11 @@ def _counts(query: Query) -> bool:
     return spec is not None and spec.kind == "count"
 
 
-def _done(past: Past | None, read: Mapping[str, Mapping[str, int]]) -> int:
+def _done(past: LogRange | None, read: Mapping[str, Mapping[str, int]]) -> int:
     if past is None:
         return 0
     return sum(
         max(0, min(end, read.get(topic, {}).get(str(partition), start)) - start)
-        for topic, span in past.spans.items()
+        for topic, span in past.offsets.items()
         for partition, (start, end) in span.items()
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from millstream.analyze.history.history import Past
+from millstream.analyze.history.history import LogRange
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_updates import REBUILT, with_state
 from millstream.analyze.verify.comparison import rounding
@@ -63,22 +63,22 @@ def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
     before, compared = _newest(log, old), rounding(plan.columns)
     marked = 0
     producer = Producer(client_config(log, enable_idempotence=True))
-    for key, now in _newest(log, plan.written).items():
+    for key, now in _newest(log, plan.query_topic).items():
         was = before.get(key)
         if was is None or was.stage == PROVISIONAL or now.stage != FINAL:
             continue
         if was.stage == CORRECTED or compared.differing(was.row, now.row):
             value = with_state(now.record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
             place = (now.record.key, now.record.partition)
-            producer.produce(plan.written, value, *place, headers=[(REBUILT, b"1")])
+            producer.produce(plan.query_topic, value, *place, headers=[(REBUILT, b"1")])
             producer.poll(0)
             marked += 1
     if producer.flush(_SECONDS):
-        raise LogError(f"cannot write to topic {plan.written}: no answer in {_SECONDS:g} s")
+        raise LogError(f"cannot write to topic {plan.query_topic}: no answer in {_SECONDS:g} s")
     return marked
 
 
-def whole_from(log: LogSettings, past: Past, since: int | None, ahead_ms: int) -> int:
+def whole_from(log: LogSettings, past: LogRange, since: int | None, ahead_ms: int) -> int:
     """From when on, in milliseconds, what was read has all events of a time; 0: of every time.
 
     Events that are not in it were received before the first one that is, and none is dated later
@@ -87,7 +87,7 @@ def whole_from(log: LogSettings, past: Past, since: int | None, ahead_ms: int) -
     if past.is_whole:
         return 0
     moments = [since or 0]
-    for topic, span in past.spans.items():
+    for topic, span in past.offsets.items():
         for partition, (start, end) in span.items():
             if start:
                 first = next(iter(read_range(log, topic, partition, start, end)), None)

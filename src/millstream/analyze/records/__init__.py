@@ -1,0 +1,1 @@
+"""Reads and writes Kafka records with Spark."""

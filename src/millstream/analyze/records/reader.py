@@ -1,12 +1,13 @@
-"""Kafka's records as typed rows, with what is known of each event in hidden columns.
+"""Reads Kafka records as typed rows, with hidden columns for facts about each event.
 
-A user's query sees its stream's columns and no others: `SELECT *` gives them alone. The hidden
-ones can be named all the same (`_id`, `_received_at`, `_position`, `_event_time`, `_watermark`),
-and `lineage` finds them beneath whatever the user built.
+`SELECT *` in a user's query gives the stream's own columns only. A query can still name the hidden
+ones (`_id`, `_received_at`, `_position`, `_event_time`, `_watermark`), and `lineage` finds them in
+the user's plan.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,9 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.analyze.spark.catalyst import Catalyst, items, named, quoted
+from millstream.analyze.spark.catalyst import Attribute, Catalyst, items, named, quoted
+from millstream.log.connection import spark_options
+from millstream.log.settings import LogSettings
 from millstream.pipeline.model import Stream
 from millstream.schema import Array, Map, Primitive, Schema, Struct, Type, to_ddl
 from millstream.schema.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
@@ -25,82 +28,88 @@ from millstream.values.hidden_columns import (
     CLOSED,
     EVENT_TIME,
     ID,
+    OF_EVENTS,
     POSITION,
     RECEIVED,
     WATERMARK,
     WEIGHT,
 )
 
-SHARE = "millstream.share"  # in a column's metadata: what `shedding` puts the view's share into
-# In a column's metadata: that it is hidden, and which time it tells. Spark hands a column's
-# metadata on to the windows that are made of it.
-MARK, TIME = "millstream.hidden", "millstream.time"
+# Keys in a column's metadata. Spark copies a column's metadata to the windows made of it.
+HIDDEN_KEY = "millstream.hidden"  # it is hidden
+TIME_KEY = "millstream.time"  # it holds this kind of time
+SHARE_KEY = "millstream.share"  # `shed_ranges` puts the view's share here
 
-Time = Literal["event", "stream"]
+TimeDomain = Literal["event", "stream"]
 
 
-def records(
+def kafka_options(log: LogSettings) -> dict[str, str]:
+    """The options of Spark's Kafka source and sink; without `log.bootstrap`, for planning only."""
+    return spark_options(log if log.bootstrap else LogSettings(bootstrap="127.0.0.1:1"))
+
+
+def read_stream(
     spark: SparkSession, topic: str, options: Mapping[str, str], *, headers: bool = False
 ) -> DataFrame:
-    """A topic's records from the earliest on, as they come; with their headers if asked for."""
+    """A topic's records as a stream, from the earliest on."""
     reader = spark.readStream.format("kafka").options(**options)
     return (
         reader.option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("includeHeaders", str(headers).lower())
-        # Spark would step over what retention has taken without a word. So the query ends, and
-        # its next start, a moment later, says what is gone and goes on behind it.
+        # Else Spark would skip deleted records silently. So the query fails, and its next start
+        # reports what is gone and goes on after it.
         .option("failOnDataLoss", "true")
         .load()
     )
 
 
-def events(
+def parse_events(
     records: DataFrame,
     stream: Stream,
     *,
     slack: timedelta = timedelta(),
-    time: Time = "event",
+    time: TimeDomain = "event",
     weighs: bool = False,
 ) -> DataFrame:
-    """A stream's events: the user's columns, and beneath them the hidden ones.
+    """A stream's events: the user's columns and, not selected by `*`, the hidden ones.
 
-    `_id` and `_watermark` are among these if the records have headers, which are costly to read.
-    An event that is dated too far in the future is left out. Spark's own watermark, by which it
-    ends its state, follows the stream's `time`, and stays `slack` behind the lateness. If it
-    `weighs`, each event has a weight, for which records must have headers.
+    `_id` and `_watermark` exist if the records have headers, which are costly to read. Events
+    dated too far in the future are left out. Spark deletes state by its own watermark, which
+    follows the stream's `time` and stays `slack` behind the lateness. With `weighs`, each event
+    has a weight, and the records must have headers.
     """
     headers = "headers" in records.columns
     if weighs:
-        records = records.select("*", F.lit(1.0).alias("_share", metadata={SHARE: True}))
+        records = records.select("*", F.lit(1.0).alias("_share", metadata={SHARE_KEY: True}))
     parsed = records.select(
-        F.from_json(_once(F.col("value")).cast("string"), to_ddl(_as_read(stream.schema))).alias(
-            "value"
+        F.from_json(
+            _computed_once(F.col("value")).cast("string"), to_ddl(_with_text_times(stream.schema))
+        ).alias("value"),
+        hidden_column(
+            F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION
         ),
-        mark(F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION),
-        mark(F.col("timestamp"), RECEIVED, time="stream"),
-        *(
-            [mark(_header(event.ID), ID), _header(event.WATERMARK).alias("behind")]
-            if headers
-            else ()
-        ),
-        *([mark(_weight(), WEIGHT)] if weighs else ()),
+        hidden_column(F.col("timestamp"), RECEIVED, time="stream"),
+        *([hidden_column(_header(event.ID), ID)] if headers else ()),
+        *([_header(event.WATERMARK).alias("behind")] if headers else ()),
+        *([hidden_column(_weight(), WEIGHT)] if weighs else ()),
     )
     if headers:
-        parsed = parsed.select(*(c for c in parsed.columns if c != "behind"), *_behind(stream))
+        others = [name for name in parsed.columns if name != "behind"]
+        parsed = parsed.select(*others, *_watermark_columns(stream))
     columns = [
         _convert(F.col("value").getField(field.name), field.type).alias(
-            field.name, metadata={TIME: "event"} if field.name == stream.event_time else {}
+            field.name, metadata={TIME_KEY: "event"} if field.name == stream.event_time else {}
         )
         for field in stream.schema.fields
     ]
     event_time = named(stream.event_time) if stream.event_time else F.lit(None)
     hidden = [named(name) for name in parsed.columns if name != "value"]
     typed = parsed.select(*columns, *hidden).withColumn(
-        EVENT_TIME, mark(event_time.cast("timestamp"), EVENT_TIME, time="event")
+        EVENT_TIME, hidden_column(event_time.cast("timestamp"), EVENT_TIME, time="event")
     )
     if stream.event_time:
-        typed = typed.filter(_in_time(stream))
+        typed = typed.filter(_is_not_ahead(stream))
     followed = RECEIVED if time == "stream" else stream.event_time
     if followed:
         delay = slack + (stream.lateness if time == "event" else timedelta())
@@ -108,88 +117,104 @@ def events(
     return hide(typed, [field.name for field in stream.schema.fields])
 
 
-def _once(column: Column) -> Column:
-    """The column, such that Spark computes only once what is made of it.
+def _computed_once(column: Column) -> Column:
+    """The column, in a form that makes Spark compute expressions over it only once.
 
-    It moves filters towards the source, and puts the expressions of the columns that they ask for
-    in their places: the JSON of each event would be parsed anew for each of them. Nothing is moved
-    past an expression that might give another value the next time.
+    Spark moves filters towards the source and repeats in them the expressions of the columns that
+    they use: it would parse each event's JSON once per filter. It does not move filters past an
+    expression that is not deterministic.
     """
     return F.when(F.spark_partition_id() >= 0, column)
 
 
-def _behind(stream: Stream) -> list[Column]:
-    """The watermark that an event came behind, if it did, and until when all is closed to it."""
+def _watermark_columns(stream: Stream) -> list[Column]:
+    """The watermark behind which an event came out of order, and the end of closed windows."""
     written = F.col("behind").try_cast("bigint")
     watermark = F.when(written.between(EARLIEST, LATEST), written)
-    behind = [mark(_moment(watermark), WATERMARK)]
+    columns = [hidden_column(_timestamp(watermark), WATERMARK)]
     if stream.event_time:
         closed = watermark - milliseconds(stream.lateness)
-        behind.append(mark(_moment(closed), CLOSED))
-    return behind
+        columns.append(hidden_column(_timestamp(closed), CLOSED))
+    return columns
 
 
 def _weight() -> Column:
-    """1 over the share of events that was kept, by the collector and then by the view.
+    """1 / the share of events that the collector and then the view kept.
 
-    In 65,536ths, so that weights add up to the same sum in whatever order.
+    Rounded to 1/65,536, so that sums of weights do not depend on the order.
     """
     written = _header(event.SAMPLED).try_cast("double")
     kept = F.when((written > 0) & (written < 1), written).otherwise(F.lit(1.0))
     return F.round(65536.0 / (kept * F.col("_share"))) / 65536.0
 
 
-def _in_time(stream: Stream) -> Column:
-    """Whether an event is dated no later than a clock that is right within reason can date it."""
+def _is_not_ahead(stream: Stream) -> Column:
+    """Whether an event's time is at most `ahead` after it was received."""
     latest = F.unix_millis(named(RECEIVED)) + milliseconds(stream.ahead)
     return named(EVENT_TIME).isNull() | (F.unix_millis(named(EVENT_TIME)) <= latest)
 
 
 def _header(name: str) -> Column:
-    # As text: Spark numbers the lambdas of F.filter, and a plan must look the same in each run.
+    # As SQL text: Spark numbers the lambdas of F.filter, but the plan's text must not vary.
     found = F.expr(f"try_element_at(filter(headers, header -> header.key = '{name}'), 1)")
     return found.getField("value").cast("string")
 
 
 def hide(frame: DataFrame, shown: Iterable[str]) -> DataFrame:
-    """The columns `shown`, with the hidden ones still to be had by name, though not by `*`."""
+    """The columns `shown`; the hidden ones can still be selected by name, but not by `*`."""
     catalyst = Catalyst.of(frame)
     seen = frame.select(*(named(name) for name in shown))
     plan = catalyst.analysed(seen)
-    hidden = [each for each in items(plan.child().output()) if each.metadata().contains(MARK)]
-    # Spark keeps the columns that a USING join hides in the same way.
+    hidden = [each for each in items(plan.child().output()) if is_hidden(each)]
+    # Spark hides a column of a USING join in the same way.
     project = catalyst.module("org.apache.spark.sql.catalyst.plans.logical.Project")
     plan.setTagValue(project.hiddenOutputTag(), catalyst.seq(hidden))
     return seen
 
 
-def mark(column: Column, name: str, time: Time | None = None) -> Column:
-    """A hidden column: `lineage` knows it by its mark."""
-    return column.alias(name, metadata={MARK: True, **({TIME: time} if time else {})})
+def hidden_column(column: Column, name: str, time: TimeDomain | None = None) -> Column:
+    """The column under that name, with metadata by which `lineage` recognises it."""
+    return column.alias(name, metadata={HIDDEN_KEY: True, **({TIME_KEY: time} if time else {})})
 
 
-def _as_read(schema: Schema) -> Schema:
-    """The schema for Spark's JSON reader, which takes any number for seconds: times as text."""
-    return Struct(tuple(replace(field, type=_read_as(field.type)) for field in schema.fields))
+def is_hidden(attribute: Attribute) -> bool:
+    """Whether an attribute of a plan is a hidden column, under whatever name."""
+    return bool(attribute.metadata().contains(HIDDEN_KEY))
 
 
-def _read_as(of: Type) -> Type:
+def add_temp_view(frame: DataFrame, name: str, sql: str) -> None:
+    """Register the frame under that name, with the hidden columns that the SQL mentions.
+
+    Spark's SQL does not find the hidden columns of a temporary view.
+    """
+    mentioned = [each for each in OF_EVENTS if re.search(rf"\b{each}\b", sql)]
+    frame.select("*", *mentioned).createOrReplaceTempView(quoted(name))
+
+
+def _with_text_times(schema: Schema) -> Schema:
+    """The schema with times as text: Spark's JSON reader takes every number for seconds."""
+    return Struct(
+        tuple(replace(field, type=_with_text_time(field.type)) for field in schema.fields)
+    )
+
+
+def _with_text_time(of: Type) -> Type:
     match of:
         case Primitive("timestamp"):
             return Primitive("string")
         case Primitive():
             return of
         case Array(element):
-            return Array(_read_as(element))
+            return Array(_with_text_time(element))
         case Map(value):
-            return Map(_read_as(value))
+            return Map(_with_text_time(value))
         case Struct():
-            return _as_read(of)
+            return _with_text_times(of)
 
 
 def _convert(column: Column, of: Type) -> Column:
-    """The value that was read, with its times made times."""
-    if _read_as(of) == of:
+    """The parsed value, its times converted from text."""
+    if _with_text_time(of) == of:
         return column
     match of:
         case Array(element):
@@ -200,16 +225,18 @@ def _convert(column: Column, of: Type) -> Column:
             parts = [_convert(column.getField(f.name), f.type).alias(f.name) for f in fields]
             return F.when(column.isNotNull(), F.struct(*parts))
         case _:
-            return _time(column)
+            return _parse_time(column)
 
 
-def _time(text: Column) -> Column:
+def _parse_time(text: Column) -> Column:
     number = text.try_cast("bigint")
     counts_milliseconds = (number >= MILLISECONDS_FROM) | (number <= -MILLISECONDS_FROM)
     milliseconds = F.when(counts_milliseconds, number).otherwise(number * 1000)
-    return F.when(number.isNotNull(), _moment(milliseconds)).otherwise(text.try_cast("timestamp"))
+    return F.when(number.isNotNull(), _timestamp(milliseconds)).otherwise(
+        text.try_cast("timestamp")
+    )
 
 
-def _moment(milliseconds: Column) -> Column:
-    # A stream may keep events that do not fit: a count that is no time would end the query.
+def _timestamp(milliseconds: Column) -> Column:
+    # Events that do not match the schema may be in the log: a number out of range would fail.
     return F.when(milliseconds.between(EARLIEST, LATEST), F.timestamp_millis(milliseconds))

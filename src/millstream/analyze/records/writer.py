@@ -1,4 +1,4 @@
-"""Result rows as Kafka records: what a row's key is, and how its value is written."""
+"""Encodes result rows as Kafka records with a JSON key and value."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ JSON = {
 
 
 def encode(rows: DataFrame, key: tuple[str, ...] | None) -> DataFrame:
-    """The rows as (key, value): JSON, with whatever hidden columns they have inside the value."""
+    """The rows as (key, value), with their hidden columns inside the value."""
     value = F.to_json(F.struct(*(named(name) for name in rows.columns)), JSON)
     if key is not None:
         record_key = _json_array([named(_spelled(name, rows.columns)) for name in key])
     elif POSITION in rows.columns:
-        # The rows of one source partition stay in order, because they share a key.
+        # Rows of one source partition share a key, so that they stay in order.
         position = F.col(POSITION)
         parts = (position.getField("source"), position.getField("partition").cast("string"))
         record_key = F.concat_ws("/", *parts)
@@ -37,11 +37,11 @@ def _json_array(columns: list[Column]) -> Column:
     each = [F.to_json(F.array(column), JSON) for column in columns]
     if len(each) == 1:
         return each[0]
-    # Columns of several types make no array in Spark: so an array of each, joined without brackets.
+    # Spark's arrays have one type. So each column is an array; these are joined without brackets.
     bare = [F.substring(text, F.lit(2), F.length(text) - 2) for text in each]
     return F.concat(F.lit("["), F.concat_ws(",", *bare), F.lit("]"))
 
 
 def _spelled(name: str, columns: list[str]) -> str:
-    """The column as the result spells it: Spark ignores case, and so may the user's key."""
+    """The column, spelled as in the result: Spark ignores case, and so may the user's key."""
     return next((each for each in columns if each.lower() == name.lower()), name)

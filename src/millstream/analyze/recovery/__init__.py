@@ -1,0 +1,1 @@
+"""Checkpoints, and what a query does after failures and data loss."""

@@ -1,4 +1,4 @@
-"""Checkpoints that are not as Spark left them: named before Spark makes the best of them."""
+"""Checks a checkpoint for damage before Spark starts from it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import ViewFailed
 
-# What Spark says when a state file is gone, cut short or not its own.
-_STATE = re.compile(
+# Spark's errors for a state file that is missing, truncated or not its own.
+_STATE_ERROR = re.compile(
     r"CANNOT_LOAD_STATE_STORE|STATE_STORE_\w*|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
     r"|RocksDBException|Checksum error|ChecksumException",
 )
@@ -19,50 +19,50 @@ _FILE = re.compile(
 )
 
 
-class Damaged(Exception):
-    """A file of a checkpoint that can't be used, and why."""
+class CheckpointDamaged(Exception):
+    """A file of a checkpoint that can't be used, and the reason."""
 
     def __init__(self, file: Path, why: str) -> None:
         super().__init__(f"{file}: {why}")
         self.file, self.why = file, why
 
     def of(self, view: str) -> ViewFailed:
-        """The error to show about the view."""
-        return damaged(view, str(self.file), self.why)
+        """The error to show for the view."""
+        return _view_failed(view, str(self.file), self.why)
 
 
-def damaged(view: str, file: str, why: str) -> ViewFailed:
+def _view_failed(view: str, file: str, why: str) -> ViewFailed:
     return ViewFailed(
         f"the checkpoint of view {view} is damaged: {file}: {why}",
-        remedy=f"put the file back from a backup, or compute the view anew: "
+        remedy=f"restore the file from a backup, or compute the view again: "
         f"`millstream rebuild {view}`",
     )
 
 
 def check_checkpoint(checkpoint: Path, begun: bool) -> None:
-    """Damaged if the folder that a query is about to start from is not one that Spark left.
+    """CheckpointDamaged if files of a checkpoint are missing or cannot be read.
 
-    `begun`: it is known that a batch was committed in it.
-    What a kill leaves is none: halves of files have other names, and a batch that is noted down but
-    not committed is repeated.
+    `begun`: a batch is known to be committed in it.
+    A kill does no damage: incomplete files have other names, and Spark repeats a batch that was
+    planned but not committed.
     """
     marker = checkpoint.with_suffix(".json")
     if marker.exists():
         _read_json(marker)
         if not checkpoint.is_dir():
-            raise Damaged(checkpoint, "the folder is missing")
+            raise CheckpointDamaged(checkpoint, "the folder is missing")
     offsets, commits = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
     if begun and not commits:
-        raise Damaged(checkpoint / "commits", "what was committed is missing")
+        raise CheckpointDamaged(checkpoint / "commits", "the committed batches are missing")
     if commits:
         if not (checkpoint / "metadata").exists():
-            raise Damaged(checkpoint / "metadata", "the file is missing")
+            raise CheckpointDamaged(checkpoint / "metadata", "the file is missing")
         newest = max(commits)
         for folder, held in (("offsets", offsets), ("commits", commits)):
-            # Spark goes back to the batch before the newest one that is committed.
+            # Spark also reads the batch before the newest committed one.
             for batch in (newest - 1, newest):
                 if batch >= min(commits | offsets) and batch not in held:
-                    raise Damaged(checkpoint / folder / str(batch), "the file is missing")
+                    raise CheckpointDamaged(checkpoint / folder / str(batch), "the file is missing")
     if offsets or commits:
         _read_json(checkpoint / "metadata")
     for folder, batches in (("offsets", offsets), ("commits", commits)):
@@ -70,14 +70,14 @@ def check_checkpoint(checkpoint: Path, begun: bool) -> None:
             _check_log(checkpoint / folder / str(batch))
 
 
-def blame_state(view: str, text: str) -> str:
-    """Spark's failure in our words, if it is about a state file; else nothing."""
-    if not _STATE.search(text) and not ("/state/" in text and "FileNotFound" in text):
+def explain_state_error(view: str, text: str) -> str:
+    """Our error text for Spark's, if that is about a state file; else an empty text."""
+    if not _STATE_ERROR.search(text) and not ("/state/" in text and "FileNotFound" in text):
         return ""
     files = [found for found in _FILE.findall(text) if "/state/" in found]
     causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)", text, re.MULTILINE)
     why = condense(re.sub(r"(?:File|of file)[: ]+\S+", "", (causes or [text])[-1]))
-    return str(damaged(view, files[-1] if files else "its state", why))
+    return str(_view_failed(view, files[-1] if files else "its state", why))
 
 
 def _batches(folder: Path) -> set[int]:
@@ -87,7 +87,7 @@ def _batches(folder: Path) -> set[int]:
 
 
 def _check_log(file: Path) -> None:
-    """A version, then lines of JSON; `-` stands for a source without offsets."""
+    """CheckpointDamaged unless the file has a version, then lines of JSON or `-` (no offsets)."""
     try:
         version, *lines = file.read_text().splitlines() or [""]
         if not re.fullmatch(r"v\d+", version):
@@ -96,19 +96,19 @@ def _check_log(file: Path) -> None:
             if line != "-":
                 json.loads(line)
     except (OSError, ValueError) as error:
-        raise Damaged(file, _plain(error)) from error
+        raise CheckpointDamaged(file, _plain(error)) from error
 
 
 def _read_json(file: Path) -> None:
     try:
         json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise Damaged(file, _plain(error)) from error
+        raise CheckpointDamaged(file, _plain(error)) from error
 
 
 def _plain(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "the file is missing"
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return "it is not the JSON that it was"
+        return "it is not valid JSON"
     return str(error)

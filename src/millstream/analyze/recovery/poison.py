@@ -1,8 +1,7 @@
-"""Events on which a query fails: found one by one, and left out of what the query reads.
+"""Finds poison events, on which a query fails, and leaves them out of the query's input.
 
-A query that fails for a reason of the data's fails again at each start. The same query in batch
-over the records that it has not committed shows which of them it is: halves of them are tried until
-one record alone makes it fail.
+A query that fails because of an event fails again at each start. So the same query runs in batches
+over the records that it has not committed, and bisects them to the single records that fail.
 """
 
 from __future__ import annotations
@@ -15,26 +14,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.history.history import Past, over_past
+from millstream.analyze.history.history import LogRange, as_batch
 from millstream.analyze.spark.catalyst import (
     Catalyst,
     LogicalPlan,
-    leaves,
-    name_of,
     replace_leaves,
+    streamed_topic,
 )
-from millstream.analyze.spark.python_workers import blame_environment
+from millstream.analyze.spark.python_workers import missing_dependency
 from millstream.analyze.spark.realtime import condense
 from millstream.values.report import BrokenEvent
 
 # Standard classes of SQLSTATE: cardinality, data, constraint, a called function, raise_error; and
-# what Spark says when a user's Python raised.
-_OF_DATA = re.compile(r"SQLSTATE: (?:2[123]\w{3}|39\w{3}|P0001)\b|PythonException|UDF_USER_CODE")
-_AT_ONCE = 200_000  # records in one try
-_AT_MOST = 100  # broken events that one search looks for
+# Spark's errors for exceptions in a user's Python.
+_DATA_ERROR = re.compile(r"SQLSTATE: (?:2[123]\w{3}|39\w{3}|P0001)\b|PythonException|UDF_USER_CODE")
+_BATCH_RECORDS = 200_000  # records in one attempt
+_MAX_FOUND = 100  # events that one search finds
 
 
-class Pending(NamedTuple):
+class RecordRange(NamedTuple):
     """Records of one partition: start <= offset < stop."""
 
     topic: str
@@ -44,17 +42,17 @@ class Pending(NamedTuple):
 
 
 Offsets = Mapping[str, Mapping[int, tuple[int, int]]]  # topic → partition → start, stop
-# Why the query fails on these records; empty if it does not.
-Try = Callable[[Pending], str]
+# Runs the query over these records; returns why it fails, or an empty text.
+Attempt = Callable[[RecordRange], str]
 
 
-def is_of_data(text: str) -> bool:
-    """Whether a query failed for what it read rather than for what it ran on."""
-    return bool(_OF_DATA.search(text)) and not blame_environment(text)
+def is_data_error(text: str) -> bool:
+    """Whether a query failed because of an event, and not because of its environment."""
+    return bool(_DATA_ERROR.search(text)) and not missing_dependency(text)
 
 
-def without(frame: DataFrame, broken: Iterable[BrokenEvent]) -> DataFrame:
-    """The same query over the same topics but those events; its checkpoint fits it as before."""
+def without_events(frame: DataFrame, broken: Iterable[BrokenEvent]) -> DataFrame:
+    """The query without those events of its input; its checkpoint still fits."""
     offsets: dict[str, dict[int, list[int]]] = {}
     for event in broken:
         offsets.setdefault(event.topic, {}).setdefault(event.partition, []).append(event.offset)
@@ -62,84 +60,71 @@ def without(frame: DataFrame, broken: Iterable[BrokenEvent]) -> DataFrame:
         return frame
     catalyst = Catalyst.of(frame)
 
-    def spare(leaf: LogicalPlan) -> LogicalPlan:
-        if topic_of(leaf) not in offsets:
+    def filtered(leaf: LogicalPlan) -> LogicalPlan:
+        if (topic := streamed_topic(leaf)) not in offsets:
             return leaf
         source = catalyst.frame(leaf)
-        for partition, those in offsets[topic_of(leaf)].items():
-            one_of_them = (F.col("partition") == partition) & F.col("offset").isin(those)
-            source = source.filter(~one_of_them)
+        for partition, excluded in offsets[topic].items():
+            is_excluded = (F.col("partition") == partition) & F.col("offset").isin(excluded)
+            source = source.filter(~is_excluded)
         return catalyst.analysed(source)
 
-    return catalyst.frame(replace_leaves(catalyst, catalyst.analysed(frame), spare))
+    return catalyst.frame(replace_leaves(catalyst, catalyst.analysed(frame), filtered))
 
 
-def find_broken(pending: Iterable[Pending], fails: Try) -> Iterator[Pending]:
-    """The records on which the query fails, each alone, lowest first per partition.
+def find_poison(pending: Iterable[RecordRange], attempt: Attempt) -> Iterator[RecordRange]:
+    """The single records on which the query fails, lowest first per partition.
 
-    Not more than `_AT_MOST`, and none from beyond the first stretch that has some: the query can go
-    on by then, and fails again if there are more. Each call of `fails` runs the query.
+    It finds at most `_MAX_FOUND`, and stops after the first batch of a partition that has some:
+    the query can then go on, and fails again if there are more.
     """
-    for all_of_it in pending:
-        for start in range(all_of_it.start, all_of_it.stop, _AT_ONCE):
-            stretch = all_of_it._replace(start=start, stop=min(start + _AT_ONCE, all_of_it.stop))
+    for records in pending:
+        for start in range(records.start, records.stop, _BATCH_RECORDS):
+            batch = records._replace(start=start, stop=min(start + _BATCH_RECORDS, records.stop))
             found = False
-            for number, one in enumerate(_bisect(stretch, fails)):
+            for number, one in enumerate(_bisect(batch, attempt)):
                 found = True
                 yield one
-                if number + 1 == _AT_MOST:
+                if number + 1 == _MAX_FOUND:
                     return
             if found:
                 break
 
 
-def _bisect(stretch: Pending, fails: Try, known: bool = False) -> Iterator[Pending]:
-    """`known`: it is certain that the stretch has a record on which the query fails."""
-    is_one = stretch.stop - stretch.start == 1
-    if not (known and not is_one) and not fails(stretch):
+def _bisect(records: RecordRange, attempt: Attempt, fails: bool = False) -> Iterator[RecordRange]:
+    """`fails`: it is known that the query fails on one of the records."""
+    is_one = records.stop - records.start == 1
+    if not (fails and not is_one) and not attempt(records):
         return
     if is_one:
-        yield stretch
+        yield records
         return
-    middle = (stretch.start + stretch.stop) // 2
+    middle = (records.start + records.stop) // 2
     found = False
-    for one in _bisect(stretch._replace(stop=middle), fails):
+    for one in _bisect(records._replace(stop=middle), attempt):
         found = True
         yield one
-    yield from _bisect(stretch._replace(start=middle), fails, known=not found)
+    yield from _bisect(records._replace(start=middle), attempt, fails=not found)
 
 
-def trying(frame: DataFrame, held: Offsets, options: Mapping[str, str]) -> Try:
-    """Runs a streaming query in batch over some records; `held` are the ends of all it reads."""
+def batch_attempt(frame: DataFrame, held: Offsets, options: Mapping[str, str]) -> Attempt:
+    """An attempt that runs a streaming query in a batch; `held`: the bounds of all its topics."""
 
-    def fails(pending: Pending) -> str:
-        bounded = over_past(frame, Past(_just(held, pending)), options)
+    def attempt(records: RecordRange) -> str:
+        bounded = as_batch(frame, LogRange(_only(held, records)), options)
         try:
             bounded.write.format("noop").mode("overwrite").save()
         except PySparkException as error:
-            if is_of_data(str(error)):
-                return reason_of(str(error))
+            if is_data_error(str(error)):
+                return failure_reason(str(error))
             raise
         return ""
 
-    return fails
+    return attempt
 
 
-def topics_of(frame: DataFrame) -> list[str]:
-    """The topics that a query reads as streams."""
-    catalyst = Catalyst.of(frame)
-    found = (topic_of(leaf) for leaf in leaves(catalyst.analysed(frame)))
-    return list(dict.fromkeys(topic for topic in found if topic))
-
-
-def topic_of(leaf: LogicalPlan) -> str:
-    if name_of(leaf) != "StreamingRelationV2":
-        return ""
-    return str(leaf.extraOptions().get("subscribe"))
-
-
-def reason_of(text: str) -> str:
-    """What made a task fail, without the stages and stacks around it."""
+def failure_reason(text: str) -> str:
+    """The cause in Spark's text of a failed task, without stages and stacks."""
     inner = re.search(r"executor \w+\): (?:[\w.$]+: )?(.*)", text)
     raised = re.findall(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception): .*)", text, re.MULTILINE)
     if "Traceback (most recent call last)" in text and raised:
@@ -147,12 +132,12 @@ def reason_of(text: str) -> str:
     return condense(inner[1] if inner else text)
 
 
-def _just(held: Offsets, pending: Pending) -> Offsets:
-    """Nothing of any partition but what is pending of that one."""
+def _only(held: Offsets, records: RecordRange) -> Offsets:
+    """The records, and nothing of any other partition."""
     return {
         topic: {
-            partition: (pending.start, pending.stop)
-            if (topic, partition) == (pending.topic, pending.partition)
+            partition: (records.start, records.stop)
+            if (topic, partition) == (records.topic, records.partition)
             else (end, end)
             for partition, (_, end) in partitions.items()
         }

@@ -1,7 +1,7 @@
-"""How far a view's query has read its inputs: what its checkpoint says, no more.
+"""How far a view's query has read its inputs, according to its checkpoint.
 
-A batch's offsets count from when the batch is committed. In real-time mode a batch is a checkpoint
-interval long, so the query itself is further, by up to that: what is said here is `at least`.
+Only committed batches count. In real-time mode a batch lasts for one checkpoint interval, so the
+query itself may be ahead by that much.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from typing import NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Read(NamedTuple):
-    """Per topic and partition the next offset to read, as it was at a moment."""
+class ReadOffsets(NamedTuple):
+    """The next offset to read, per topic and partition, at some time."""
 
     offsets: dict[str, dict[str, int]]
-    at: int  # milliseconds since the epoch; 0: nothing is known
+    at: int  # milliseconds since the epoch; 0: not known
 
 
-NOTHING = Read({}, 0)
+NOTHING_READ = ReadOffsets({}, 0)
 
 
-def read_so_far(checkpoint: Path) -> Read:
-    """What the newest committed batch has read; nothing if none is."""
+def committed_offsets(checkpoint: Path) -> ReadOffsets:
+    """The end offsets of the newest committed batch."""
     try:
         batches = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
         newest = max(batches, key=lambda entry: int(entry.name), default=None)
         if newest is None:
-            return NOTHING
+            return NOTHING_READ
         committed_at = newest.stat().st_mtime_ns // 1_000_000
         text = (checkpoint / "offsets" / newest.name).read_text()
-    except (FileNotFoundError, NotADirectoryError):  # not begun, or made anew at this moment
-        return NOTHING
-    return Read(_offsets(text), committed_at)
+    except (FileNotFoundError, NotADirectoryError):  # not started, or just being cleared
+        return NOTHING_READ
+    return ReadOffsets(_offsets(text), committed_at)
 
 
-def first_offsets(checkpoint: Path) -> Read:
-    """Where a query began that has committed nothing yet; nothing if it has not begun."""
+def initial_offsets(checkpoint: Path) -> ReadOffsets:
+    """The start offsets of a query's first batch."""
     try:
         files = [source / "0" for source in (checkpoint / "sources").iterdir() if source.is_dir()]
         lines = ["", "", *(file.read_text().rpartition("\n")[2] for file in files if file.exists())]
-        return Read(_offsets("\n".join(lines)), 0)
+        return ReadOffsets(_offsets("\n".join(lines)), 0)
     except (FileNotFoundError, NotADirectoryError):
-        return NOTHING
+        return NOTHING_READ
 
 
-def set_out(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """Up to where the newest batch of micro-batches reads, be it committed, under way or ended."""
+def planned_offsets(checkpoint: Path) -> dict[str, dict[str, int]]:
+    """The end offsets of the newest micro-batch, committed or not."""
     try:
         batches = [entry for entry in (checkpoint / "offsets").iterdir() if entry.name.isdigit()]
         newest = max(batches, key=lambda entry: int(entry.name), default=None)
@@ -59,22 +59,22 @@ def set_out(checkpoint: Path) -> dict[str, dict[str, int]]:
 
 
 def _offsets(text: str, further: Callable[[int, int], int] = min) -> dict[str, dict[str, int]]:
-    # A version, a line of metadata, then a line of offsets for each source, `-` if it had none.
+    # A version, a line of metadata, then a line of offsets for each source, or `-` for none.
     offsets: dict[str, dict[str, int]] = {}
     for line in text.splitlines()[2:]:
         for topic, partitions in json.loads(line).items() if line.startswith("{") else ():
             held = offsets.setdefault(topic, {})
             for partition, offset in partitions.items():
-                # A query that reads a topic twice has read what both of its sources have.
+                # If a query reads a topic twice, it has read what both sources have.
                 held[partition] = further(offset, held.get(partition, offset))
     return offsets
 
 
 def dropped_by_watermark(query: StreamingQuery) -> int:
-    """How many rows Spark left out because it held their windows' state no more.
+    """The number of rows that Spark dropped because it had deleted their window's state.
 
-    It should be none: who is late has been sorted out before. Counted over the batches that Spark
-    remembers, which are the last hundred since the query started; ask often enough.
+    It should be 0, because late events are filtered before. Spark remembers the last hundred
+    batches since the query started: call this often enough.
     """
     return sum(
         int(operator["numRowsDroppedByWatermark"])

@@ -1,8 +1,8 @@
-"""Which events a view has left out to keep up: by their positions, written down before it does.
+"""The ranges of offsets in which a view takes only a share of the events.
 
-A range says what share of a partition's events counts, from one offset to another. Whether an
-event is among them is decided by a hash of its position. So a restart, a batch over history and
-`verify` take the same events, and how many were left out can be counted without reading them.
+A range is written to the checkpoint's notes before it takes effect. A hash of an event's position
+decides whether the event is in the share. So a restart, a batch over history and `verify` take the
+same events, and the events that were left out can be counted without reading them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import xxhash
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.records.reader import SHARE
+from millstream.analyze.records.reader import SHARE_KEY
 from millstream.analyze.spark.catalyst import (
     Catalyst,
     Expression,
     LogicalPlan,
     items,
-    leaves,
     name_of,
     replace_leaves,
+    streamed_topics,
 )
 
-WHOLE = 1000  # shares are counted in thousandths
-_SPARK_SEED = 42  # that its xxhash64 begins with
-_AT_ONCE = "maxOffsetsPerTrigger"
+FULL_SHARE = 1000  # shares are in thousandths
+_SPARK_SEED = 42  # of Spark's xxhash64
+_BATCH_LIMIT = "maxOffsetsPerTrigger"
 
 
-class Range(msgspec.Struct, frozen=True):
+class ShedRange(msgspec.Struct, frozen=True):
     """A share of one partition's events: start <= offset < stop."""
 
     topic: str
     partition: int
     start: int
-    stop: int | None  # None: until further notice
+    stop: int | None  # None: it still grows
     share: int  # thousandths
-    at: int  # when it was decided; milliseconds since the epoch
-    counted: int = 0  # up to this offset, it was counted how many are left out:
+    at: int  # when it began; milliseconds since the epoch
+    counted: int = 0  # `left_out` is the count up to this offset
     left_out: int = 0
 
 
@@ -49,12 +49,12 @@ Offsets = Mapping[str, Mapping[int, int]]  # topic → partition → offset
 
 
 def is_kept(topic: str, partition: int, offset: int, share: int) -> bool:
-    """Whether the event at that position is among the share."""
+    """Whether the event at that position is in the share."""
     return _place(_seed(topic, partition), offset) < share
 
 
-def left_out(span: Range, start: int, stop: int) -> int:
-    """How many of the range's events between two offsets are not among its share."""
+def left_out(span: ShedRange, start: int, stop: int) -> int:
+    """The number of the range's events between two offsets that are not in its share."""
     seed = _seed(span.topic, span.partition)
     return sum(_place(seed, offset) >= span.share for offset in range(start, stop))
 
@@ -65,35 +65,37 @@ def _seed(topic: str, partition: int) -> int:
 
 
 def _place(seed: int, offset: int) -> int:
-    """Where among the thousand an event falls, as Spark's own functions have it."""
+    """The event's hash modulo 1000, as Spark computes it."""
     digest = xxhash.xxh64_intdigest(struct.pack("<q", offset), seed=seed)
-    return int((digest - (1 << 64) if digest >> 63 else digest) % WHOLE)
+    return int((digest - (1 << 64) if digest >> 63 else digest) % FULL_SHARE)
 
 
-def turn(ranges: Iterable[Range], at: Offsets, share: int, now: int) -> tuple[Range, ...]:
-    """The ranges with another share from those offsets on: no event before them is affected."""
+def change_share(
+    ranges: Iterable[ShedRange], at: Offsets, share: int, now: int
+) -> tuple[ShedRange, ...]:
+    """The ranges with another share from those offsets on."""
     ended = [_end(each, at) for each in ranges]
     kept = [each for each in ended if each.stop is None or each.start < each.stop]
     begun = [
-        Range(topic, partition, offset, None, share, now)
+        ShedRange(topic, partition, offset, None, share, now)
         for topic, partitions in at.items()
         for partition, offset in partitions.items()
-        if share < WHOLE
+        if share < FULL_SHARE
     ]
     return (*kept, *begun)
 
 
-def _end(span: Range, at: Offsets) -> Range:
+def _end(span: ShedRange, at: Offsets) -> ShedRange:
     stop = at.get(span.topic, {}).get(span.partition)
     if span.stop is not None or stop is None:
         return span
     return msgspec.structs.replace(span, stop=max(stop, span.start))
 
 
-def count_on(
-    ranges: Iterable[Range], read: Mapping[str, Mapping[str, int]], most: int
-) -> tuple[Range, ...]:
-    """The ranges with their events counted up to where the view has read; `most` at a time."""
+def count_left_out(
+    ranges: Iterable[ShedRange], read: Mapping[str, Mapping[str, int]], most: int
+) -> tuple[ShedRange, ...]:
+    """The ranges, with left-out events counted up to the read offsets; `most` offsets at once."""
     counted = []
     for span in ranges:
         start = max(span.start, span.counted)
@@ -108,9 +110,9 @@ def count_on(
 
 
 def still_ahead(
-    ranges: Iterable[Range], read: Mapping[str, Mapping[str, int]]
-) -> tuple[Range, ...]:
-    """The ranges of which a query that has read so far may still meet an event."""
+    ranges: Iterable[ShedRange], read: Mapping[str, Mapping[str, int]]
+) -> tuple[ShedRange, ...]:
+    """The ranges that do not end before the read offsets."""
     return tuple(
         each
         for each in ranges
@@ -118,24 +120,24 @@ def still_ahead(
     )
 
 
-def share_of(ranges: Iterable[Range]) -> int:
-    """The share of what comes now, in thousandths."""
-    return min((each.share for each in ranges if each.stop is None), default=WHOLE)
+def share_of(ranges: Iterable[ShedRange]) -> int:
+    """The share of new events, in thousandths."""
+    return min((each.share for each in ranges if each.stop is None), default=FULL_SHARE)
 
 
-def since(ranges: Iterable[Range]) -> int:
-    """From which offsets on, added up, that share is taken, be it a sample or the whole again."""
-    turned: dict[tuple[str, int], int] = {}
+def share_since(ranges: Iterable[ShedRange]) -> int:
+    """The sum over partitions of the offsets at which the share last changed."""
+    changed: dict[tuple[str, int], int] = {}
     for each in ranges:
         at = each.start if each.stop is None else each.stop
-        turned[each.topic, each.partition] = max(at, turned.get((each.topic, each.partition), 0))
-    return sum(turned.values())
+        changed[each.topic, each.partition] = max(at, changed.get((each.topic, each.partition), 0))
+    return sum(changed.values())
 
 
-def sample(frame: DataFrame, ranges: Iterable[Range]) -> DataFrame:
-    """The same query over the events that count, each of which knows the share that it is of.
+def sample(frame: DataFrame, ranges: Iterable[ShedRange]) -> DataFrame:
+    """The query over the events in the shares, with weights that follow from the shares.
 
-    The query's checkpoint fits it as before.
+    Its checkpoint still fits.
     """
     by_topic = {
         topic: list(found)
@@ -145,50 +147,48 @@ def sample(frame: DataFrame, ranges: Iterable[Range]) -> DataFrame:
         return frame
     catalyst = Catalyst.of(frame)
 
-    def thin(plan: LogicalPlan) -> LogicalPlan:
-        if (place := _share_in(plan)) is None:
-            return plan.withNewChildren(catalyst.seq(thin(each) for each in items(plan.children())))
-        topic = _topic(plan)
+    def sampled(plan: LogicalPlan) -> LogicalPlan:
+        if (place := _share_column(plan)) is None:
+            return plan.withNewChildren(catalyst.seq(map(sampled, items(plan.children()))))
+        topic = next(iter(streamed_topics(plan)), "")
         if topic not in by_topic:
             return plan
         thousandths = _thousandths(by_topic[topic])
-        records = _as_many_at_once(catalyst, plan.child(), share_of(by_topic[topic]))
+        records = _with_larger_batches(catalyst, plan.child(), share_of(by_topic[topic]))
         source = catalyst.frame(records).filter(_hashed(topic) < thousandths)
         listed = items(plan.projectList())
-        listed[place] = _renewed(catalyst, listed[place], plan.child(), thousandths / WHOLE)
+        listed[place] = _renewed(catalyst, listed[place], plan.child(), thousandths / FULL_SHARE)
         return plan.copy(catalyst.seq(listed), catalyst.analysed(source))
 
-    return catalyst.frame(thin(catalyst.analysed(frame)))
+    return catalyst.frame(sampled(catalyst.analysed(frame)))
 
 
-def _order(span: Range) -> tuple[str, int, int]:
+def _order(span: ShedRange) -> tuple[str, int, int]:
     return span.topic, span.partition, span.start
 
 
-def _share_in(plan: LogicalPlan) -> int | None:
-    """Where among its columns a plan has the share that the reader has put there."""
+def _share_column(plan: LogicalPlan) -> int | None:
+    """The index of the column that the reader added for the share; None if there is none."""
     if name_of(plan) != "Project":
         return None
     for place, each in enumerate(items(plan.projectList())):
-        if name_of(each) == "Alias" and each.metadata().contains(SHARE):
+        if name_of(each) == "Alias" and each.metadata().contains(SHARE_KEY):
             return place
     return None
 
 
-def _topic(plan: LogicalPlan) -> str:
-    found = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
-    return str(found[0].extraOptions().get("subscribe")) if found else ""
+def _with_larger_batches(catalyst: Catalyst, records: LogicalPlan, share: int) -> LogicalPlan:
+    """The records in larger micro-batches, so that each has as many events in the share as before.
 
+    Each batch has a fixed cost.
+    """
 
-def _as_many_at_once(catalyst: Catalyst, records: LogicalPlan, share: int) -> LogicalPlan:
-    """The records, with as many in a micro-batch that count as if all did: a batch costs, too."""
-
-    def more(leaf: LogicalPlan) -> LogicalPlan:
-        most = leaf.extraOptions().get(_AT_ONCE)
-        if most is None:
+    def enlarged(leaf: LogicalPlan) -> LogicalPlan:
+        limit = leaf.extraOptions().get(_BATCH_LIMIT)
+        if limit is None:
             return leaf
         options = catalyst.java("java.util.HashMap")(leaf.extraOptions().asCaseSensitiveMap())
-        options.put(_AT_ONCE, str(int(most) * WHOLE // share))
+        options.put(_BATCH_LIMIT, str(int(limit) * FULL_SHARE // share))
         changed = catalyst.java("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
         return leaf.copy(
             *(
@@ -197,15 +197,15 @@ def _as_many_at_once(catalyst: Catalyst, records: LogicalPlan, share: int) -> Lo
             )
         )
 
-    return replace_leaves(catalyst, records, more)
+    return replace_leaves(catalyst, records, enlarged)
 
 
 def _hashed(topic: str) -> Column:
-    return F.pmod(F.xxhash64(F.lit(topic), F.col("partition"), F.col("offset")), F.lit(WHOLE))
+    return F.pmod(F.xxhash64(F.lit(topic), F.col("partition"), F.col("offset")), F.lit(FULL_SHARE))
 
 
-def _thousandths(ranges: Iterable[Range]) -> Column:
-    found = F.lit(WHOLE)
+def _thousandths(ranges: Iterable[ShedRange]) -> Column:
+    found = F.lit(FULL_SHARE)
     for span in ranges:
         here = (F.col("partition") == span.partition) & (F.col("offset") >= span.start)
         if span.stop is not None:
@@ -217,6 +217,6 @@ def _thousandths(ranges: Iterable[Range]) -> Column:
 def _renewed(
     catalyst: Catalyst, alias: Expression, child: LogicalPlan, value: Column
 ) -> Expression:
-    """The column as the plan above knows it, with another value."""
-    made = catalyst.analysed(catalyst.frame(child).select(value.alias(SHARE)))
+    """The column under the same id, with another value."""
+    made = catalyst.analysed(catalyst.frame(child).select(value.alias(SHARE_KEY)))
     return alias.withNewChildren(catalyst.seq([made.projectList().apply(0).child()]))

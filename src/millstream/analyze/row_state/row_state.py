@@ -57,7 +57,7 @@ _NOTHING = CommittedWatermark(0, 0)
 def has_row_states(view: ViewPlan) -> bool:
     """Whether the view's rows become final: it is a table of windows that a watermark passes."""
     ends_by_time = view.window_spec is None or view.window_spec.kind != "count"
-    return view.key is not None and view.window is not None and view.is_timed and ends_by_time
+    return view.key is not None and view.window is not None and view.has_watermark and ends_by_time
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class RowStates:
     """Decides which states and tombstones to write. Not thread-safe; never blocks."""
 
     def __init__(self, views: Iterable[ViewPlan]) -> None:
-        self._views = {view.written: view for view in views}
+        self._views = {view.query_topic: view for view in views}
         self._with_states = {topic for topic, view in self._views.items() if has_row_states(view)}
         self._rows: dict[RowKey, _Row] = {}
         self._expiring: list[tuple[int, RowKey]] = []  # may be too early for a row, never too late

@@ -40,7 +40,7 @@ class RowStateWriter:
             for view in views
             if has_row_states(view) or (view.keep_ms is not None and view.key is not None)
         ]
-        self._topics = {view.name: view.written for view in views}
+        self._topics = {view.name: view.query_topic for view in views}
         self._states = RowStates(views)
         self._lock = threading.Lock()  # the reader's thread applies records, the caller's ticks
         self._clock = clock

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from millstream.analyze.monitor.lag import Lag
 from millstream.analyze.plan import ViewPlan
-from millstream.analyze.recovery.shed_ranges import WHOLE
+from millstream.analyze.recovery.shed_ranges import FULL_SHARE
 
 _LOOK = 6.0  # seconds, at least, that a rate is taken from
 _SPAN = 30.0  # and at most, if the view has got on in them
@@ -122,7 +122,7 @@ class Governor:
         if seconds < _LOOK:
             return None
         speed = (lag.read - first.read) / seconds
-        self._pace, gain = speed * share / WHOLE, speed - arrival
+        self._pace, gain = speed * share / FULL_SHARE, speed - arrival
         if lag.at - self._overdue < min(_SPAN, self._term):
             return None
         if gain > 0 and lag.behind / gain <= self._patience:
@@ -130,7 +130,7 @@ class Governor:
         # By when it could be back, and what there is to be done until then.
         within = self._allowed + self._restart
         wanted = self._pace * _MARGIN / (arrival + (lag.behind + arrival * self._restart) / within)
-        least = max(_LEAST, min(WHOLE, int(wanted * WHOLE)))
+        least = max(_LEAST, min(FULL_SHARE, int(wanted * FULL_SHARE)))
         return least if least < share * _WORTHWHILE[0] else None
 
     @property
@@ -144,14 +144,14 @@ class Governor:
         return self._allowed + self._restart / (1 - _MARGIN)
 
     def _more(self, lag: Lag, share: int, arrival: float) -> int | None:
-        if share == WHOLE or self._within is None or lag.at - self._within < self._term:
+        if share == FULL_SHARE or self._within is None or lag.at - self._within < self._term:
             return None
         assert self._turned is not None
         if self._pace is None or not arrival or lag.at - self._turned > _PROBE:
-            return WHOLE
-        most = min(WHOLE, int(self._pace * _MARGIN / arrival * WHOLE))
+            return FULL_SHARE
+        most = min(FULL_SHARE, int(self._pace * _MARGIN / arrival * FULL_SHARE))
         still_grows, self._most = most > self._most, most  # as when a rush has ended: wait for it
-        if most == WHOLE or (most > share * _WORTHWHILE[1] and not still_grows):
+        if most == FULL_SHARE or (most > share * _WORTHWHILE[1] and not still_grows):
             return most
         return None
 
@@ -161,7 +161,7 @@ class Turnable(Protocol):
 
     def share_of(self, view: str) -> tuple[int, int] | None: ...
 
-    def turn(self, view: str, share: int) -> None: ...
+    def change_share(self, view: str, share: int) -> None: ...
 
 
 class Measured(Protocol):
@@ -190,4 +190,4 @@ class Shedding:
             if taken is None:
                 governor.stand(lag.at)
             elif (wanted := governor.judge(lag, *taken)) is not None:
-                self._queries.turn(plan.name, wanted)
+                self._queries.change_share(plan.name, wanted)

@@ -16,10 +16,10 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.planning.planner import Query
-from millstream.analyze.recovery.notes import Notes, write_notes
-from millstream.analyze.recovery.progress import set_out
-from millstream.analyze.recovery.shed_ranges import Range, turn
+from millstream.analyze.planning.query import Query
+from millstream.analyze.recovery.checkpoint_notes import CheckpointNotes, write_notes
+from millstream.analyze.recovery.progress import planned_offsets
+from millstream.analyze.recovery.shed_ranges import ShedRange, change_share
 from millstream.errors import ViewFailed
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
@@ -38,7 +38,7 @@ class ShareChange(threading.Thread):
         streams: tuple[str, ...],
         running: StreamingQuery,
         checkpoint: Path,
-        notes: Notes,
+        notes: CheckpointNotes,
         log: LogSettings,
         share: int,
     ) -> None:
@@ -63,7 +63,7 @@ class ShareChange(threading.Thread):
     def _note(self, held: Held) -> None:
         now = now_ms()
         kept, before = _still_held(self.notes.shed, held)
-        shed = turn(kept, self._reached(held), self.share, now)
+        shed = change_share(kept, self._reached(held), self.share, now)
         before += self.notes.shed_before
         noted = msgspec.structs.replace(self.notes, shed=shed, shed_before=before)
         write_notes(self._checkpoint, noted)
@@ -75,7 +75,7 @@ class ShareChange(threading.Thread):
                 topic: {partition: end for partition, (_, end) in partitions.items()}
                 for topic, partitions in held.items()
             }
-        batch = set_out(self._checkpoint)
+        batch = planned_offsets(self._checkpoint)
         return {
             topic: {
                 partition: max(oldest, batch.get(topic, {}).get(str(partition), oldest))
@@ -100,7 +100,7 @@ def _await_tasks(spark: SparkSession, query: StreamingQuery) -> None:
         time.sleep(0.05)
 
 
-def _still_held(ranges: tuple[Range, ...], held: Held) -> tuple[list[Range], int]:
+def _still_held(ranges: tuple[ShedRange, ...], held: Held) -> tuple[list[ShedRange], int]:
     """The ranges of which the log has something, and what was left out of the others."""
     kept, before = [], 0
     for each in ranges:

@@ -1,0 +1,1 @@
+"""Spark's session and driver, and its plans."""

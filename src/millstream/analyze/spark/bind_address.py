@@ -1,11 +1,11 @@
 """Makes Spark's real-time shuffle listen on the driver's address instead of on all addresses.
 
-Each task that writes to such a shuffle opens a server through `TransportContext.createServer()`,
-which takes no address. Neither `spark.driver.bindAddress` nor `spark.authenticate` reaches it. So
-the driver's JVM gets a copy of that class in which the method asks for `spark.driver.bindAddress`.
-The copy is made here, from the class in the pyspark that is installed, and lies in a jar that
-stands first in the class path. One instruction differs: a null becomes a call of
-`System.getProperty`.
+Each task that writes to such a shuffle opens a server with `TransportContext.createServer()`. That
+method has no parameter for the address, and neither `spark.driver.bindAddress` nor
+`spark.authenticate` has an effect on it. So this module copies the class from the installed
+pyspark, changes one instruction, and puts the copy in a jar that is first in the driver's class
+path. The instruction loaded a null for the address; it becomes a call of `System.getProperty` for
+`spark.driver.bindAddress`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _METHOD = (b"createServer", b"(ILjava/util/List;)Lorg/apache/spark/network/serve
 _PROPERTY = b"spark.driver.bindAddress"
 # new TransportServer(this, null, port, this.rpcHandler, bootstraps): the null is the address.
 _CODE = re.compile(rb"(\xbb..\x59\x2a)\x01(\x1b\x2a\xb4..\x2c\xb7..\xb0)", re.DOTALL)
-# By tag, the bytes of an entry in the constant pool; a text's have their number before them.
+# Tag → size in bytes of an entry in the constant pool; a text has its own length.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4}
 _SIZES |= {15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
-_TEXT, _TWICE = 1, (5, 6)  # numbers of 8 bytes count as two entries
+_TEXT, _DOUBLE = 1, (5, 6)  # numbers of 8 bytes count as two entries
 
 
 class NotPatched(Exception):
@@ -40,8 +40,8 @@ class NotPatched(Exception):
 def bound_jar(spark_jars: Path, *, make: bool = True) -> Path | None:
     """The jar to put first in the driver's class path; None, with a warning, if it can't be made.
 
-    `spark_jars`: the folder with Spark's own jars. It is made once; takes a millisecond after that.
-    Without `make`, it may not be there.
+    `spark_jars`: the folder with Spark's own jars. The jar is made once; later calls take a
+    millisecond. With `make=False` the jar may not exist.
     """
     try:
         return make_jar(spark_jars, cache_folder().with_name("patched"), make=make)
@@ -55,7 +55,7 @@ def bound_jar(spark_jars: Path, *, make: bool = True) -> Path | None:
 
 
 def why_unbound(spark_jars: Path) -> str:
-    """Why the shuffle would listen on all addresses; empty if it would not. Writes nothing."""
+    """Why the shuffle would listen on all addresses; empty if it does not. Writes nothing."""
     try:
         _bound_class(spark_jars)
     except (NotPatched, OSError, zipfile.BadZipFile) as error:
@@ -64,7 +64,7 @@ def why_unbound(spark_jars: Path) -> str:
 
 
 def make_jar(spark_jars: Path, folder: Path, *, make: bool = True) -> Path:
-    """The jar in `folder`, made if it is not there or not whole; NotPatched, OSError."""
+    """The jar in `folder`, made if it is missing or incomplete; NotPatched, OSError."""
     changed = _bound_class(spark_jars)
     file = folder / f"spark-bind-{hashlib.sha256(changed).hexdigest()[:16]}.jar"
     if make and _content(file) != changed:
@@ -79,20 +79,20 @@ def make_jar(spark_jars: Path, folder: Path, *, make: bool = True) -> Path:
 def bind_by_property(class_file: bytes) -> bytes:
     """The class with a `createServer` that binds to the address in a system property.
 
-    NotPatched if the class is not built as the one that we know.
+    NotPatched if the class is not the one that this code expects.
     """
     try:
         texts, count, pool_end = _constants(class_file)
         start, attribute = _code_of(class_file, texts, pool_end)
     except (struct.error, IndexError, KeyError) as error:
-        raise NotPatched("it is not a class file of the kind that we know") from error
+        raise NotPatched("it is not a class file in a known format") from error
     (length,) = struct.unpack_from(">I", attribute, 4)
     code = _CODE.fullmatch(attribute[8 : 8 + length])
     if code is None or attribute[8 + length : 10 + length] != b"\0\0":
-        raise NotPatched("its method createServer is another one than we know")
+        raise NotPatched("its method createServer is not the expected one")
     called = struct.pack(">BHBH", 0x13, count + 1, 0xB8, count + 7)  # ldc_w, invokestatic
     fresh = code[1] + called + code[2]
-    # No exceptions are caught in it, and what tells debuggers of its lines is left out.
+    # No exception table, and no attributes for debuggers.
     body = attribute[:4] + struct.pack(">I", len(fresh)) + fresh + b"\0\0\0\0"
     end = start + 4 + len(attribute)
     return b"".join(
@@ -128,7 +128,7 @@ def _content(file: Path) -> bytes:
 
 
 def _call(first: int) -> bytes:
-    """Eight constants, from number `first` on: the property's name and `System.getProperty`."""
+    """Eight constants, numbered from `first`: the property's name and `System.getProperty`."""
 
     def text(value: bytes) -> bytes:
         return struct.pack(">BH", _TEXT, len(value)) + value
@@ -148,7 +148,7 @@ def _call(first: int) -> bytes:
 
 
 def _constants(class_file: bytes) -> tuple[dict[int, bytes], int, int]:
-    """The texts of the constant pool by number, how many entries it has, and where it ends."""
+    """The texts of the constant pool by number, the number of entries, and the end's offset."""
     magic, _, count = struct.unpack_from(">IIH", class_file, 0)
     if magic != 0xCAFEBABE:
         raise NotPatched("it is not a class file")
@@ -162,12 +162,12 @@ def _constants(class_file: bytes) -> tuple[dict[int, bytes], int, int]:
             at += 3 + length
         else:
             at += 1 + _SIZES[tag]
-        number += 2 if tag in _TWICE else 1
+        number += 2 if tag in _DOUBLE else 1
     return texts, count, at
 
 
 def _code_of(class_file: bytes, texts: dict[int, bytes], at: int) -> tuple[int, bytes]:
-    """The Code attribute of the method: where its length stands, and what comes after that."""
+    """The Code attribute of the method: the offset of its length, and its content."""
     (interfaces,) = struct.unpack_from(">H", class_file, at + 6)
     at += 8 + 2 * interfaces
     for _ in ("fields", "methods"):
@@ -184,7 +184,7 @@ def _code_of(class_file: bytes, texts: dict[int, bytes], at: int) -> tuple[int, 
 
 
 def _attributes(class_file: bytes, at: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """Of each attribute: the number of its name, where its length stands, and its length."""
+    """For each attribute: the number of its name, the offset of its length, and the length."""
     for _ in range(count):
         name, length = struct.unpack_from(">HI", class_file, at)
         yield name, at + 2, length

@@ -1,7 +1,7 @@
-"""The port on which Spark's JVM calls Python back: open only where needed, and only with a token.
+"""The port on which Spark's JVM calls Python: open only if needed, and protected by a token.
 
-pyspark opens it for `foreachBatch`. By itself it takes any connection of this machine, and py4j
-forgets the JVM's token when it is told the port.
+pyspark opens it for `foreachBatch`, without a token: any process of this machine could connect. And
+py4j loses the JVM's token when the port is set.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pyspark.sql import SparkSession
 _OPENING = threading.Lock()
 
 
-def demand_token(spark: SparkSession) -> None:
-    """Let the port, wherever it is opened from now on, refuse who does not know the token."""
+def require_token(spark: SparkSession) -> None:
+    """Make every callback port that is opened from now on require the token."""
     gateway: Any = spark.sparkContext._gateway
     gateway.callback_server_parameters.auth_token = gateway.gateway_parameters.auth_token
 
 
-def open_callbacks(spark: SparkSession) -> None:
-    """Open the port, and let the JVM give the token; again, it does nothing."""
+def start_callback_server(spark: SparkSession) -> None:
+    """Open the port and give the JVM the token. Does nothing if it is open."""
     gateway: Any = spark.sparkContext._gateway
     with _OPENING:
         if gateway.__dict__.get("_callback_server") is not None:
             return
-        demand_token(spark)
+        require_token(spark)
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
         token = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField(

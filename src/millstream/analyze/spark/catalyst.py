@@ -1,14 +1,14 @@
-"""Catalyst's plans, taken apart and put together from Python through py4j."""
+"""Reads and builds Catalyst plans from Python, through py4j."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
-# What py4j hands out has no types: a plan, an expression and an attribute are Java objects to us.
+# py4j's objects have no types.
 LogicalPlan = Any
 Attribute = Any
 Expression = Any
@@ -16,7 +16,7 @@ LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 
 class Catalyst:
-    """Plans of one Spark session."""
+    """Builds plans in one Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -27,12 +27,12 @@ class Catalyst:
 
     @classmethod
     def of(cls, frame: DataFrame) -> Catalyst:
-        """The session of a DataFrame."""
+        """That of the DataFrame's session."""
         return _catalyst(frame.sparkSession)
 
     def java(self, path: str) -> Any:
-        """The class of that name."""
-        if path not in self._classes:  # py4j asks the JVM about each part of the path
+        """The Java class of that name."""
+        if path not in self._classes:  # py4j asks the JVM for each part of the path
             found = self.jvm
             for part in path.split("."):
                 found = getattr(found, part)
@@ -42,6 +42,11 @@ class Catalyst:
     def module(self, path: str) -> Any:
         """The Scala object of that name."""
         return getattr(self.java(f"{path}$"), "MODULE$")
+
+    def contains(self, node: LogicalPlan | Expression, pattern: str) -> bool:
+        """Whether the tree has a node with that one of Spark's TreePatterns."""
+        patterns = self.module("org.apache.spark.sql.catalyst.trees.TreePattern")
+        return bool(node.containsPattern(getattr(patterns, pattern)()))
 
     def some(self, value: Any) -> Any:
         return self.java("scala.Some")(value)
@@ -62,21 +67,21 @@ class Catalyst:
         return DataFrame(rows, self.spark)
 
     def column(self, expression: Expression) -> Column:
-        """An attribute or expression of a plan, for use in a DataFrame over it."""
+        """An attribute or expression of a plan, as a Column of a DataFrame over that plan."""
         utilities = self.java("org.apache.spark.sql.classic.ExpressionUtils")
         return Column(utilities.column(expression))
 
     def extend(
         self, child: LogicalPlan, **columns: Column
     ) -> tuple[LogicalPlan, dict[str, Attribute]]:
-        """A plan with further columns computed over `child`, and their attributes."""
+        """`child` with more columns computed from its own, and the attributes of these."""
         kept = [self.column(attribute) for attribute in items(child.output())]
         added = [column.alias(name) for name, column in columns.items()]
         plan = self.analysed(self.frame(child).select(*kept, *added))
         return plan, dict(zip(columns, items(plan.output())[len(kept) :], strict=True))
 
     def renamed(self, plan: LogicalPlan, like: Iterable[Attribute]) -> LogicalPlan:
-        """The plan with its columns under the identities that those of `like` have."""
+        """The plan, its columns with the names and ids of the attributes `like`."""
         alias = self.java("org.apache.spark.sql.catalyst.expressions.Alias")
         aliases = [
             alias(own, theirs.name(), theirs.exprId(), self.seq([]), self.none, self.seq([]))
@@ -85,7 +90,7 @@ class Catalyst:
         return self.java(f"{LOGICAL}.Project")(self.seq(aliases), plan)
 
     def aggregates(self, child: LogicalPlan, **columns: Column) -> list[Expression]:
-        """Aliased aggregate expressions over `child`, to be put into an Aggregate of its rows."""
+        """Aliased aggregate expressions for an Aggregate over `child`."""
         named = [column.alias(name) for name, column in columns.items()]
         return items(self.analysed(self.frame(child).groupBy().agg(*named)).aggregateExpressions())
 
@@ -96,7 +101,7 @@ def _catalyst(spark: SparkSession) -> Catalyst:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's functions take it, whatever characters it has."""
+    """A column's name, quoted for Spark's functions."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -111,17 +116,38 @@ def items(seq: Any) -> list[Any]:
 
 
 def name_of(node: Any) -> str:
-    """The class of a plan or expression, as in `Project`."""
+    """The class name of a plan or expression, such as `Project`."""
     return str(node.getClass().getSimpleName())
 
 
 def identity(attribute: Attribute) -> int:
-    """What stays the same of an attribute wherever a plan mentions it."""
+    """The attribute's id, which is the same everywhere in a plan."""
     return int(attribute.exprId().id())
 
 
 def references(expression: Expression) -> set[int]:
     return {identity(each) for each in items(expression.references().toSeq())}
+
+
+def nodes(plan: LogicalPlan) -> Iterator[LogicalPlan]:
+    """Every node of the tree, parents before their children."""
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(items(node.children()))
+
+
+def streamed_topic(leaf: LogicalPlan) -> str:
+    """The Kafka topic that a leaf reads as a stream; empty if it is another kind of leaf."""
+    if name_of(leaf) != "StreamingRelationV2":
+        return ""
+    return str(leaf.extraOptions().get("subscribe"))
+
+
+def streamed_topics(plan: LogicalPlan) -> list[str]:
+    """The Kafka topics that a plan reads as streams, each once."""
+    return list(dict.fromkeys(topic for leaf in leaves(plan) if (topic := streamed_topic(leaf))))
 
 
 def leaves(plan: LogicalPlan) -> list[LogicalPlan]:
@@ -131,14 +157,9 @@ def leaves(plan: LogicalPlan) -> list[LogicalPlan]:
 def replace_leaves(
     catalyst: Catalyst, plan: LogicalPlan, replace: Callable[[LogicalPlan], LogicalPlan]
 ) -> LogicalPlan:
-    """The plan with every leaf replaced by what `replace` makes of it."""
+    """The plan with each leaf replaced by `replace(leaf)`."""
     children = items(plan.children())
     if not children:
         return replace(plan)
     fresh = [replace_leaves(catalyst, child, replace) for child in children]
     return plan.withNewChildren(catalyst.seq(fresh))
-
-
-def renamed(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
-    """The plan with its columns under the identities that those of `like` have."""
-    return catalyst.renamed(plan, items(like.output()))

@@ -1,6 +1,6 @@
-"""The JVM of Spark's driver: its options, and the archive that it starts from.
+"""The JVM of Spark's driver: its options and its class archive.
 
-Apart from the session: whoever asks for these need not import pyspark, which takes a second.
+A module of its own, so that callers need not import pyspark, which takes a second.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from millstream.runtime.java import find_java
 
 COLLECTOR = "-XX:+UseSerialGC"
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
-# The second compiler eats a core for minutes before it pays: there must be one to spare.
-_CORES = 4
+# The second compiler uses a core for minutes before it pays off: that core must be free.
+_CORES_FOR_SECOND_COMPILER = 4
 _LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -28,7 +28,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n%ex{5}
-# Said at every start, and nothing that a user could act on.
+# Logged at every start; a user can do nothing about them.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.utils.name = org.apache.spark.util.Utils
@@ -58,8 +58,8 @@ def spark_jars() -> Path:
 def class_archive(*, make: bool = True) -> ClassArchive:
     """The archive for the driver's JVM.
 
-    It is for a class path that begins with a jar of ours. Without `make` that jar is not made, and
-    OSError says that it is not there.
+    Its class path begins with a jar of ours. With `make=False` that jar is not made; OSError if it
+    does not exist.
     """
     folder = spark_jars()
     first = bound_jar(folder, make=make)
@@ -68,25 +68,25 @@ def class_archive(*, make: bool = True) -> ClassArchive:
 
 
 def class_path(theirs: str) -> str:
-    """What stands before Spark's own jars in the driver's class path: ours, then the user's."""
+    """The driver's class path before Spark's own jars: our jar, then the user's."""
     ours = bound_jar(spark_jars())
     return os.pathsep.join([*([str(ours)] if ours else []), *([theirs] if theirs else [])])
 
 
 def java_options(sharing: Sequence[str], second_compiler: bool | None = None) -> str:
-    """The options of the driver's JVM, with those of a class archive.
+    """The options of the driver's JVM, including those of a class archive.
 
-    `second_compiler`: None is for as many cores as this machine has.
+    `second_compiler`: None decides by the number of this machine's cores.
     """
     if second_compiler is None:
-        second_compiler = (os.cpu_count() or 1) >= _CORES
+        second_compiler = (os.cpu_count() or 1) >= _CORES_FOR_SECOND_COMPILER
     compilers = [] if second_compiler else [FIRST_COMPILER]
     quoted = [f'"{option}"' for option in sharing]
     return " ".join([COLLECTOR, *compilers, f"-Dlog4j2.configurationFile={_log4j()}", *quoted])
 
 
 def executor_options(second_compiler: bool | None) -> str:
-    """The options of executors' JVMs, on other machines: with both compilers, or as it was said."""
+    """The options of executors' JVMs: with both compilers, unless `second_compiler` is False."""
     return f"{COLLECTOR} {FIRST_COMPILER}" if second_compiler is False else COLLECTOR
 
 

@@ -1,13 +1,15 @@
-"""Spark's own check for real-time mode, asked without starting a query and without Kafka.
+"""Runs Spark's own checks of streaming queries, without starting a query and without Kafka.
 
 Spark checks the logical plan when a query starts and the physical plan at each batch. Here the
-physical plan is made as a batch would make it, with a source in memory in the place of each topic.
+physical plan is made as for a batch, with an in-memory source in the place of each topic.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,64 +23,64 @@ from millstream.analyze.spark.catalyst import (
     items,
     leaves,
     name_of,
-    renamed,
+    nodes,
     replace_leaves,
+    streamed_topic,
 )
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _V2 = "org.apache.spark.sql.execution.datasources.v2"
-# Any duration does; one beyond an int, because py4j would pass a smaller one on as an Integer.
+# Any duration works. It is beyond an int, because py4j would pass a smaller one as an Integer.
 _DURATION = 1 << 40
 
 
-class Refused(Exception):
-    """Spark's reason not to run a query in this mode, in plain words."""
+class UnsupportedQuery(Exception):
+    """Why Spark does not run a query in this mode, in plain words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a query's physical plan needs at once."""
+    """The parts of a physical plan that run at the same time."""
 
-    topics: tuple[str, ...]  # one per scan: each of its partitions takes a slot
+    topics: tuple[str, ...]  # one per scan: each partition takes a slot
     shuffle_tasks: tuple[int, ...]  # one per exchange
 
     @property
     def reorders(self) -> bool:
-        """Whether rows of one source partition may come out in another order."""
+        """Whether rows of one source partition may change their order."""
         return any(tasks > 1 for tasks in self.shuffle_tasks)
 
 
 def check_streaming(frame: DataFrame, output_mode: str) -> None:
-    """Whether Spark runs this as a stream at all; Refused says why not."""
+    """UnsupportedQuery if Spark does not run the query as a stream at all."""
     catalyst = Catalyst.of(frame)
     checker = catalyst.module("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
-    with _refusing():
+    with _refusals():
         checker.checkForStreaming(catalyst.analysed(frame), _mode(catalyst, output_mode))
 
 
 def check_event_times(frame: DataFrame, output_mode: str) -> None:
-    """Refused if rows that are joined have two event times, which Spark says only when it runs."""
+    """UnsupportedQuery if joined rows have two event times: Spark rejects them only at run time."""
     catalyst = Catalyst.of(frame)
-    patterns = catalyst.module("org.apache.spark.sql.catalyst.trees.TreePattern")
-    if not catalyst.analysed(frame).containsPattern(patterns.JOIN()):
+    if not catalyst.contains(catalyst.analysed(frame), "JOIN"):
         return
     try:
         _physical(catalyst, catalyst.analysed(frame), _mode(catalyst, output_mode))
     except PySparkException as error:
-        if (why := in_plain_words(str(error))) == remedies.TWO_TIMES:
-            raise Refused(why) from error
+        if (why := explain_refusal(str(error))) == remedies.TWO_TIMES:
+            raise UnsupportedQuery(why) from error
 
 
 def check_real_time(frame: DataFrame) -> Stages:
-    """What the query takes in real-time mode; Refused if Spark does not run it so."""
+    """The stages of the query in real-time mode; UnsupportedQuery if Spark does not run it so."""
     catalyst = Catalyst.of(frame)
     plan, update = catalyst.analysed(frame), _mode(catalyst, "update")
     checker = catalyst.module("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     allowlist = catalyst.module(f"{_STREAMING}.runtime.RealTimeModeAllowlist")
-    sources = [leaf for leaf in leaves(plan) if name_of(leaf) == "StreamingRelationV2"]
+    sources = [leaf for leaf in leaves(plan) if streamed_topic(leaf)]
     if any(one.equals(other) for i, one in enumerate(sources) for other in sources[:i]):
-        raise Refused("it reads the same input twice")
-    with _refusing():
+        raise UnsupportedQuery("it reads the same input twice")
+    with _refusals():
         checker.checkForStreaming(plan, update)
         checker.checkAdditionalRealTimeModeConstraints(plan, update)
         physical = _physical(catalyst, plan, update)
@@ -120,9 +122,9 @@ def _physical(catalyst: Catalyst, plan: LogicalPlan, output_mode: Any) -> Any:
 
 def _in_memory(catalyst: Catalyst, leaf: LogicalPlan, stream: Any) -> LogicalPlan:
     if name_of(leaf) == "LogicalRelation" and name_of(leaf.relation()) == "KafkaRelation":
-        # A table that is looked up; to plan for it would ask Kafka for its size.
+        # Reference data. To plan for it, Spark would ask Kafka for its size.
         empty = catalyst.frame(leaf).sparkSession.createDataFrame([], catalyst.frame(leaf).schema)
-        return renamed(catalyst, catalyst.analysed(empty), leaf)
+        return catalyst.renamed(catalyst.analysed(empty), items(leaf.output()))
     if name_of(leaf) != "StreamingRelationV2":
         return leaf
     jvm, none = catalyst.jvm, catalyst.none
@@ -140,26 +142,21 @@ def _in_memory(catalyst: Catalyst, leaf: LogicalPlan, stream: Any) -> LogicalPla
 
 
 def _stages(physical: Any, sources: list[LogicalPlan]) -> Stages:
-    exchanges = []
-    pending = [physical]
-    while pending:
-        node = pending.pop()
-        pending.extend(items(node.children()))
-        if name_of(node) == "ShuffleExchangeExec":
-            exchanges.append(int(node.outputPartitioning().numPartitions()))
-    topics = tuple(str(source.extraOptions().get("subscribe")) for source in sources)
-    return Stages(topics, tuple(exchanges))
+    shuffle_tasks = [
+        int(node.outputPartitioning().numPartitions())
+        for node in nodes(physical)
+        if name_of(node) == "ShuffleExchangeExec"
+    ]
+    return Stages(tuple(map(streamed_topic, sources)), tuple(shuffle_tasks))
 
 
-class _refusing:
-    """Turns Spark's refusal into ours."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PySparkException):
-            raise Refused(in_plain_words(str(error))) from error
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turns Spark's refusal into an UnsupportedQuery."""
+    try:
+        yield
+    except PySparkException as error:
+        raise UnsupportedQuery(explain_refusal(str(error))) from error
 
 
 _NOT_BROADCAST = "it joins reference data that is not broadcast; wrap that in F.broadcast(…)"
@@ -195,8 +192,8 @@ _PHRASES = {
 }
 
 
-def in_plain_words(message: str) -> str:
-    """Why Spark refused, for someone who knows their query but not Spark's operators."""
+def explain_refusal(message: str) -> str:
+    """Why Spark refused a query, in words for users who do not know Spark's operators."""
     operators = re.findall(r"org\.apache\.spark\.sql\.[\w.]*\.(\w+Exec)\b", message)
     if operators:
         reasons = [_OPERATORS.get(o, f"Spark's real-time mode has no {o}") for o in operators]

@@ -1,4 +1,4 @@
-"""What to write in the place of a query that Spark cannot keep up to date."""
+"""What users can write instead of a query that Spark does not run as a stream."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _REMEDIES = {
 
 
 def remedy_for(view: View, reason: str) -> str:
-    """What to write instead, in the language of the view's query; empty if we know of nothing."""
+    """What to write instead, in the language of the view's query; empty if not known."""
     remedy = next((each for why, each in _REMEDIES.items() if why in reason), None)
     if remedy is None:
         return ""

@@ -14,7 +14,7 @@ from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.spark.callbacks import demand_token
+from millstream.analyze.spark.callbacks import require_token
 from millstream.analyze.spark.driver import (
     class_archive,
     class_path,
@@ -28,55 +28,55 @@ from millstream.runtime.jars import jars
 from millstream.runtime.parent_death import die_with_parent
 
 _CLASS_PATH = "spark.driver.extraClassPath"
-_READING_TASKS = "2"
+_READ_TASKS = "2"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def start_session(
     settings: AnalyzeSettings, slots: int, name: str, scratch: Path | None = None
 ) -> SparkSession:
-    """A session with room for `slots` tasks at once; its JVM ends when this process does.
+    """A session that runs `slots` tasks at once; its JVM ends when this process does.
 
-    `scratch` is a folder for what Spark keeps on disk while it runs; it is emptied first.
+    `scratch`: a folder for Spark's temporary files; it is emptied first.
     """
-    # pyspark prints each error of a user's query as JSON on stderr besides raising it.
+    # pyspark also prints each error of a user's query as JSON on stderr.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(name)
     chosen = configuration(settings, slots)
     if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)  # a JVM that was killed left its files there
+        shutil.rmtree(scratch, ignore_errors=True)  # files of a killed JVM
         scratch.mkdir(mode=0o700, parents=True)
-        chosen |= _kept_in(scratch.absolute(), chosen)
+        chosen |= _scratch_options(scratch.absolute(), chosen)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _child_of_ours(python_of(settings)):
+        with _bound_jvm(python_of(settings)):
             spark = builder.getOrCreate()
     except Exception as error:
         raise MachineError(
             f"Spark did not start: {str(error).splitlines()[0]}",
-            remedy="`millstream doctor` checks Java and memory; the lines above tell more",
+            remedy="`millstream doctor` checks Java and memory; see the lines above",
         ) from error
     spark.sparkContext.pythonExec = python_of(settings)
-    demand_token(spark)
+    require_token(spark)
     if str(spark.sparkContext.master).startswith("local"):
         share_state_memory(spark)
     return spark
 
 
-def _kept_in(scratch: Path, chosen: dict[str, str]) -> dict[str, str]:
-    """What lets a session keep all its temporary files in a folder.
+def _scratch_options(scratch: Path, chosen: dict[str, str]) -> dict[str, str]:
+    """The options that put all temporary files of a session in a folder.
 
-    Each JVM unpacks native libraries (15 MB). In the machine's own folder for temporary files,
-    those of a killed one would stay for ever.
+    Each JVM unpacks native libraries (15 MB). In the machine's temporary folder, those of a killed
+    JVM would stay forever.
     """
     options = f'{chosen["spark.driver.extraJavaOptions"]} "-Djava.io.tmpdir={scratch}"'
     return {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": options}
 
 
 def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
-    """Spark's configuration: what suits a small machine, then what the user says."""
+    """Spark's configuration: values for a small machine, overridden by the user's."""
     files = [str(jar) for jar in jars("connector")]
     ours = {
         "spark.master": settings.spark_master or f"local[{slots}]",
@@ -90,29 +90,29 @@ def configuration(settings: AnalyzeSettings, slots: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        # Spark's default is all task slots: reading a small table would take them from the queries
+        # With Spark's default, reading a small table would take all task slots from the queries
         # that are about to start. Large files are split further.
-        "spark.default.parallelism": _READING_TASKS,
-        # Streaming queries run without it; the planner must see the plans that they will run.
+        "spark.default.parallelism": _READ_TASKS,
+        # Streaming queries run without it, and the planner must see the same plans.
         "spark.sql.adaptive.enabled": "false",
-        # The default, 32 ms, is most of the latency of a grouped query.
+        # The default, 32 ms, would be most of the latency of a grouped query.
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # One budget for all views; without it each state store takes what it likes.
+        # One budget for all views; without it each state store has its own.
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": _megabytes(
             settings.state_memory
         ),
-        # Counting them takes a second look-up at every change, and nobody reads the count.
+        # The count would cost a second look-up per change, and nobody reads it.
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-        # Real-time queries can't sort, and a grouped one in micro-batches need not.
+        # Real-time queries can't sort, and grouped micro-batch queries need not.
         "spark.sql.execution.sortBeforeRepartition": "false",
-        # Where a query reads the same grouping twice, as in a join with its own maximum, Spark
-        # would shuffle once. Its watermark does not reach what reuses a shuffle: no row came.
+        # If a query uses the same grouping twice, as in a join with its own maximum, Spark would
+        # shuffle once. Its watermark does not reach the reused shuffle: no row would come.
         "spark.sql.exchange.reuse": "false",
-        # A plan is fingerprinted by its text: none of it may be left out.
+        # A view's generation is a hash of the plan's text, which must be complete.
         "spark.sql.debug.maxToStringFields": "100000",
         "spark.sql.maxPlanStringLength": str(2**31 - 16),
     }
@@ -129,20 +129,18 @@ def java_process(spark: SparkSession) -> int:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """How many tasks the session's executors run at once."""
+    """The number of tasks that the session's executors run at once."""
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
     return sum(int(executors.apply(i).totalCores()) for i in range(executors.size()))
 
 
 @contextlib.contextmanager
-def _child_of_ours(python: str) -> Iterator[None]:
-    """Let the kernel kill the JVM when this process dies, however it dies.
+def _bound_jvm(python: str) -> Iterator[None]:
+    """Lets the kernel kill the JVM when this process dies, and makes `python` its interpreter.
 
-    The JVM starts `python` where it needs an interpreter.
-
-    By itself it ends when its standard input does, but takes seconds over that, in which its
-    queries would write on beside those of the process that has taken our place. pyspark leaves no
-    way in but its own name for Popen.
+    By itself the JVM ends seconds after its standard input closes. Meanwhile its queries would
+    write beside those of the process that replaces this one. pyspark has no hook for this, so its
+    Popen is replaced.
     """
     gateway: Any = java_gateway
     popen = gateway.Popen

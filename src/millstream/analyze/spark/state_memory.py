@@ -1,10 +1,10 @@
-"""The memory that the state of all views shares, in pieces that a state file's filter fits into.
+"""The RocksDB cache that the state of all views shares, with shards that are large enough.
 
-RocksDB looks into a file only if the file's filter says that a key may be there, and keeps filters
-(ten bits for each key) in the same cache as all else. Spark has that cache cut into 64 pieces, and
-each filter must fit into one: of 256 MB, into 4 MB. The filter of a file with 3.4 million keys does
-not; it is then read from disk, checked and thrown away at every look-up, which takes fifty times as
-long. No setting of Spark's says how many pieces, so the cache is made here, before Spark would.
+RocksDB reads a state file only if the file's Bloom filter says that a key may be there. The filters
+(ten bits per key) are in the same cache as the data. Spark divides that cache into 64 shards, and a
+filter must fit into one shard: 4 MB of 256 MB. The filter of a file with 3.4 million keys does not
+fit. It is then read from disk, checked and discarded at every look-up, which takes fifty times as
+long. Spark has no setting for the number of shards, so the cache is made here, before Spark does.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from millstream.analyze.spark.catalyst import Catalyst
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
-_PIECE = 64  # MB that a state file has at most, and so its filter
-_MOST = 6  # bits, which is Spark's 64 pieces
+_SHARD = 64  # MB: the maximum size of a state file, and so of its filter
+_MAX_BITS = 6  # Spark's 64 shards
 
 
 def share_state_memory(spark: SparkSession) -> None:
     """Make the cache of this session's JVM, unless it has one or its state is not bounded.
 
-    Executors in other JVMs make their own, in 64 pieces.
+    Executors in other JVMs make their own caches, with 64 shards.
     """
     catalyst = Catalyst(spark)
     wanted = catalyst.java(f"{_STATE}.RocksDBConf").apply(
@@ -48,8 +48,8 @@ def share_state_memory(spark: SparkSession) -> None:
 
 
 def _bits(megabytes: int) -> int:
-    """How many bits number the pieces: the fewer they are, the more tasks wait for each other."""
-    return min(max(megabytes // _PIECE, 1).bit_length() - 1, _MOST)
+    """The base-2 logarithm of the number of shards. With fewer shards, more tasks wait."""
+    return min(max(megabytes // _SHARD, 1).bit_length() - 1, _MAX_BITS)
 
 
 def _field(manager: Any, name: str) -> Any:

@@ -32,24 +32,24 @@ def _task(app: App, plan: ViewPlan, output: OutputPlan, enters: bool) -> OutputT
         app.views[plan.name].trigger,
         output.accumulation,
         output.additive,
-        plan.window if plan.is_timed else None,
+        plan.window if plan.has_watermark else None,
         plan.columns,
     )
     return OutputTask(
         plan.name,
-        topics_of(app.name, plan),
+        streamed_topics(app.name, plan),
         None if output.is_direct else showing,
         books_of(plan) if enters else None,
         milliseconds(_kept(app, plan.name)),
     )
 
 
-def topics_of(app: str, plan: ViewPlan) -> OutputTopics:
+def streamed_topics(app: str, plan: ViewPlan) -> OutputTopics:
     """Where the rows of a view with panes are read from, shown, entered and remembered."""
     is_direct = plan.output is not None and plan.output.is_direct
     book = output_state_topic(app, plan.name)
     own = book if is_direct else output_state_topic(app, plan.name, edition_of(plan.topic))
-    return OutputTopics(plan.written, plan.topic, ledger_topic(app, plan.name), own, book)
+    return OutputTopics(plan.query_topic, plan.topic, ledger_topic(app, plan.name), own, book)
 
 
 def books_of(plan: ViewPlan) -> LedgerSpec | None:

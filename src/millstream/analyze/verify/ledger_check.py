@@ -25,7 +25,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.analyze.triggers.ledger import Ledger, LedgerSpec
 from millstream.analyze.triggers.processor import OutputProcessor
 from millstream.analyze.triggers.rows import amounts_of
-from millstream.analyze.triggers.tasks import topics_of
+from millstream.analyze.triggers.tasks import streamed_topics
 from millstream.analyze.verify.comparison import Comparison
 from millstream.analyze.verify.follower import Follower
 from millstream.analyze.verify.result import Difference, Part, Row
@@ -45,7 +45,7 @@ class LedgerCheck(Follower):
         self, log: LogSettings, app: str, plan: ViewPlan, books: LedgerSpec, same: Comparison
     ) -> None:
         self._log, self._books = log, books
-        self._topics = topics_of(app, plan)
+        self._topics = streamed_topics(app, plan)
         self._same = replace(same, columns=books.columns)
         self._sums: dict[str, Amounts] = {}
         self._before: dict[str, Amounts] = {}

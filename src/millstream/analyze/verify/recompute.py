@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from millstream.analyze.history.history import Past, over_past
-from millstream.analyze.planning.planner import Query, kafka_options
+from millstream.analyze.history.history import LogRange, as_batch
+from millstream.analyze.planning.query import Query
+from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.records.writer import encode
 from millstream.analyze.verify.comparison import text_of
 from millstream.log.settings import LogSettings
@@ -61,14 +62,14 @@ class Marks:
 Wanted = dict[str, dict[Mark, Row]]
 
 
-def recompute(query: Query, log: LogSettings, past: Past) -> Wanted:
+def recompute(query: Query, log: LogSettings, past: LogRange) -> Wanted:
     """Per key, or per row of a view without one, the rows that the view may hold at that place.
 
     It is one for a grouped view. Of a key whose rows come from events of several partitions, which
     have no order among them, each partition's newest may be the one.
     """
     marks, wanted = Marks(query), Wanted()
-    frame = encode(over_past(query.whole, past, kafka_options(log)), query.plan.key)
+    frame = encode(as_batch(query.batch_rows, past, kafka_options(log)), query.plan.key)
     for record in frame.toLocalIterator():
         row = decode(record["value"])
         key = record["key"] if query.plan.key is not None else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from millstream.analyze.history.history import Past
+from millstream.analyze.history.history import LogRange
 from millstream.analyze.verify.comparison import Comparison
 
 Row = Mapping[str, Any]
@@ -59,7 +59,7 @@ class VerifyResult:
     """What came of a comparison."""
 
     view: str
-    past: Past
+    past: LogRange
     comparison: Comparison
     same: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -91,7 +91,7 @@ def content(verdict: VerifyResult) -> dict[str, Any]:
         "records": verdict.past.records,
         "up_to": {
             topic: {str(partition): end for partition, (_, end) in span.items()}
-            for topic, span in verdict.past.spans.items()
+            for topic, span in verdict.past.offsets.items()
         },
         "tolerances": dict(verdict.comparison.tolerances),
         **{

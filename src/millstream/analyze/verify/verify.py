@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.analyze.history.history import Past, take_past
-from millstream.analyze.planning.planner import Query
-from millstream.analyze.recovery.checkpoint import checkpoint_of
-from millstream.analyze.recovery.notes import as_noted, read_notes
-from millstream.analyze.recovery.progress import read_so_far
+from millstream.analyze.history.history import LogRange, find_log_range
+from millstream.analyze.planning.query import Query
+from millstream.analyze.recovery.checkpoint import checkpoint_folder
+from millstream.analyze.recovery.checkpoint_notes import apply_notes, read_notes
+from millstream.analyze.recovery.progress import committed_offsets
 from millstream.analyze.triggers.tasks import books_of
 from millstream.analyze.verify.comparison import comparison
 from millstream.analyze.verify.follower import PAUSE, Follower
@@ -91,7 +91,7 @@ class _Round:
         self._same = comparison(query.rows, query.plan.columns, tolerance)
 
     def run(self, patience: float) -> VerifyResult:
-        self._report(f"reading {self._query.plan.written}")
+        self._report(f"reading {self._query.plan.query_topic}")
         with contextlib.ExitStack() as stack:
             told, entered = self._told(stack), self._entered(stack)
             self._written = written = _Written(self._log, self._query)
@@ -100,7 +100,7 @@ class _Round:
                 if each is not None:
                     each.snapshot(patience)
             before = written.snapshot(patience)
-            past = take_past(self._log, self._query.plan.reads)
+            past = find_log_range(self._log, self._query.plan.reads)
             query = self._as_noted(past, patience)
             self._report(f"recomputing over {past.records:,} records")
             wanted = recompute(query, self._log, past)
@@ -110,16 +110,18 @@ class _Round:
             self._judge_panes(verdict, wanted, told, entered, patience)
             return verdict
 
-    def _as_noted(self, past: Past, patience: float) -> Query:
+    def _as_noted(self, past: LogRange, patience: float) -> Query:
         """The query over what the live one took of the past."""
         plan = self._query.plan
         if self._checkpoints is None:
             return self._query
-        checkpoint = checkpoint_of(self._checkpoints, plan)
+        checkpoint = checkpoint_folder(self._checkpoints, plan)
         if plan.sheds_after_ms is not None:
             self._report(f"waiting for {plan.name} to read {past.records:,} records")
             _await_read(checkpoint, past, patience)
-        return replace(self._query, whole=as_noted(self._query.whole, read_notes(checkpoint)))
+        return replace(
+            self._query, batch_rows=apply_notes(self._query.batch_rows, read_notes(checkpoint))
+        )
 
     def _told(self, stack: contextlib.ExitStack) -> ShownCheck | None:
         plan, trigger = self._query.plan, self._query.view.trigger
@@ -161,7 +163,7 @@ class _Round:
             verdict.differences += differences
 
     def _judge(
-        self, past: Past, before: Mapping[str, Row], wanted: Wanted, written: _Written
+        self, past: LogRange, before: Mapping[str, Row], wanted: Wanted, written: _Written
     ) -> VerifyResult:
         verdict = VerifyResult(self._query.view.name, past, self._same)
         for key, rows in wanted.items():
@@ -213,9 +215,9 @@ class _Round:
     def _off(self, live: Row, rows: Mapping[Mark, Row]) -> tuple[str, ...]:
         return min((self._same.differing(live, row) for row in rows.values()), key=len)
 
-    def _may_lack(self, past: Past) -> bool:
+    def _may_lack(self, past: LogRange) -> bool:
         """Whether the view may rightly hold what the log has no more: retention, or compaction."""
-        return not past.is_whole or any(".view." in topic for topic in past.spans)
+        return not past.is_whole or any(".view." in topic for topic in past.offsets)
 
     def _is_trimmed(self) -> bool:
         return self._query.plan.key is None and any(self._written.held_from.values())
@@ -243,19 +245,19 @@ class _Round:
         return to_ms(end) if isinstance(end, str) else None
 
 
-def _await_read(checkpoint: Path, past: Past, patience: float) -> None:
+def _await_read(checkpoint: Path, past: LogRange, patience: float) -> None:
     """Return when the query has read all of the past, or does not get on."""
-    read, news = read_so_far(checkpoint).offsets, time.monotonic()
+    read, news = committed_offsets(checkpoint).offsets, time.monotonic()
     while not _has(read, past) and time.monotonic() - news < patience:
         time.sleep(PAUSE)
-        if (further := read_so_far(checkpoint).offsets) != read:
+        if (further := committed_offsets(checkpoint).offsets) != read:
             read, news = further, time.monotonic()
 
 
-def _has(read: Mapping[str, Mapping[str, int]], past: Past) -> bool:
+def _has(read: Mapping[str, Mapping[str, int]], past: LogRange) -> bool:
     return all(
         read.get(topic, {}).get(str(partition), 0) >= end
-        for topic, span in past.spans.items()
+        for topic, span in past.offsets.items()
         for partition, (start, end) in span.items()
         if start < end
     )
@@ -273,7 +275,7 @@ class _Written(Follower):
         self.last: dict[str, Row] = {}  # also of keys that are gone
         self.matched: dict[str, Row] = {}
         self.ended: set[str] = set()
-        super().__init__(log, query.plan.written)
+        super().__init__(log, query.plan.query_topic)
 
     def snapshot(self, patience: float) -> dict[str, Row]:
         """The rows that the view holds by now."""

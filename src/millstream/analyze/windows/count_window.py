@@ -27,7 +27,7 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
 )
-from millstream.analyze.spark.realtime import Refused
+from millstream.analyze.spark.realtime import UnsupportedQuery
 from millstream.pipeline.windows import CountWindow, marked
 from millstream.values.hidden_columns import EVENT_TIME, POSITION, RECEIVED, REVISION
 
@@ -66,7 +66,7 @@ def counted_window(aggregate: LogicalPlan) -> CountWindow | None:
 def count_windows(
     catalyst: Catalyst, aggregate: LogicalPlan, child: LogicalPlan, event: Event, whole: bool
 ) -> Counted:
-    """The Aggregate's rows, one for each window that gets full; Refused for what cannot be.
+    """The Aggregate's rows, one for each full window; UnsupportedQuery if not possible.
 
     `whole`: for a batch, which has all events at once.
     """
@@ -248,9 +248,9 @@ def _plain(catalyst: Catalyst, call: Expression) -> Expression:
         function = function.replacement()
     name = str(function.prettyName())
     if call.isDistinct() or call.filter().isDefined():
-        raise Refused(f"{name}() over a window by count knows neither DISTINCT nor FILTER")
+        raise UnsupportedQuery(f"{name}() over a window by count knows neither DISTINCT nor FILTER")
     if not _is(catalyst, function, f"{_EXPRESSIONS}.aggregate.DeclarativeAggregate"):
-        raise Refused(
+        raise UnsupportedQuery(
             f"{name}() cannot be had over a window by count; count, sum, avg, min, max, first,"
             " last, max_by, min_by, stddev and their kin can"
         )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyspark.sql import functions as F
 
-from millstream.analyze.records.reader import TIME, Time
+from millstream.analyze.records.reader import TIME_KEY, TimeDomain
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
@@ -34,7 +34,7 @@ class Grouped:
 
     attribute: Attribute
     function: Literal["window", "session"]
-    time: Time | None  # None: of a column that is neither of the stream's times
+    time: TimeDomain | None  # None: of a column that is neither of the stream's times
     aggregate: LogicalPlan
     filters_late: bool = False  # whether events that are late for it are kept out
 
@@ -60,7 +60,7 @@ def grouped_window(aggregate: LogicalPlan) -> Grouped | None:
             metadata = attribute.metadata()
             for mark, function in _MARKS.items():
                 if metadata.contains(mark):
-                    time = metadata.getString(TIME) if metadata.contains(TIME) else None
+                    time = metadata.getString(TIME_KEY) if metadata.contains(TIME_KEY) else None
                     return Grouped(attribute, function, time, aggregate)
     return None
 

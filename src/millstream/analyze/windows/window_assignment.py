@@ -22,10 +22,10 @@ def lateness_rules(views: Iterable[ViewPlan], stream: str) -> list[LatenessRule]
     """The views that leave out a stream's events if they are late."""
     found = []
     for view in views:
-        if stream in view.by_own_time:
-            found.append(LatenessRule(view.name, None, view.by_own_time[stream]))
+        if stream in view.late_by_event_time:
+            found.append(LatenessRule(view.name, None, view.late_by_event_time[stream]))
             continue
-        for spec in view.late_by:
+        for spec in view.late_by_window:
             if stream in spec.lateness_by_stream:
                 found.append(LatenessRule(view.name, spec, spec.lateness_by_stream[stream]))
     return found

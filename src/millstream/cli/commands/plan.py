@@ -47,16 +47,16 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
     settings = settings_of(pipeline, Flags(assignments))
     with Console().status("building the queries with Spark"), hidden_spark_output():
         from millstream.analyze.planning.planner import plan as make_plan
-        from millstream.analyze.recovery.checkpoint import generations, left_behind
+        from millstream.analyze.recovery.checkpoint import checkpoint_generations, removed_views
 
         checkpoints = open_home(home).checkpoints
-        before = {name: generations(checkpoints, app.name, name) for name in app.views}
+        before = {name: checkpoint_generations(checkpoints, app.name, name) for name in app.views}
         topics = {name: next(iter(held)) for name, held in before.items() if held}
         found = make_plan(app, settings, topics)
     states = {view.name: state(view.generation, before[view.name]) for view in found.views}
     if not any(before.values()):
         states = {}
-    gone = left_behind(checkpoints, app.views)
+    gone = removed_views(checkpoints, app.views)
     if as_json:
         click.echo(json.dumps(as_data(app, found, states, gone), indent=2))
     else:
@@ -139,7 +139,7 @@ def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None
 
 def facts(app: str, view: ViewPlan) -> dict[str, str]:
     """What a user may want to know about a view, in words."""
-    windowed = {"window": view.window_spec.words} if view.window_spec else {}
+    windowed = {"window": view.window_spec.text} if view.window_spec else {}
     return {
         "reads": f"{', '.join(view.inputs)} ({', '.join(view.reads)})",
         "topic": view.topic,
@@ -163,7 +163,9 @@ def shown(app: str, view: ViewPlan) -> dict[str, str]:
 
     if view.output is None:
         return {}
-    told = {} if view.output.is_direct else {"shown": f"{view.output.words} (from {view.written})"}
+    told = (
+        {} if view.output.is_direct else {"shown": f"{view.output.text} (from {view.query_topic})"}
+    )
     if view.output.ledger:
         told["ledger"] = f"{', '.join(view.output.ledger)} ({ledger_topic(app, view.name)})"
     return told

@@ -182,9 +182,9 @@ def ask_about_removed(home: Home, views: Iterable[str]) -> None:
     if not sys.stdin.isatty():
         return
     from millstream.analyze.rebuild.dropping import note_drop
-    from millstream.analyze.recovery.checkpoint import left_behind
+    from millstream.analyze.recovery.checkpoint import removed_views
 
-    for name in left_behind(home.checkpoints, views):
+    for name in removed_views(home.checkpoints, views):
         if click.confirm(f"View {name} is not in the pipeline any more. Drop its state?", err=True):
             note_drop(home, name)
 

@@ -95,14 +95,13 @@ def ask_history(
     app, settings = open_past(pipeline, home, assignments)
     start, end = moment_of("--from", since), moment_of("--to", until)
     with working("starting Spark") as report:
-        from millstream.analyze.history.history import small_session
-        from millstream.analyze.history.history_query import answer
-        from millstream.analyze.history.history_query import ask as look_up
+        from millstream.analyze.history.history import local_session
+        from millstream.analyze.history.history_query import prepare_query, run_query
 
-        asked = look_up(app, settings.log, sql, start, end)
-        with small_session(settings.analyze, f"{app.name} query") as spark:
-            report(f"reading {asked.past.records:,} records of the log")
-            found = answer(spark, app, settings.log, asked, limit)
+        query = prepare_query(app, settings.log, sql, start, end)
+        with local_session(settings.analyze, f"{app.name} query") as spark:
+            report(f"reading {query.log_range.records:,} records of the log")
+            found = run_query(spark, app, settings.log, query, limit)
     columns = [Column(each.name, each.type) for each in found.columns]
     return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
 

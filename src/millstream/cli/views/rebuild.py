@@ -58,7 +58,7 @@ def rebuild(
     millstream rebuild by_city
     millstream rebuild by_city --from "1 day" --yes
     """
-    from millstream.analyze.planning.editions import describe_views, known_view, written_to
+    from millstream.analyze.planning.editions import describe_views, known_view, query_topic_of
     from millstream.analyze.rebuild.requests import Request, put_request
     from millstream.cli.audit.balance import app_of
     from millstream.cli.views.past import moment_of
@@ -75,8 +75,8 @@ def rebuild(
     try:
         shadow = follow(watch, wish.id)
         described = known_view(describe_views(app, log), view)
-        new = written_to(app, described, shadow.topic)
-        found = settled_diff(log, described, written_to(app, described), new)
+        new = query_topic_of(app, described, shadow.topic)
+        found = settled_diff(log, described, query_topic_of(app, described), new)
         if not as_json:
             show(found, limit)
         if yes or click.confirm("Swap?", err=True):

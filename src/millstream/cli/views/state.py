@@ -56,10 +56,10 @@ def state(
     checkpoint = find_checkpoint(open_home(home).checkpoints, view)
     settings = settings_of(None, Flags(assignments)).analyze
     with Console(stderr=True).status("reading the state with Spark"), hidden_spark_output():
-        from millstream.analyze.history.history import small_session
+        from millstream.analyze.history.history import local_session
         from millstream.analyze.monitor.state import read_state
 
-        with small_session(settings, "state") as spark:
+        with local_session(settings, "state") as spark:
             found = read_state(spark, checkpoint, view, key, limit)
     if as_json:
         import msgspec

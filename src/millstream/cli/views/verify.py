@@ -73,7 +73,7 @@ def verify(
 
     app, settings = open_past(pipeline, home, assignments)
     with working("starting Spark") as report:
-        from millstream.analyze.history.history import small_session
+        from millstream.analyze.history.history import local_session
         from millstream.analyze.planning.editions import (
             check_generation,
             describe_views,
@@ -86,7 +86,7 @@ def verify(
         described = describe_views(app.name, settings.log)
         running = known_view(described, view)
         topics = {name: topic_of(app.name, each) for name, each in described.items()}
-        with small_session(settings.analyze, f"{app.name} verify") as spark:
+        with local_session(settings.analyze, f"{app.name} verify") as spark:
             report("building the query")
             query = Planner(spark, app, settings, topics=topics).query(view)
             check_generation(running, query.plan.generation)

@@ -1,4 +1,4 @@
-"""Broken events into their streams' late topics, each once, however often it is tried."""
+"""Copies events on which a view fails into their streams' late topics, exactly once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from millstream.values.report import BrokenEvent
 _SECONDS = 30.0
 
 
-class Aside:
-    """Where one generation of a view sets events aside."""
+class DeadLetters:
+    """Writes the dead letters of one generation of a view."""
 
     def __init__(self, app: App, log: LogSettings, view: str, generation: str) -> None:
         self._log = log
@@ -29,11 +29,11 @@ class Aside:
         self._group = f"{self._name}.{generation}"
         self._late = {stream_topic(app.name, s): late_topic(app.name, s) for s in app.streams}
 
-    def put(self, broken: Iterable[BrokenEvent]) -> None:
-        """Copy the events, with why and where they are from; those of other views stay there alone.
+    def write(self, broken: Iterable[BrokenEvent]) -> None:
+        """Copy those events that are not copied yet, with the reason and their position.
 
-        Offsets committed in the same transaction tell which are copied already: per partition they
-        are found in order. LogError if Kafka does not take them. Blocks.
+        Rows of other views are not copied. The transaction also commits offsets, which tell what
+        was copied before: events are found in order per partition. LogError if Kafka fails. Blocks.
         """
         events = [event for event in broken if event.topic in self._late]
         if not events:
@@ -82,10 +82,10 @@ class Aside:
                 yield event, record
 
     def _headers(self, event: BrokenEvent) -> list[tuple[str, bytes]]:
-        told = {
+        values = {
             "late_reason": "broken",
             "late_views": json.dumps({self._view: []}),
             "late_position": event.position,
             "late_error": event.reason,
         }
-        return [(name, text.encode()) for name, text in told.items()]
+        return [(name, text.encode()) for name, text in values.items()]

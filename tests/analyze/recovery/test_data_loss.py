@@ -1,4 +1,4 @@
-"""What retention took under a query, stopped or running, is said; then it goes on, or stops."""
+"""A query reports events that retention deleted before it read them; then it goes on, or stops."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from millstream.analyze.recovery.loss import add_lost, find_lost
-from millstream.analyze.recovery.progress import Read
+from millstream.analyze.recovery.data_loss import add_lost, find_lost
+from millstream.analyze.recovery.progress import ReadOffsets
 from millstream.log.connection import admin
 from millstream.log.topic_names import stream_topic
 from millstream.values.report import LostEvents
 
 
 def test_a_loss_is_what_lies_between_where_it_left_off_and_what_is_there() -> None:
-    read = Read({"t": {"0": 5, "1": 9}}, 1)
+    read = ReadOffsets({"t": {"0": 5, "1": 9}}, 1)
     held = {"t": {0: (8, 20), 1: (9, 9), 2: (4, 7), 3: (0, 7)}}
     assert list(find_lost(read, held, 2)) == [
         LostEvents("t", 0, 5, 8, 2),
@@ -71,7 +71,7 @@ app.view("counts", key=["all"], mode="micro_batch",
     assert f"view goes_on goes on without {lost}" in caplog.text
     counts = live.queries.counts()
     assert (counts["goes_on"].lost, counts["goes_on"].losses[0].stop) == (4, 14)
-    assert f"retention took {lost}" in counts["stops"].error
+    assert f"retention deleted {lost}" in counts["stops"].error
     assert "on_data_loss" in counts["stops"].error
     assert "millstream rebuild stops" in counts["stops"].error
     live.send("orders", {"id": 20})
@@ -118,7 +118,7 @@ app.view("stops", mode="micro_batch", on_data_loss="stop",
             ids = {row["id"] for row in live.stream(view)}
             assert ids >= {*range(lost.start), *range(70, 80)}, "what is not lost is in the view"
             assert f"view {view} goes on without {lost}" in caplog.text
-        live.until(lambda: "retention took" in live.queries.counts()["stops"].error)
+        live.until(lambda: "retention deleted" in live.queries.counts()["stops"].error)
     assert 71 not in {row["id"] for row in live.stream("stops")}
 
 

@@ -1,6 +1,6 @@
-"""Events that the log's retention took before a query came to them: which, exactly.
+"""Finds events that retention deleted before a query read them.
 
-A query that comes to a place where they were ends; its start looks for them, as every start does.
+A query that reaches deleted offsets fails. Its next start, like every start, looks for lost events.
 """
 
 from __future__ import annotations
@@ -10,30 +10,32 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from millstream.analyze.recovery.progress import Read
+from millstream.analyze.recovery.progress import ReadOffsets
 from millstream.values.report import LostEvents
 
-_OF_LOSS = re.compile(r"KAFKA_DATA_LOSS|data may have been lost|OffsetOutOfRangeException")
+_DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|data may have been lost|OffsetOutOfRangeException")
 
 Bounds = Mapping[str, Mapping[int, tuple[int, int]]]  # topic → partition → oldest, end
 
 
-def is_of_loss(text: str) -> bool:
-    """Whether a query ended because the log has no more what it was about to read."""
-    return bool(_OF_LOSS.search(text))
+def is_data_loss(text: str) -> bool:
+    """Whether a query failed because the log no longer has the next records."""
+    return bool(_DATA_LOSS.search(text))
 
 
-def find_lost(read: Read, held: Bounds, now: int) -> Iterator[LostEvents]:
-    """What lies between where a query left off and what the topics still hold."""
+def find_lost(read: ReadOffsets, held: Bounds, now: int) -> Iterator[LostEvents]:
+    """The events between a query's offsets and the oldest ones in the topics."""
     for topic, partitions in read.offsets.items():
         for partition, (oldest, _) in held.get(topic, {}).items():
-            following = partitions.get(str(partition), 0)  # one that came later was empty first
+            following = partitions.get(
+                str(partition), 0
+            )  # a partition that was added later starts at 0
             if following < oldest:
                 yield LostEvents(topic, partition, following, oldest, now)
 
 
 def add_lost(known: Iterable[LostEvents], found: Iterable[LostEvents]) -> tuple[LostEvents, ...]:
-    """All losses: one that is seen again, because nothing was committed since, is the same one."""
+    """All losses. One that starts at the offset of a known one is the same, and may be longer."""
     losses = {(each.topic, each.partition, each.start): each for each in known}
     for each in found:
         before = losses.get((each.topic, each.partition, each.start))
@@ -43,10 +45,10 @@ def add_lost(known: Iterable[LostEvents], found: Iterable[LostEvents]) -> tuple[
 
 
 def skip_lost(checkpoint: Path, lost: Iterable[LostEvents]) -> None:
-    """Let the query go on behind what is lost.
+    """Let the query continue after the lost events.
 
-    Spark asks for it for ever. So the batches from the newest committed one on are said to have
-    read as far as what is lost.
+    Spark would ask for them forever. So the offset files from the newest committed batch on are
+    rewritten to end after the lost events.
     """
     oldest: dict[str, dict[str, int]] = {}
     for each in lost:
@@ -68,7 +70,7 @@ def _raise_offsets(file: Path, oldest: Mapping[str, Mapping[str, int]]) -> None:
             lines[number] = json.dumps(offsets, separators=(",", ":"))
     fresh = file.with_name(f".{file.name}.skip.tmp")
     fresh.write_text("\n".join(lines))
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's, of the old content
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
     fresh.replace(file)
 
 
