@@ -14,7 +14,7 @@ import pytest
 from tests.store.sql.test_sql import View, rows
 
 from millstream.errors import LogError, QueryError
-from millstream.store.sql.sql import Sql
+from millstream.store.sql.service import SqlService
 from millstream.store.views.table import Table
 from millstream.values.view_description import ViewColumn
 
@@ -25,7 +25,7 @@ COLUMNS = (ViewColumn("id", "bigint"), ViewColumn("city", "string"))
 @contextlib.asynccontextmanager
 async def opened(**options: Any) -> AsyncIterator[dict[str, View]]:
     """Two views with a key and three without, of which one stays small."""
-    sql = Sql(**{"memory": "256MB", "seconds": 5.0, "newest": NEWEST, **options})
+    sql = SqlService(**{"memory": "256MB", "seconds": 5.0, "newest": NEWEST, **options})
     keyed = {"busy": True, "other": True, "first": False, "second": False, "small": False}
     views = {
         name: View(name, COLUMNS, Table(keyed=has_key, newest=NEWEST), sql)

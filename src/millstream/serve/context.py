@@ -15,7 +15,7 @@ from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
 from millstream.serve.views.replay import Replay
 from millstream.serve.views.served_view import ServedView
-from millstream.store.sql.sql import Sql
+from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.problem import RETRY, Problem
 
@@ -34,7 +34,7 @@ class Context:
     ledgers: OnDemandViews
     replay: Replay
     system: System
-    sql: Sql
+    sql: SqlService
     ready: bool = False  # every view has caught up with the log once
     event_clients: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason

@@ -43,7 +43,7 @@ from millstream.serve.views.served_ledger import ServedLedger
 from millstream.serve.views.served_view import ServedView
 from millstream.serve.views.view_readers import TopicTail, ViewReaders
 from millstream.settings import Settings
-from millstream.store.sql.sql import Sql
+from millstream.store.sql.service import SqlService
 from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import ProcessReport, ViewCounts
 from millstream.values.view_description import ViewDescription
@@ -194,7 +194,7 @@ class Server:
             for view in app.views.values()
             if view.ledger
         }
-        sql = Sql(
+        sql = SqlService(
             memory=settings.query_memory,
             seconds=settings.query_seconds,
             newest=settings.newest_rows,

@@ -1,0 +1,1 @@
+"""Views in memory, and SQL over them."""

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from millstream.errors import MillstreamError, QueryError
-from millstream.store.sql.sql import Sql
-from millstream.store.sql.worker import Worker
+from millstream.store.sql.process import SqlProcess
+from millstream.store.sql.service import SqlService
 from millstream.store.views.table import Table
 from millstream.values.view_description import ViewColumn
 
 
 @dataclass
 class View:
-    """A view as the mirror sees it, fed by hand."""
+    """A view as the tables sees it, fed by hand."""
 
     name: str
     columns: tuple[ViewColumn, ...]
     table: Table
-    sql: Sql
+    sql: SqlService
     offset: int = field(default=0)
 
     def put(self, key: list[Any] | None, row: dict[str, Any] | None) -> None:
@@ -39,8 +39,8 @@ class View:
 
 
 @contextlib.asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[tuple[Sql, View, View]]:
-    sql = Sql(**{"memory": "256MB", "seconds": 5.0, "newest": 5, **options})
+async def opened(**options: Any) -> AsyncIterator[tuple[SqlService, View, View]]:
+    sql = SqlService(**{"memory": "256MB", "seconds": 5.0, "newest": 5, **options})
     cities = View(
         "cities",
         (
@@ -62,7 +62,7 @@ async def opened(**options: Any) -> AsyncIterator[tuple[Sql, View, View]]:
         await sql.stop()
 
 
-async def rows(sql: Sql, query: str, limit: int = 100) -> list[list[Any]]:
+async def rows(sql: SqlService, query: str, limit: int = 100) -> list[list[Any]]:
     found: list[list[Any]] = json.loads(await sql.query(query, limit))["rows"]
     return found
 
@@ -109,13 +109,13 @@ async def test_values_are_written_as_the_views_rows_write_them() -> None:
 async def test_large_rows_reach_the_process_in_small_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sizes, ask = [], Worker.ask
+    sizes, request = [], SqlProcess.request
 
-    async def watched(self: Worker, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        sizes.append(sum(len(row or "") for row in request.get("rows", ())))
-        return await ask(self, request, seconds)
+    async def watched(self: SqlProcess, content: dict[str, Any], seconds: float) -> dict[str, Any]:
+        sizes.append(sum(len(row or "") for row in content.get("rows", ())))
+        return await request(self, content, seconds)
 
-    monkeypatch.setattr(Worker, "ask", watched)
+    monkeypatch.setattr(SqlProcess, "request", watched)
     async with opened() as (sql, cities, _):
         for number in range(120):
             cities.put([number], {"city": "x" * 100_000, "n": number})

@@ -1,0 +1,1 @@
+"""SQL over all views, in DuckDB, in a process of its own."""

@@ -1,0 +1,1 @@
+"""A view in memory: its rows and newest changes."""

@@ -1,4 +1,4 @@
-"""The newest changes of a view, for clients that go on from a position."""
+"""The newest changes of a view, for clients that continue from a position."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Offsets = tuple[int, ...]  # the next offset to read, by partition number
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one result record did to a view."""
+    """The change of a view by one result record."""
 
     key: str | None  # the key columns as JSON text; None in a view without key
-    row: Row | None  # None: gone
-    before: Row | None  # what was there
+    row: Row | None  # None: deleted
+    before: Row | None  # the row that was there
     partition: int
     offset: int
-    offsets: Offsets  # the view's position with this change in it
+    offsets: Offsets  # the view's position after this change
     timestamp: int  # the record's, in milliseconds
-    known: bool = True  # False: nobody knows what was there before
+    known: bool = True  # False: `before` is unknown
 
 
 class Ring:
-    """The last `capacity` changes. Numbers grow by one and never come back."""
+    """The last `capacity` changes, numbered from 0 on. Numbers are never used again."""
 
     def __init__(self, capacity: int, floor: Offsets = ()) -> None:
         self._slots: list[Change | None] = [None] * capacity
-        self.start = 0  # the number of the oldest change that is held
-        self.end = 0  # the number that the next change will get
+        self.start = 0  # number of the oldest change in the ring
+        self.end = 0  # number of the next change
         self._floor = list(floor)
 
     def append(self, change: Change) -> None:
@@ -48,23 +48,23 @@ class Ring:
 
     @property
     def floor(self) -> Offsets:
-        """The oldest position from which every change is held."""
+        """The oldest position after which the ring has every change."""
         return tuple(self._floor)
 
     def start_at(self, partition: int, offset: int) -> None:
-        """Say that nothing before `offset` was read, so nothing before it can be answered for."""
+        """Start at `offset`: changes before it are not in the ring."""
         self._raise_floor(partition, offset)
 
     def holds(self, offsets: Sequence[int]) -> bool:
-        """Whether every change since `offsets` is here."""
+        """Whether the ring has every change since `offsets`."""
         return all(
             (offsets[p] if p < len(offsets) else 0) >= low for p, low in enumerate(self._floor)
         )
 
     def find(self, offsets: Sequence[int]) -> int:
-        """The number of the first change that `offsets` does not have in it."""
+        """The number of the first change after `offsets`."""
         low, high = self.start, self.end
-        while low < high:  # positions only grow, so the changes that are in come first
+        while low < high:  # positions only grow, so a binary search works
             middle = (low + high) // 2
             if covers(offsets, self[middle].offsets):
                 low = middle + 1
@@ -83,5 +83,5 @@ class Ring:
 
 
 def covers(offsets: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether all that is in at `others` is in at `offsets` too."""
+    """Whether `offsets` is at or after `others` in every partition."""
     return all((offsets[p] if p < len(offsets) else 0) >= other for p, other in enumerate(others))

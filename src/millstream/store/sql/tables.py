@@ -1,4 +1,4 @@
-"""The views as DuckDB tables, for SQL over all of them; `millstream.store.sql.sql` runs it."""
+"""The views as DuckDB tables. Runs in the SQL process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
-from millstream.store.sql.guard import check
+from millstream.store.sql.query_check import check_query
 from millstream.values.view_description import ViewColumn
 
-# Before the doors are closed; each of them stays closed, since the last one locks the settings.
+# Queries cannot change these settings, because the last one locks them.
 _LOCK = (
     "SET TimeZone='UTC'",
     "SET temp_directory=''",
@@ -35,27 +35,27 @@ _LOCK = (
 )
 
 
-class TooSlow(QueryError):
-    """A query that took longer than it may."""
+class QueryTimeout(QueryError):
+    """A query took too long."""
 
 
-class TooLarge(QueryError):
-    """A query that needs more memory than there is."""
+class QueryOutOfMemory(QueryError):
+    """A query needs more memory than there is."""
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredTable:
     """The table of one view."""
 
     keyed: bool
-    types: str  # its columns, as json_transform takes them
-    count: int = 0  # rows ever put into it: numbers them, so that the oldest can be evicted
+    types: str  # of its columns, in the format of json_transform
+    count: int = 0  # rows ever inserted; numbers them, so that the oldest can be deleted
 
 
-class Mirror:
+class SqlTables:
     """Tables that are changed in batches and read by clients' queries.
 
-    All of a batch is one transaction, however many calls of `fold` bring it: no query sees a part.
+    A batch is one transaction, even if it takes several calls of `update`: no query sees a part.
     """
 
     def __init__(self, memory: str, threads: int = 2) -> None:
@@ -65,18 +65,18 @@ class Mirror:
         self._run("CREATE SCHEMA store")
         for statement in _LOCK:
             self._run(statement)
-        self._tables: dict[str, _Stored] = {}
-        self._changing: tuple[str, _Stored] | None = None  # while a transaction is open
+        self._tables: dict[str, _StoredTable] = {}
+        self._changing: tuple[str, _StoredTable] | None = None  # while a transaction is open
         self._broken: dict[str, str] = {}  # views that have no table, and why
 
     def close(self) -> None:
         self._database.close()
 
-    def define(self, name: str, columns: Sequence[ViewColumn], keyed: bool) -> None:
-        """Begin a batch with the view's table empty, whatever it held."""
+    def create(self, name: str, columns: Sequence[ViewColumn], keyed: bool) -> None:
+        """Begin a batch with an empty table for the view."""
         types = {column.name: duckdb_type(parse_type(column.type)) for column in columns}
         structure = msgspec.json.encode(types).decode().replace("'", "''")
-        with self._batch(name, _Stored(keyed, f"'{structure}'")):
+        with self._batch(name, _StoredTable(keyed, f"'{structure}'")):
             self._drop(name)
             struct = ", ".join(f"{_quote(column)} {type_}" for column, type_ in types.items())
             stored, shown = f"store.{_quote(name)}", _quote(name)
@@ -84,7 +84,7 @@ class Mirror:
             listed = ", ".join(map(_quote, types))
             self._run(f"CREATE VIEW main.{shown} AS SELECT {listed} FROM {stored}")
 
-    def fold(
+    def update(
         self,
         name: str,
         keys: list[str],
@@ -92,29 +92,28 @@ class Mirror:
         newest: int,
         last: bool = True,
     ) -> None:
-        """Replace the rows of these keys; None is gone. Without key: append, and keep `newest`.
+        """Replace the rows of these keys; None deletes. Without key: append, and keep `newest`.
 
-        `last` ends the batch: from then on queries see it.
+        `last` ends the batch, so that queries see it.
         """
         changing = self._changing
         held = changing[1] if changing and changing[0] == name else self._tables.get(name)
         if held is None:
             return
         with self._batch(name, held):
-            self._fold(f"store.{_quote(name)}", held, _incoming(keys, rows, held.count), newest)
+            self._write(f"store.{_quote(name)}", held, _incoming(keys, rows, held.count), newest)
             held.count += len(rows)
             if last:
                 self._run("COMMIT")
                 self._tables[name], self._changing = held, None
                 self._broken.pop(name, None)
 
-    def _fold(self, stored: str, held: _Stored, incoming: pa.Table, newest: int) -> None:
+    def _write(self, stored: str, held: _StoredTable, incoming: pa.Table, newest: int) -> None:
         self._database.register("incoming", incoming)
         if held.keyed:
             self._run(f"DELETE FROM {stored} WHERE _key IN (SELECT _key FROM incoming)")
         self._run(
-            # Lenient: a value that is not of the described type is NULL, and hidden columns are
-            # left out.
+            # json_transform makes values of other types NULL, and drops hidden columns.
             f"INSERT INTO {stored} SELECT _key, _number, "
             f"unnest(json_transform(_row, {held.types})) FROM incoming WHERE _row IS NOT NULL"
         )
@@ -124,10 +123,10 @@ class Mirror:
         self._database.unregister("incoming")
 
     @contextlib.contextmanager
-    def _batch(self, name: str, table: _Stored) -> Iterator[None]:
-        """Work in the batch of that table; one that fails leaves nothing of the view."""
+    def _batch(self, name: str, table: _StoredTable) -> Iterator[None]:
+        """Work in the batch of that table; if it fails, the view has no table."""
         if self._changing is None or self._changing[1] is not table:
-            if self._changing is not None:  # nobody ended it
+            if self._changing is not None:  # it was not ended
                 self._run("ROLLBACK")
                 self._tables.pop(self._changing[0], None)
             self._run("BEGIN")
@@ -140,20 +139,19 @@ class Mirror:
             self._database.unregister("incoming")
             self._tables.pop(name, None)
             self._drop(name)
-            if is_memory(error):
+            if is_out_of_memory(error):
                 raise
             self._broken[name] = _first_lines(error)
-            raise QueryError(f"cannot make a table of view {name}: {_first_lines(error)}") from None
+            raise QueryError(
+                f"cannot create an SQL table for view {name}: {_first_lines(error)}"
+            ) from None
 
     def _drop(self, name: str) -> None:
         self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
         self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
 
     def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> bytes:
-        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
-
-        TooSlow or TooLarge if it needs too much.
-        """
+        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large."""
         began = time.perf_counter()
         session = self._database.cursor()
         timer = threading.Timer(seconds, session.interrupt)
@@ -162,25 +160,27 @@ class Mirror:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
             parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-            check(parsed.encode(), self._tables, self._broken)
-            # The line's end closes a comment that the query may end with.
+            check_query(parsed.encode(), self._tables, self._broken)
+            # The line break ends a comment at the end of the query.
             text = sql.strip().rstrip(";")
             found = session.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
             types = [str(type_) for type_ in found.types]
             table = found.to_arrow_table()
         except duckdb.InterruptException:
-            raise TooSlow(
+            raise QueryTimeout(
                 f"the query took longer than {seconds:g} s", remedy="ask for less"
             ) from None
         except duckdb.OutOfMemoryException:
-            raise TooLarge("the query needs too much memory", remedy="ask for less") from None
+            raise QueryOutOfMemory(
+                "the query needs too much memory", remedy="ask for less"
+            ) from None
         except duckdb.Error as error:
             raise QueryError(f"cannot answer the query: {_first_lines(error)}") from None
         finally:
             timer.cancel()
             session.close()
-        # The server holds an answer as a whole, more than once, so it must not be of any size.
-        _check_size(table.nbytes // 4, max_bytes)  # eight bytes of Arrow are "0," at the least
+        # The server holds the answer in memory more than once, so its size is limited.
+        _check_size(table.nbytes // 4, max_bytes)  # eight bytes of Arrow are at least "0," in JSON
         answer = _encode_answer(table, types, limit, began)
         _check_size(len(answer), max_bytes)
         return answer
@@ -189,9 +189,9 @@ class Mirror:
         self._database.execute(statement).fetchall()
 
 
-def is_memory(error: Exception) -> bool:
-    """Whether something failed for lack of memory; a thread that cannot start is such a case."""
-    if isinstance(error, duckdb.OutOfMemoryException | MemoryError | TooLarge):
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was lacking; a thread that cannot start is such a case."""
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError | QueryOutOfMemory):
         return True
     return any(words in str(error) for words in ("bad_alloc", "bad allocation", "new thread"))
 
@@ -212,29 +212,29 @@ def _encode_answer(table: pa.Table, types: list[str], limit: int, began: float) 
             {"name": name, "type": type_.lower()}
             for name, type_ in zip(table.column_names, types, strict=True)
         ],
-        "rows": [list(row.values()) for row in _rows(table.slice(0, limit))],
+        "rows": _rows(table.slice(0, limit)),
         "truncated": table.num_rows > limit,
         "elapsed_ms": round((time.perf_counter() - began) * 1000, 3),
     }
     return _encode(answer)
 
 
-def _check_size(size: int, most: int) -> None:
-    if size > most:
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
         raise QueryError(
-            f"the answer has {size} bytes, more than {most}",
+            f"the answer has {size} bytes, more than {limit}",
             remedy="ask for fewer rows or columns, or raise serve.query_bytes",
         )
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    # Columns may share a name in SQL, in a dict they may not.
+def _rows(table: pa.Table) -> list[list[Any]]:
+    # Columns may have the same name in SQL, but not in a dict.
     numbered = table.rename_columns([str(i) for i in range(table.num_columns)])
     try:
         rows = numbered.to_pylist(maps_as_pydicts="lossy")  # DuckDB's maps have each key once
     except TypeError:  # keys that are structs or lists
         rows = numbered.to_pylist()
-    return [{k: _plain(v) for k, v in row.items()} for row in rows]
+    return [[_plain(value) for value in row.values()] for row in rows]
 
 
 def _plain(value: Any) -> Any:

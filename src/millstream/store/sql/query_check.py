@@ -1,8 +1,8 @@
-"""Which SQL a client may run: one SELECT over the views, with functions that only compute.
+"""Checks clients' SQL: one SELECT over the views, with functions that only compute.
 
-DuckDB's own parser says what a text means, so there is no second opinion to slip between. This is
-one wall of several: the database has no access to files or network, its settings are locked, and it
-runs in a process of its own (see `millstream.store.sql.sql`).
+The check uses the syntax tree of DuckDB's own parser, so that both read the text in the same way.
+This is one protection of several: the database has no access to files or network, its settings are
+locked, and it runs in a process of its own (see `millstream.store.sql.service`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.errors import QueryError
 from millstream.syntax.names import suggest
 
 _TABLE_FUNCTIONS = {"unnest", "range", "generate_series"}
-# What tells about the server or the session, runs text as SQL, or writes somewhere.
+# Functions that show the server or the session, run text as SQL, or write.
 _FORBIDDEN = {
     "current_setting", "getvariable", "getenv", "current_query", "current_user", "current_role",
     "current_connection_id", "current_query_id", "current_transaction_id", "txid_current",
@@ -35,15 +35,15 @@ _FORBIDDEN_PREFIXES = (
     "read_",
     "parquet_",
 )
-
-
-# Tables of DuckDB's own that a plain name reaches. No CTE may have such a name, in case that DuckDB
-# sees less of a query as the CTE's scope than we do.
+# Tables of DuckDB that need no schema in their name. No CTE may have such a name, in case DuckDB's
+# scope of a CTE is smaller than ours.
 _CATALOGUE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
 _Names = frozenset[str]
 
 
-def check(parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None) -> None:
+def check_query(
+    parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None
+) -> None:
     """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
 
     `broken`: views that cannot be queried, and why.
@@ -52,9 +52,7 @@ def check(parsed: bytes, views: Collection[str], broken: Mapping[str, str] | Non
     if tree.get("error"):
         message = str(tree.get("error_message") or "it cannot be read")
         if "Only SELECT" in message:
-            raise QueryError(
-                "only SELECT is answered", remedy="views are kept by the pipeline; see its file"
-            )
+            raise QueryError("only SELECT is answered", remedy="the pipeline writes the views")
         raise QueryError(f"cannot read the query: {message}")
     statements = tree.get("statements") or []
     if len(statements) != 1:
@@ -101,7 +99,7 @@ def _check_table(
 
 
 def _nodes(tree: object) -> Iterator[tuple[dict[str, Any], _Names]]:
-    """Every node of the syntax tree, with the names that WITH gives where it stands."""
+    """Every node of the syntax tree, with the names of the CTEs that it can use."""
     pending: list[tuple[object, _Names]] = [(tree, frozenset())]
     while pending:
         part, named = pending.pop()
@@ -113,10 +111,10 @@ def _nodes(tree: object) -> Iterator[tuple[dict[str, Any], _Names]]:
 
 
 def _children(node: dict[str, Any], named: _Names) -> Iterator[tuple[object, _Names]]:
-    """A node's parts. A CTE is known to those after it and to the query that it belongs to.
+    """A node's parts. A CTE can be used by the CTEs after it and by its query.
 
-    It does not know itself, unless it is recursive, and then only in the part that is repeated:
-    elsewhere its name is that of a table.
+    A recursive CTE can use itself, but only in the part that is repeated: elsewhere the name means
+    a table.
     """
     rest = dict(node)
     cte_map = rest.pop("cte_map", None)

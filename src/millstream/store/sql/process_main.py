@@ -1,7 +1,6 @@
 """The process that answers SQL: reads requests from its input, writes answers to its output.
 
-Requests are folded and answered in the order they came, but queries run beside, so that a slow one
-does not hold up the rest.
+Updates of tables are answered in order. Queries run in threads, so that a slow one delays nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any, BinaryIO
 import msgspec
 
 from millstream.errors import QueryError
-from millstream.store.sql.mirror import Mirror, TooSlow, is_memory
+from millstream.store.sql.tables import QueryTimeout, SqlTables, is_out_of_memory
 from millstream.values.view_description import ViewColumn
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_OWN_BYTES = 512 * 2**20  # what the interpreter and the libraries need beside the tables
+_OWN_BYTES = 512 * 2**20  # for the interpreter and the libraries
 _PR_SET_PDEATHSIG = 1
 
 
@@ -31,30 +30,30 @@ def main() -> None:
     _limit(memory)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
-    mirror, lock = Mirror(memory), threading.Lock()
+    tables, lock = SqlTables(memory), threading.Lock()
 
     def answer(request: dict[str, Any]) -> None:
-        data = msgspec.msgpack.encode({"number": request["number"], **_handle(mirror, request)})
+        data = msgspec.msgpack.encode({"number": request["number"], **_handle(tables, request)})
         with lock:
             answers.write(len(data).to_bytes(4, "big") + data)
             answers.flush()
 
-    with ThreadPoolExecutor(2) as beside:
+    with ThreadPoolExecutor(2) as threads:
         while (request := _read(requests)) is not None:
             if request["op"] == "query":
-                beside.submit(answer, request)
+                threads.submit(answer, request)
             else:
                 answer(request)
 
 
-def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
+def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
     try:
         match request["op"]:
-            case "define":
+            case "create":
                 columns = [ViewColumn(c["name"], c["type"]) for c in request["columns"]]
-                mirror.define(request["name"], columns, request["keyed"])
-            case "fold":
-                mirror.fold(
+                tables.create(request["name"], columns, request["keyed"])
+            case "update":
+                tables.update(
                     request["name"],
                     request["keys"],
                     request["rows"],
@@ -62,21 +61,21 @@ def _handle(mirror: Mirror, request: dict[str, Any]) -> dict[str, Any]:
                     request["last"],
                 )
             case "query":
-                asked = ("sql", "limit", "seconds", "max_bytes")
-                return {"result": mirror.query(*(request[name] for name in asked))}
+                arguments = ("sql", "limit", "seconds", "max_bytes")
+                return {"result": tables.query(*(request[name] for name in arguments))}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)
     except Exception as error:
-        if is_memory(error):
+        if is_out_of_memory(error):
             return _failure("memory", "the query needs too much memory", "ask for less")
         return _failure("error", f"{type(error).__name__}: {error}")
     return {}
 
 
 def _reason(error: QueryError) -> str:
-    if isinstance(error, TooSlow):
+    if isinstance(error, QueryTimeout):
         return "time"
-    return "memory" if is_memory(error) else "error"
+    return "memory" if is_out_of_memory(error) else "error"
 
 
 def _failure(reason: str, message: str, remedy: str = "") -> dict[str, Any]:
@@ -97,10 +96,10 @@ def _limit(memory: str) -> None:
     size = int(float(number) * _UNITS.get(unit, 1)) + _OWN_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # not a byte into any file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it can write to no file
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     os.nice(5)
-    if sys.platform == "linux":  # end with the server, however that ends
+    if sys.platform == "linux":  # end when the server ends, even if it is killed
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

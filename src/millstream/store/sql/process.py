@@ -1,4 +1,4 @@
-"""One process that answers SQL, as the server sees it: requests, answers, and its end."""
+"""The server's side of a process that answers SQL."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ import msgspec
 
 from millstream.errors import LogError
 
-_NONE: dict[str, Any] = {}  # what a process that ended gives as its answer
-_GRACE_SECONDS = 2.0  # beyond its time, before a query that cannot be interrupted is killed
+_ENDED: dict[str, Any] = {}  # the answer of a process that ended
+_GRACE_SECONDS = 2.0  # after a query's time, before its process is killed
 
 
-class Overrun(LogError):
-    """The process had not the memory or the time for what it was asked."""
+class SqlProcessFailed(LogError):
+    """The process ended, or lacked memory or time."""
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RunningQuery:
     """A query that a process is answering."""
 
-    alone: bool  # no other one took memory from it meanwhile
+    alone: bool  # no other query ran at the same time
 
 
-class Worker:
-    """Belongs to the event loop. When it is retired it ends, after the queries that it answers."""
+class SqlProcess:
+    """Belongs to the event loop. A retired process ends after its running queries."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
-        self._runs: set[Run] = set()
+        self._running: set[RunningQuery] = set()
         self._retired = False
         self.ended = False
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @classmethod
-    async def start(cls, memory: str) -> Worker:
-        """A process without tables, which may use that much memory."""
+    async def start(cls, memory: str) -> SqlProcess:
+        """Start a process without tables, which may use that much memory."""
         environment = {
             "PATH": os.defpath,
             "PYTHONPATH": os.pathsep.join(sys.path),
@@ -53,12 +53,12 @@ class Worker:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "millstream.store.sql.sql_process",
+            "millstream.store.sql.process_main",
             memory,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the server, which ends this one in its time
+            start_new_session=True,  # Ctrl-C goes to the server, which ends this process
         )
         return cls(process)
 
@@ -67,20 +67,20 @@ class Worker:
         return self._process.pid
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[Run]:
-        """Count a query as being answered here."""
-        run = Run(alone=not self._runs)
-        for other in self._runs:
+    def running(self) -> Iterator[RunningQuery]:
+        """Count a query as running within the block."""
+        run = RunningQuery(alone=not self._running)
+        for other in self._running:
             other.alone = False
-        self._runs.add(run)
+        self._running.add(run)
         try:
             yield run
         finally:
-            self._runs.discard(run)
+            self._running.discard(run)
             self._end_if_idle()
 
     def retire(self) -> None:
-        """Let the process end as soon as it answers no query; nothing new is asked of it."""
+        """End the process after its running queries; it gets no new ones."""
         self._retired = True
         self._end_if_idle()
 
@@ -90,17 +90,16 @@ class Worker:
         await asyncio.gather(self._listening, return_exceptions=True)
 
     async def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> dict[str, Any]:
-        asked = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
-        request = {"op": "query", **asked}
-        return await self.ask(request, seconds + _GRACE_SECONDS)
+        arguments = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
+        return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
 
-    async def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer; TimeoutError if it takes too long, Overrun if the process ends first."""
+    async def request(self, content: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer; TimeoutError if it takes too long, SqlProcessFailed if the process ends."""
         if self.ended or self._process.stdin is None:
-            raise Overrun("the SQL process ended", remedy="try again")
+            raise SqlProcessFailed("the SQL process ended", remedy="try again")
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        data = msgspec.msgpack.encode({"number": number, **request})
+        data = msgspec.msgpack.encode({"number": number, **content})
         try:
             async with asyncio.timeout(seconds):
                 self._process.stdin.write(len(data).to_bytes(4, "big") + data)
@@ -110,11 +109,11 @@ class Worker:
             self._kill()
             raise
         except ConnectionError:
-            found = _NONE
+            found = _ENDED
         finally:
             self._answers.pop(number, None)
-        if found is _NONE:
-            raise Overrun("the SQL process ended", remedy="try again")
+        if found is _ENDED:
+            raise SqlProcessFailed("the SQL process ended", remedy="try again")
         return found
 
     async def _listen(self) -> None:
@@ -131,11 +130,11 @@ class Worker:
             await self._process.wait()
 
     def _end_if_idle(self) -> None:
-        if self._retired and not self._runs:
+        if self._retired and not self._running:
             self._kill()
 
     def _kill(self) -> None:
-        if not self.ended:  # one that ended by itself must not be looked for twice
+        if not self.ended:  # its pid may belong to another process by now
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         self._end()
@@ -144,4 +143,4 @@ class Worker:
         self.ended = True
         for waiting in self._answers.values():
             if not waiting.done():
-                waiting.set_result(_NONE)
+                waiting.set_result(_ENDED)
