@@ -1,10 +1,11 @@
-"""Collection: events come in, are on disk before they are looked at, and stay until Kafka has them.
+"""The collect tier: stores received events on disk, checks them, and forwards them to Kafka.
 
-http.py, fast_path.py   senders' requests, and what they are answered
-sources/, source_intake.py      streams that we pull, and their way in
-  ↓  intake.py          the way of all that arrives, and what is counted
-  ↓  journal/           onto the disk, as it came
-  ↓  body.py, entry.py  bytes → the events in them
-  ↓  forward.py         to Kafka, and back whether it has them
+http/        requests of senders, and their answers
+sources.py   which sources this process reads; `connectors` has their readers
+  ↓  intake/    the way of each message, and all counts
+  ↓  journal/   onto the disk, as received
+  ↓  formats/   from bytes to events
+  ↓  intake/    to Kafka, until it acknowledges
 log
+dedup/ recognises duplicates, capacity/ bounds memory and sheds, receipts/ finds accepted events.
 """

@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 def orphaned_journals(journals: Iterable[int], worker: int, workers: int) -> list[int]:
-    """Of the journals' numbers, those without a process that process `worker` has to empty."""
+    """The numbers of the orphaned journals that process `worker` has to send."""
     return [number for number in journals if number >= workers and number % workers == worker]
 
 
 class Leftover(NamedTuple):
-    """Such a journal in which something waits or was lost, and its way to the log."""
+    """An orphaned journal with pending or lost entries, and its way to the log."""
 
     journal: Journal
     intake: Intake
@@ -41,9 +41,9 @@ async def take_over(
     reporter_of: Callable[[Intake], Reporter],
     log: LogSettings,
 ) -> list[Leftover]:
-    """Those of the journals in which something waits, ready to be sent; the others are closed.
+    """Recover the journals with pending or lost entries; the others are closed.
 
-    Of those that have lost something, that is reported once more.
+    Losses are reported once more.
     """
     leftovers = []
     for journal in journals:
@@ -57,9 +57,9 @@ async def take_over(
 
 
 async def send(leftovers: Iterable[Leftover]) -> None:
-    """Send everything that waits in them, and close each when it is empty.
+    """Send all pending entries, and close each journal when it is empty.
 
-    LogError if Kafka's client has died. When it is cancelled, the rest waits for the next start.
+    LogError if the Kafka producer fails. If cancelled, the rest waits for the next start.
     """
     for each in leftovers:
         await _send(each.journal, each.intake, each.reporter)

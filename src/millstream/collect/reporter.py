@@ -1,4 +1,4 @@
-"""Tells the log each second what the collector counted, and so knows whether the log answers."""
+"""Reports the collector's counts to the audit topic each second, and so notices a Kafka outage."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from millstream.values.clock import now_ms
 from millstream.values.report import JournalState, ProcessReport
 
 _EVERY_SECONDS = 1.0
-_AWAY_SECONDS = 5.0  # so long may a report be overdue before Kafka counts as away
+_AWAY_SECONDS = 5.0  # without an acknowledgement, Kafka counts as away
 
 _log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes the audit's reports. What Kafka confirms, they or events, proves that it is there."""
+    """Writes the audit reports. An acknowledged report or event shows that Kafka is up."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Reporter:
         self._clock = clock
         self._started_at = now_ms()
         self._ended = False
-        self._confirmed = clock()  # we come from asking Kafka what it has of ours
+        self._confirmed = clock()  # recovery has just read from Kafka
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -61,12 +61,12 @@ class Reporter:
             await asyncio.sleep(_EVERY_SECONDS)
 
     def end(self) -> None:
-        """Write the last report of this start: nothing is counted any more."""
+        """Write the last report of this start."""
         self._ended = True
         self.report()
 
     def report(self) -> None:
-        """Write one report; it is on its way when this returns."""
+        """Send one report, without waiting for Kafka."""
         report = ProcessReport(
             tier="collect",
             instance=self._intake.collector,
@@ -80,7 +80,7 @@ class Reporter:
         for name, counts in report.streams.items():
             if missing := counts.missing():
                 _log.error(
-                    "the counts of stream %s do not add up: off by %d",
+                    "the counts of stream %s do not add up: %d events are missing",
                     name,
                     missing,
                     extra={"stream": name, "missing": missing},
@@ -95,16 +95,16 @@ class Reporter:
         except LogError as error:
             _log.warning("cannot report to %s: %s", self._topic, error)
         else:
-            future.add_done_callback(self._settled)
+            future.add_done_callback(self._on_answer)
 
     def health(self) -> tuple[str, dict[str, Any]]:
-        """Why nothing can be taken in, empty if it can; and how journal and Kafka are.
+        """Why no event can be accepted, empty if it can; and the state of journal and Kafka.
 
-        Kafka being away is no reason: what comes in waits in the journal, as long as it has room.
+        An outage of Kafka is no reason: events wait in the journal as long as it has room.
         """
         journal, reason = self._intake.journal, ""
         if journal.broken:
-            reason = f"the journal takes nothing: {journal.broken}"
+            reason = f"the journal accepts nothing: {journal.broken}"
         elif journal.is_full:
             reason = "the journal is full"
         details = {
@@ -122,7 +122,7 @@ class Reporter:
         confirmed = max(self._confirmed, self._intake.forwarder.answered_at)
         return self._clock() - confirmed > _AWAY_SECONDS
 
-    def _settled(self, future: asyncio.Future[RecordMetadata]) -> None:
+    def _on_answer(self, future: asyncio.Future[RecordMetadata]) -> None:
         if not future.cancelled() and future.exception() is None:
             self._confirmed = self._clock()
 

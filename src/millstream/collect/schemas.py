@@ -1,4 +1,4 @@
-"""The schema that each stream had, kept in the log: a change that breaks old events is refused."""
+"""Stores each stream's schema in the log, and refuses a change that breaks old events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoredSchema(msgspec.Struct, frozen=True):
-    """A record of `<app>.schemas`, by the stream's name."""
+    """A record of the topic `<app>.schemas`; its key is the stream's name."""
 
     schema: str  # as Spark DDL
     key: str | None = None
@@ -37,17 +37,17 @@ class StoredSchema(msgspec.Struct, frozen=True):
 
 
 def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
-    """Compare each stream's schema with the one it had, then remember the new one; blocks.
+    """Compare each stream's schema with the stored one, then store the new one; blocks.
 
-    PipelineError for a change that events in the log would not fit, unless it is to be accepted; a
-    stream without events may change as it likes. Nothing is remembered unless all is well.
+    PipelineError for a change that events in the log would not fit, unless `accept`; a stream
+    without events may change in any way. After an error, nothing is stored.
     """
-    had = _read(log, schemas_topic(app.name))
+    stored = _read(log, schemas_topic(app.name))
     now = {stream.name: StoredSchema.of(stream) for stream in app.streams.values()}
-    changed = [name for name, one in now.items() if had.get(name) != one]
+    changed = [name for name, one in now.items() if stored.get(name) != one]
     for name in changed:
         stream = app.streams[name]
-        broken = breaking_changes(had[name].shape(), _shape(stream)) if name in had else []
+        broken = breaking_changes(stored[name].shape(), _shape(stream)) if name in stored else []
         if not broken:
             continue
         if accept:
@@ -60,7 +60,7 @@ def check_schemas(app: App, log: LogSettings, accept: bool) -> None:
 
 
 def stored_stream(log: LogSettings, app: str, name: str) -> Stream:
-    """The stream as the collector that started last has it; MillstreamError if none has; blocks."""
+    """The stream as in the last started collector; MillstreamError if there is none; blocks."""
     found = _read(log, schemas_topic(app)).get(name)
     if found is None:
         raise MillstreamError(
@@ -80,8 +80,8 @@ def _refused(stream: Stream, broken: list[BreakingChange]) -> PipelineError:
         + "; ".join(map(str, broken)),
         file=stream.location.file,
         line=stream.location.line,
-        remedy="put it back, give the stream a new name, or start once with "
-        "--accept-schema-change: what old events lack is then read as null",
+        remedy="undo the change, give the stream a new name, or start once with "
+        "--accept-schema-change: fields that old events lack are then null",
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs the collection tier: topics, intake, sources, HTTP, reports, and a clean end of it all."""
+"""Runs a collector process: topics, intake, sources, HTTP, reports, and a clean stop."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from millstream.runtime.listen import bind
 from millstream.settings import Settings
 from millstream.values.receipt import Receipt, Receipts
 
-_REPORT_SECONDS = 20.0  # a report that is older says nothing any more
-_GARBAGE = 10_000  # objects that have come and not gone before it is looked for
+_REPORT_SECONDS = 20.0  # older reports are useless
+_GARBAGE = 10_000  # new objects between two runs of the garbage collector
 
 _log = logging.getLogger(__name__)
 
@@ -72,14 +72,14 @@ def run(app: App, settings: Settings, home: Home, worker: int = 0) -> None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_run(app, settings, home, listener, worker))
         finally:
-            listener.close()  # nobody else does if Kafka does not answer
+            listener.close()  # not closed otherwise if Kafka does not answer
             home.withdraw()
 
 
 async def _run(
     app: App, settings: Settings, home: Home, listener: socket.socket, worker: int
 ) -> None:
-    _end_on(signal.SIGTERM, signal.SIGINT)
+    _stop_on(signal.SIGTERM, signal.SIGINT)
     try:
         async with collecting(app, settings, home, listener, worker) as url:
             _collect_garbage_seldom()
@@ -91,21 +91,22 @@ async def _run(
 
 
 def _collect_garbage_seldom() -> None:
-    """Spare the garbage collector what stays: an event leaves next to nothing for it to find.
+    """Run the garbage collector rarely, and not on objects that stay.
 
-    As Python sets it, it looks every 70 events, and takes a sixth of the time that a batch takes.
+    An event leaves almost no garbage. By default, Python would collect every 70 events, which takes
+    a sixth of the time of a batch.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE)
 
 
-def _end_on(*numbers: signal.Signals) -> None:
+def _stop_on(*numbers: signal.Signals) -> None:
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     assert this is not None
 
     def end() -> None:
-        # A terminal's Ctrl-C comes to us twice, by itself and from the supervisor: once is enough.
+        # Ctrl-C in a terminal arrives twice, also from the supervisor: ignore the second.
         for number in numbers:
             loop.add_signal_handler(number, lambda: None)
         this.cancel()
@@ -118,7 +119,7 @@ def _end_on(*numbers: signal.Signals) -> None:
 async def collecting(
     app: App, settings: Settings, home: Home, listener: socket.socket, worker: int = 0
 ) -> AsyncIterator[str]:
-    """The tier, ready, at the URL that is given; on leaving, what is under way is finished.
+    """A ready collector; yields its URL. On exit, open requests are finished.
 
     As process number `worker` of `collect.workers`.
     """
@@ -133,7 +134,7 @@ async def collecting(
             for number in orphaned_journals(home.journals(), worker, workers)
         ]
         part = await _assemble(app, settings, home, journal, orphaned, sources, worker, queues)
-        stack.push_async_callback(_close, part.outlets)
+        stack.push_async_callback(_close, part.producers)
         async with asyncio.TaskGroup() as tasks:
             own = [
                 tasks.create_task(part.intake.watch()),
@@ -169,7 +170,7 @@ async def collecting(
 class _Parts:
     intake: Intake
     admission: Admission
-    outlets: list[BatchProducer]  # of it, and of those for journals that were left over
+    producers: list[BatchProducer]  # of this journal, and of orphaned ones
     ids: Producer
     reports: Producer
     readers: list[SourceReader]
@@ -197,7 +198,7 @@ async def _open(
 
 
 def _assigned_sources(app: App, home: Home, worker: int, workers: int) -> list[AssignedSource]:
-    """The sources that this process reads: those with a source are dealt out in their order."""
+    """The sources that this process reads: streams with a source are assigned round-robin."""
     streams = [stream.name for stream in app.streams.values() if stream.source is not None]
     journals = {number: read_bookmarks(folder) for number, folder in home.journals().items()}
     return assign_sources(streams[worker::workers], worker, journals)
@@ -219,11 +220,11 @@ async def _assemble(
     ids = Producer(settings.log, patience=FOREVER)
     reports = Producer(settings.log, patience=_REPORT_SECONDS)
     dedup = await Dedup.open(app, settings.log, ids, collect.dedup_ids)
-    outlets: list[BatchProducer] = []
+    producers: list[BatchProducer] = []
 
     async def intake_of(journal: Journal) -> Intake:
-        outlets.append(await BatchProducer.open(settings.log, event_topics(app)))
-        return Intake(app, collect, journal, outlets[-1], failed, dedup, queues)
+        producers.append(await BatchProducer.open(settings.log, event_topics(app)))
+        return Intake(app, collect, journal, producers[-1], failed, dedup, queues)
 
     def reporter_of(intake: Intake, readers: Sequence[SourceReader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))
@@ -276,7 +277,7 @@ async def _assemble(
     return _Parts(
         intake=intake,
         admission=admission,
-        outlets=outlets,
+        producers=producers,
         ids=ids,
         reports=reports,
         readers=readers,
@@ -300,28 +301,28 @@ def _health(reporter: Reporter, orphaned: Sequence[Journal]) -> tuple[str, dict[
 
 async def _end(settings: CollectSettings, part: _Parts, serving: asyncio.Task[None]) -> None:
     loop = asyncio.get_running_loop()
-    letting_go = [
-        loop.call_later(settings.stop_timeout, let_go)
-        for let_go in (part.admission.release_waiting, part.intake.release_waiting)
+    releases = [
+        loop.call_later(settings.stop_timeout, release)
+        for release in (part.admission.release_waiting, part.intake.release_waiting)
     ]
     part.server.should_exit = True
     await serving
-    for each in letting_go:
+    for each in releases:
         each.cancel()
     lost = sum([await each.close(settings.stop_timeout) for each in part.source_intakes])
     if lost:
-        _log.error("%d messages of sources did not get onto the disk", lost)
+        _log.error("%d messages of sources were not written to disk", lost)
     await part.intake.forwarder.drain(settings.stop_timeout)
     await part.intake.dedup.close(0.0)
-    await _close(part.outlets)
+    await _close(part.producers)
     await part.ids.close(0.0)
     part.reporter.end()
     await part.reports.close(1.0)
 
 
-async def _close(outlets: list[BatchProducer]) -> None:
-    while outlets:
-        await outlets.pop().close()
+async def _close(producers: list[BatchProducer]) -> None:
+    while producers:
+        await producers.pop().close()
 
 
 def _why_failed(failed: FailedStore, home: Home, receipt: Receipt) -> str | None:

@@ -1,4 +1,4 @@
-"""Settings of the collection tier."""
+"""Settings of the collect tier."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MIB = 1024 * 1024
 
 
 class CollectSettings(AccessSettings, SourceSettings):
-    """Where senders hand in events, and how the collector pulls them from sources."""
+    """The collector: where senders send events, and how it reads sources."""
 
-    port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free one.")
+    port: int = Field(8400, ge=0, le=65535, description="The port to listen on; 0: any free port.")
     workers: int = Field(
         1,
         ge=1,
@@ -27,47 +27,48 @@ class CollectSettings(AccessSettings, SourceSettings):
         500,
         ge=1,
         le=1000,
-        description="How deep objects and arrays may be in each other; a deeper event is rejected "
+        description="Maximum nesting depth of objects and arrays; a deeper event is rejected "
         "alone. Spark reads up to 1000.",
     )
     max_pending_bytes: int = Field(
         64 * _MIB,
         ge=1,
-        description="Bytes that may be under way to Kafka; beyond, what comes in waits on disk, in "
-        "the journal. At least max_body.",
+        description="Maximum bytes on the way to Kafka. Beyond, events wait on disk, in the "
+        "journal. At least max_body.",
     )
     max_pending_events: int = Field(
-        50_000, ge=1, description="Events that may be under way to Kafka, likewise."
+        50_000, ge=1, description="Maximum events on the way to Kafka, likewise."
     )
     max_body_memory: int = Field(
         256 * _MIB,
         ge=1,
-        description="Bytes of bodies that may be in memory before they are in the journal, or "
-        "under way to Kafka; beyond, bodies stay unread for a moment. At least max_body.",
+        description="Maximum bytes of bodies in memory before they are in the journal or on the "
+        "way to Kafka. Beyond, bodies wait to be read. At least max_body.",
     )
     room_timeout: float = Field(
         2.0,
         ge=0,
-        description="Seconds that a request waits for room (in the journal, or in what may be "
-        "under way to Kafka; before that, in memory) until it is answered with 503.",
+        description="Seconds that a request waits for room (in memory, then in the journal or on "
+        "the way to Kafka) before it is answered with 503.",
     )
     dedup_ids: int = Field(
         1_000_000,
         ge=1,
-        description="How many ids of senders are remembered at most, to recognise retries; beyond, "
-        "the oldest are forgotten before their stream's dedup window is over. Some 150 bytes each.",
+        description="Maximum number of senders' ids that are remembered, to recognise retries. "
+        "Beyond, the oldest are forgotten before their stream's dedup window ends. About 150 bytes "
+        "each.",
     )
     ack_timeout: float = Field(
         20.0,
         gt=0,
         description="Seconds that a request with ack=log waits for Kafka before it is answered "
-        "with 202: it is on disk then; longer than Kafka's restart.",
+        "with 202: its events are on disk then. Should be longer than a restart of Kafka.",
     )
     body_timeout: float = Field(
         30.0, gt=0, description="Seconds that a sender may take to send a request's body."
     )
     stop_timeout: float = Field(
-        5.0, gt=0, description="Seconds that requests under way may still take when the tier stops."
+        5.0, gt=0, description="Seconds that open requests may still take when the tier stops."
     )
     accept_schema_change: bool = Field(
         False,
@@ -76,7 +77,7 @@ class CollectSettings(AccessSettings, SourceSettings):
     )
 
     def check_exposure(self) -> None:
-        """SettingsError if anybody on the network could send."""
+        """SettingsError if anyone on the network could send events."""
         check_exposure(
             self,
             tier="collect",
@@ -91,6 +92,6 @@ class CollectSettings(AccessSettings, SourceSettings):
             if (most := getattr(self, name)) < self.max_body:
                 raise ValueError(
                     f"{name} is {most}, below max_body ({self.max_body}): the largest body could "
-                    "never be taken in; raise it, or lower max_body"
+                    "never be accepted; raise it, or lower max_body"
                 )
         return self

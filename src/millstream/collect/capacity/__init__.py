@@ -1,0 +1,1 @@
+"""Limits: memory, queues for room, pressure and shedding."""

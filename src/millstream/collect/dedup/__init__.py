@@ -1,0 +1,1 @@
+"""Recognition of events that were received before."""

@@ -1,0 +1,1 @@
+"""Body formats: JSON, lines, CSV, CloudEvents, compressed or not."""

@@ -1,7 +1,7 @@
-"""From a body to its events: decompress, split, take envelopes off. The same body, the same events.
+"""Unpacks a body into events: decompresses, splits, opens envelopes. Deterministic.
 
-What is wrong with one event is that event's fault, or left for the validator to find; what is wrong
-with the body as a whole is `BodyRefused`.
+An error in one event is reported for that event, here or by the validator. An error in the body as
+a whole is `BodyRefused`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
 class BodyFormat(Enum):
-    """What a body's content type says about it."""
+    """The format of a body, by its content type."""
 
-    SNIFF = "look"
+    SNIFF = "look"  # JSON or lines, by the content
     LINES = "lines"
     ROWS = "rows"
     EVENT = "CloudEvent"
@@ -57,7 +57,7 @@ class BodyFormat(Enum):
 
 
 class UnreadableContentType(BodyRefused):
-    """A content type that the collector does not read."""
+    """A content type that the collector does not support."""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message, status=415, remedy=remedy)
@@ -82,18 +82,18 @@ _FORMS = {
 
 @lru_cache(maxsize=128)
 def format_of(content_type: str | bytes) -> BodyFormat:
-    """The form that a content type promises; UnreadableContentType names those that are read."""
+    """The format of a content type; UnreadableContentType if it is not supported."""
     text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
     media, _, parameters = text.partition(";")
-    form = _FORMS.get(media.strip().lower())
-    if form is None:
+    body_format = _FORMS.get(media.strip().lower())
+    if body_format is None:
         hint = " (`curl -d` alone does not: add -H 'content-type: application/json')"
         raise UnreadableContentType(
             f"content type {media.strip()[:100]!r} is not read here",
             remedy="send application/json (an object or an array), application/x-ndjson, text/csv, "
             "application/cloudevents+json or application/cloudevents-batch+json"
             + hint
-            * media.startswith("application/x-www-form"),
+            * media.startswith("application/x-www-body_format"),
         )
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -108,11 +108,11 @@ def format_of(content_type: str | bytes) -> BodyFormat:
                     "CSV without a header is not read here",
                     remedy="name the columns in the first line",
                 )
-    return form
+    return body_format
 
 
 def check_readable(content_type: str, attributes: Mapping[str, str] = _NO_ATTRIBUTES) -> None:
-    """BodyRefused (415) if no body of that content type can be read: known before it is read."""
+    """BodyRefused (415) if bodies of that content type are not supported."""
     if cloudevents.is_binary(attributes):
         cloudevents.check_content_type(content_type)
     else:
@@ -125,7 +125,8 @@ class Unpacker:
     def __init__(self, schema: Schema, limits: Limits) -> None:
         self._schema = schema
         self._limits = limits
-        # No limit can be passed in a body of so many bytes: an event has one at least, a level two.
+        # A body of this size cannot exceed any limit: an event takes at least one byte, a level of
+        # nesting two.
         self._small = min(
             limits.max_events, limits.max_line, limits.max_event, 2 * limits.max_depth
         )
@@ -137,40 +138,42 @@ class Unpacker:
         encoding: str = "",
         attributes: Mapping[str, str] = _NO_ATTRIBUTES,
     ) -> UnpackedBody:
-        """The body's events; BodyRefused if it cannot be read as a whole.
+        """The body's events, perhaps none; BodyRefused if it cannot be read as a whole.
 
-        `encoding` is gzip, zstd or empty; `attributes` are a CloudEvent's that came beside the
-        body. No event at all is an empty list.
+        `encoding` is gzip, zstd or empty; `attributes` are CloudEvents attributes from the headers.
         """
         limits = self._limits
         if len(body) <= self._small and not encoding and not attributes:
-            form = format_of(content_type)
-            if form is BodyFormat.SNIFF or form is BodyFormat.LINES:
-                return UnpackedBody(split(body, form))
+            body_format = format_of(content_type)
+            if body_format is BodyFormat.SNIFF or body_format is BodyFormat.LINES:
+                return UnpackedBody(split(body, body_format))
         if encoding:
             body = decompress(body, encoding, limits.max_body)
         if attributes and cloudevents.is_binary(attributes):
-            unpacked, form = cloudevents.binary(body, content_type, attributes), BodyFormat.SNIFF
+            unpacked, body_format = (
+                cloudevents.binary(body, content_type, attributes),
+                BodyFormat.SNIFF,
+            )
         else:
-            form = format_of(content_type)
-            unpacked = self._split(body, form)
+            body_format = format_of(content_type)
+            unpacked = self._split(body, body_format)
             if len(unpacked.values) > limits.max_events:
                 raise too_many(len(unpacked.values), limits)
             if attributes and unpacked.attributes is None:
                 cloudevents.attach(unpacked, attributes)
-        # Most bodies are too small to hold a large or a deep event. But rows grow into JSON, and
-        # base64 hides it.
-        made = form is not BodyFormat.SNIFF and form is not BodyFormat.LINES
-        if made or len(body) > limits.max_event:
+        # Most bodies are too small to hold a large or deep event. But CSV rows become larger as
+        # JSON, and base64 hides the content.
+        is_converted = body_format is not BodyFormat.SNIFF and body_format is not BodyFormat.LINES
+        if is_converted or len(body) > limits.max_event:
             self._check_sizes(unpacked)
-        if made or len(body) > 2 * limits.max_depth:
+        if is_converted or len(body) > 2 * limits.max_depth:
             self._check_depths(unpacked)
         return unpacked
 
-    def _split(self, body: bytes, form: BodyFormat) -> UnpackedBody:
-        if form is BodyFormat.SNIFF:
-            return UnpackedBody(split(body, form))
-        match form:
+    def _split(self, body: bytes, body_format: BodyFormat) -> UnpackedBody:
+        if body_format is BodyFormat.SNIFF:
+            return UnpackedBody(split(body, body_format))
+        match body_format:
             case BodyFormat.EVENT:
                 return cloudevents.structured(body)
             case BodyFormat.BATCH:
@@ -193,13 +196,13 @@ class Unpacker:
             if len(value) > self._limits.max_event and index not in unpacked.faults:
                 unpacked.faults[index] = InvalidEvent(
                     f"the event has {len(value)} bytes, of at most {self._limits.max_event}",
-                    remedy="send a smaller one; keep what is large elsewhere, and its address in "
+                    remedy="send a smaller event: store large data elsewhere, and its address in "
                     "the event",
                 )
 
     def _check_depths(self, unpacked: UnpackedBody) -> None:
         most = self._limits.max_depth
-        shortest = 2 * most  # what is nested so deep has as many brackets at least
+        shortest = 2 * most  # deeper nesting needs at least as many brackets
         suspects = [i for i, value in enumerate(unpacked.values) if len(value) > shortest]
         for index in suspects:
             if index not in unpacked.faults and is_deeper(unpacked.values[index], most):
@@ -216,13 +219,13 @@ def unpack(
     attributes: Mapping[str, str] = _NO_ATTRIBUTES,
     schema: Schema = _NO_SCHEMA,
 ) -> UnpackedBody:
-    """What `Unpacker.unpack` gives; without a schema, every cell of CSV is text."""
+    """As `Unpacker.unpack`; without a schema, every cell of CSV is text."""
     return Unpacker(schema, limits).unpack(body, content_type, encoding, attributes)
 
 
-def split(body: bytes, form: BodyFormat) -> list[bytes]:
-    """Each event's bytes, as they came; what cannot be split is one, for the check to refuse."""
-    if form is BodyFormat.LINES:
+def split(body: bytes, body_format: BodyFormat) -> list[bytes]:
+    """The bytes of each event; a body that cannot be split is one event, which is then rejected."""
+    if body_format is BodyFormat.LINES:
         return _lines(body)
     trimmed = body.strip(_WHITE)
     if trimmed[:1] == b"[":
@@ -236,15 +239,14 @@ def split(body: bytes, form: BodyFormat) -> list[bytes]:
 
 
 def _lines(body: bytes) -> list[bytes]:
-    # Only \n separates: splitlines() would also cut at a lone \r. A \x1e starts each text of a
-    # json-seq (RFC 7464).
+    # splitlines() would also split at a lone \r. \x1e starts each text of a json-seq (RFC 7464).
     if b"\n" not in body:
         return [line] if (line := body.strip(b" \t\r\x1e")) else []
     return [line for raw in body.split(b"\n") if (line := raw.strip(b" \t\r\x1e"))]
 
 
 def _starts_with_a_whole_line(body: bytes) -> bool:
-    # An object printed over several lines is one event; lines that are each an object are many.
+    # An object over several lines is one event; lines that are objects are many.
     first = body.lstrip(_WHITE + b"\x1e").split(b"\n", 1)[0]
     try:
         _VALUE.decode(first)

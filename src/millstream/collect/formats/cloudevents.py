@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 over HTTP: in headers (binary), in an envelope (structured), in an array of them.
+"""CloudEvents 1.0 over HTTP, in the modes binary (headers), structured (envelope) and batched.
 
 https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md
 """
@@ -26,11 +26,11 @@ _JSON = re.compile(r"[^;/\s]+/(?:[^;/\s]+\+)?json\s*(?:;.*)?", re.IGNORECASE | r
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-# Headers of ours on the same records. What a sender means by the name (`sequence` is a known
-# extension) is kept beside ours.
+# Our own headers on the same records. A sender's attribute of that name (`sequence` is a known
+# extension) is stored under another name.
 _OURS = frozenset({"collector", "sequence", "index", "fingerprint", "invalid", "watermark"})
-_MOST_BYTES = 16_384  # of all attributes of an event, so that its record fits into Kafka's million
-_MOST_ATTRIBUTES = 1000  # of one event, with data
+_MOST_BYTES = 16_384  # of all attributes of an event, so that its record fits into Kafka's limit
+_MOST_ATTRIBUTES = 1000  # of one event, including data
 
 _ENVELOPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BATCH = msgspec.json.Decoder(list[msgspec.Raw])
@@ -40,9 +40,9 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def attributes_in(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The attributes that `ce-…` headers carry; BodyRefused (400) for one that is not UTF-8.
+    """The attributes in `ce-…` headers; BodyRefused (400) if one is not UTF-8.
 
-    Whether they are those of a whole CloudEvent is for `unpack` to say.
+    Whether they make a complete CloudEvent is checked later.
     """
     return {
         name[len(PREFIX) :].decode("latin-1"): _header_value(name, value)
@@ -61,27 +61,27 @@ def _header_value(name: bytes, value: bytes) -> str:
         raise BodyRefused(
             f"header {name.decode('latin-1')[:100]!r} is not percent-encoded UTF-8",
             status=400,
-            remedy="percent-encode what is not printable ASCII, as CloudEvents says",
+            remedy="percent-encode all but printable ASCII, as CloudEvents requires",
         ) from None
 
 
 def is_binary(attributes: Mapping[str, str]) -> bool:
-    """Whether they are those of a CloudEvent in binary mode, and not just a few of a message."""
+    """Whether the attributes are of a CloudEvent in binary mode, and not only some extras."""
     return "specversion" in attributes
 
 
 def check_content_type(content_type: str) -> None:
-    """BodyRefused (415) if an event's data of that type is not JSON."""
+    """BodyRefused (415) if the content type of an event's data is not JSON."""
     if content_type and not _JSON.fullmatch(content_type.strip()):
         raise BodyRefused(
-            f"a CloudEvent's data of content type {content_type[:100]!r} is not read here",
+            f"a CloudEvent's data of content type {content_type[:100]!r} is not supported",
             status=415,
             remedy="send its data as application/json",
         )
 
 
 def binary(body: bytes, content_type: str, attributes: Mapping[str, str]) -> UnpackedBody:
-    """The one event whose attributes came in headers; the body is its data."""
+    """The event with attributes in the headers, and the body as its data."""
     given = dict(attributes)
     if content_type:
         given["datacontenttype"] = content_type
@@ -92,7 +92,7 @@ def binary(body: bytes, content_type: str, attributes: Mapping[str, str]) -> Unp
 
 
 def attach(unpacked: UnpackedBody, attributes: Mapping[str, str]) -> None:
-    """Give the events of a message the attributes that came with it; each one its own id."""
+    """Give the events of a message its attributes; each event gets its own id."""
     try:
         checked = _renamed(attributes)
     except InvalidEvent as fault:
@@ -107,7 +107,7 @@ def attach(unpacked: UnpackedBody, attributes: Mapping[str, str]) -> None:
 
 
 def structured(body: bytes) -> UnpackedBody:
-    """The one event whose envelope the body is."""
+    """The event whose envelope is the body."""
     return _envelopes([body])
 
 
@@ -117,7 +117,7 @@ def batched(body: bytes, limits: Limits) -> UnpackedBody:
         envelopes = [bytes(each) for each in _BATCH.decode(body)]
     except _UNREADABLE as error:
         fault = InvalidEvent(
-            f"the body is no array of CloudEvents: {error}",
+            f"the body is not an array of CloudEvents: {error}",
             remedy='send [{"specversion": "1.0", "id": …, "source": …, "type": …, "data": {…}}, …]',
         )
         return UnpackedBody([body], None, {0: fault})
@@ -133,7 +133,7 @@ def _envelopes(envelopes: list[bytes]) -> UnpackedBody:
         try:
             value, attributes = _open(envelope)
         except InvalidEvent as fault:
-            # Rejected as it came: what is wrong is in the envelope, so that must be seen.
+            # Rejected with its envelope: the error is there.
             unpacked.faults[index] = fault.bare()
             value, attributes = envelope, {}
         unpacked.values.append(value)
@@ -146,7 +146,7 @@ def _open(envelope: bytes) -> tuple[bytes, dict[str, str]]:
         members = _ENVELOPE.decode(envelope)
     except _UNREADABLE as error:
         raise InvalidEvent(
-            f"the event is no CloudEvent: {error}",
+            f"the event is not a CloudEvent: {error}",
             remedy='send {"specversion": "1.0", "id": …, "source": …, "type": …, "data": {…}}',
         ) from None
     if len(members) > _MOST_ATTRIBUTES:
@@ -163,7 +163,7 @@ def _open(envelope: bytes) -> tuple[bytes, dict[str, str]]:
 
 
 def _text(name: str, raw: msgspec.Raw) -> str | None:
-    """An attribute's value in CloudEvents' canonical text; None if it is not set."""
+    """An attribute's value as canonical text; None if it is not set."""
     value: Any
     try:
         value = _SCALAR.decode(raw)
@@ -189,7 +189,7 @@ def _data(data: msgspec.Raw | None, encoded: msgspec.Raw | None) -> bytes:
 
 
 def _checked(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a whole CloudEvent; InvalidEvent names the one that is wrong."""
+    """The attributes of a complete CloudEvent; InvalidEvent names the one that is wrong."""
     for name in _REQUIRED:
         if name not in attributes:
             raise _fault(name, "a text, but it is missing")
@@ -199,14 +199,14 @@ def _checked(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _renamed(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes as records carry them: none in the place of ours."""
+    """The attributes as stored in records: names that we use get another name."""
     for name, value in attributes.items():
         _check_attribute(name, value)
     size = sum(len(name) + len(value.encode()) for name, value in attributes.items())
     if size > _MOST_BYTES:
         raise InvalidEvent(
             f"the CloudEvents attributes have {size} bytes, of at most {_MOST_BYTES}",
-            remedy="put what is large into data",
+            remedy="put large values into data",
         )
     return {f"sender{name}" if name in _OURS else name: value for name, value in attributes.items()}
 

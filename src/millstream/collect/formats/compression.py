@@ -1,4 +1,4 @@
-"""Bodies that came compressed; how much they hold is bounded while they are unpacked."""
+"""Decompresses bodies, within a limit that is checked while decompressing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import zstandard
 
 from millstream.collect.formats.unpacked import BodyRefused
 
-# A block of zstd makes at most 128 KiB of as little as four bytes. So a piece makes 8 MiB at most
-# before it is looked at again.
+# A zstd block of four bytes can become 128 KiB. So one piece becomes at most 8 MiB before the next
+# check.
 _ZSTD_PIECE = 256
-_ZSTD_WINDOW = 8 * 1024 * 1024  # what RFC 8878 asks every decoder for
-# What is behind a member's end is copied with each: small pieces keep many members from costing
-# the square of their number.
+_ZSTD_WINDOW = 8 * 1024 * 1024  # required of every decoder by RFC 8878
+# Each member copies the data after its end: small pieces keep the cost of many members linear.
 _GZIP_PIECE = 16 * 1024
-_MOST_MEMBERS = 1000  # of gzip, or frames of zstd; each sets up a decoder
+_MOST_MEMBERS = 1000  # of gzip, or frames of zstd; each needs a decoder
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -27,14 +26,14 @@ def encoding_of(header: str) -> str:
         return ""
     if len(names) > 1:
         raise BodyRefused(
-            f"the body has {len(names)} encodings on top of each other ({header.strip()[:100]!r})",
+            f"the body has {len(names)} encodings ({header.strip()[:100]!r})",
             status=415,
             remedy="compress it once, with gzip or zstd",
         )
     name = {"x-gzip": "gzip"}.get(names[0], names[0])
     if name not in ("gzip", "zstd"):
         raise BodyRefused(
-            f"content encoding {name[:50]!r} is not read here",
+            f"content encoding {name[:50]!r} is not supported",
             status=415,
             remedy="send gzip, zstd, or the body as it is",
         )
@@ -42,7 +41,7 @@ def encoding_of(header: str) -> str:
 
 
 def decompress(body: bytes, encoding: str, most: int) -> bytes:
-    """What the body holds; BodyRefused: 413 beyond `most` bytes, 400 if it is broken or cut off."""
+    """The decompressed body; BodyRefused: 413 beyond `most` bytes, 400 if it is damaged."""
     if encoding == "gzip":
         return _gunzip(body, most)
     return _unzstd(body, most)
@@ -56,7 +55,7 @@ def _gunzip(body: bytes, most: int) -> bytes:
     while True:
         piece = member.unconsumed_tail
         if member.eof:
-            # Zeros behind a member are padding, as for gzip itself.
+            # Zeros after a member are padding, as in gzip itself.
             piece = member.unused_data.lstrip(b"\0")
             while not piece and start < len(body):
                 piece = body[start : start + _GZIP_PIECE].lstrip(b"\0")
@@ -129,7 +128,7 @@ def _check_members(members: int) -> None:
 
 def _broken(encoding: str, why: str) -> BodyRefused:
     return BodyRefused(
-        f"the body is not whole {encoding}: {why}",
+        f"the body is not valid {encoding}: {why}",
         status=400,
         remedy="send it again, or without Content-Encoding",
     )

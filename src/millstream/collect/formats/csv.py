@@ -1,7 +1,7 @@
-"""CSV with a header (RFC 4180) as JSON: each row an event, each cell by its column's type.
+"""Converts CSV with a header (RFC 4180) to JSON: each row is an event.
 
-A cell that its type cannot be made of becomes text, so that the validator rejects the row with the
-field, what was expected and what came.
+A cell is converted to the type of its column. If that fails it becomes text: then the validator
+rejects the row, and names the field.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _BOOLEANS = {
     **dict.fromkeys(("true", "t", "1"), b"true"),
     **dict.fromkeys(("false", "f", "0"), b"false"),
 }
-# A long header over many short rows makes far more JSON than there was CSV.
+# With a long header and many short rows, the JSON is far larger than the CSV.
 _MOST_GROWTH = 4
 
 
 class _Lines:
-    """The text's lines, and those that were read since one asked: a row as it came."""
+    """The lines of a text; `read_since` returns the raw text of the last row."""
 
     def __init__(self, text: str) -> None:
-        self._lines = io.StringIO(text, newline="")  # a line break in quotes stays what it was
+        self._lines = io.StringIO(text, newline="")  # keeps line breaks in quotes
         self._read: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -56,16 +56,16 @@ class _Lines:
         self._read.append(line)
         return line
 
-    def take(self) -> bytes:
+    def read_since(self) -> bytes:
         row = "".join(self._read)
         self._read.clear()
         return row.strip("\r\n").encode()
 
 
 def rows(body: bytes, schema: Schema, limits: Limits) -> UnpackedBody:
-    """The rows as JSON objects; one that the header does not fit is a fault of its own.
+    """The rows as JSON objects; a row that does not fit the header is a fault.
 
-    BodyRefused if the text or its header cannot be read, or it holds too much.
+    BodyRefused if the text or its header cannot be read, or it is too large.
     """
     try:
         lines = _Lines(body.decode("utf-8-sig"))
@@ -77,20 +77,20 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> UnpackedBody:
         ) from None
     reader = csv.reader(lines, strict=True)
     columns = _columns(reader, schema, limits)
-    lines.take()
+    lines.read_since()
     unpacked, length = UnpackedBody([]), 0
     while True:
         index = len(unpacked.values)
         try:
             cells = next(reader, None)
-            raw = lines.take()
+            raw = lines.read_since()
             if cells is None:
                 return unpacked
             if not cells:
                 continue  # an empty line
             value = _object(cells, columns, len(raw), limits)
         except csv.Error as error:
-            raw = value = lines.take()
+            raw = value = lines.read_since()
             unpacked.faults[index] = InvalidEvent(
                 f"the row is not CSV: {error}", remedy='write a cell with quotes as "a ""b"" c"'
             )
@@ -157,7 +157,7 @@ def _object(
 
 
 def _cell_of(of: Type | None) -> Cell:
-    """What makes JSON of a column's cells that are not empty."""
+    """The function that converts a column's cells, if not empty, to JSON."""
     match of:
         case Primitive("boolean"):
             return _boolean
@@ -168,7 +168,7 @@ def _cell_of(of: Type | None) -> Cell:
         case Primitive(name) if name in INTEGERS:
             return _whole
         case Primitive() | None:
-            return _encode  # a decimal too: it is read from text, and keeps its digits
+            return _encode  # a decimal too: as text it keeps its digits
         case _:
             return _nested
 

@@ -1,4 +1,4 @@
-"""What a sender is told about the events that it handed in."""
+"""The answer to a sender about the events of its request."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
 
 _LATER = (
-    "the events without a place in the log are on disk and will get there; sending them again "
-    "is not needed"
+    "the events that are not in the log yet are on disk and will get there; do not send them again"
 )
 _ONE = b'{"accepted":1,"receipts":["%b"],"rejected":[]}'
 Content = dict[str, Any]
 
 
 class Answers:
-    """Writes the answers, with a receipt for each event."""
+    """Builds the answers, with a receipt for each event."""
 
     def __init__(
-        self, receipts: Receipts, place: Callable[[Original], RecordMetadata | None]
+        self, receipts: Receipts, delivery_of: Callable[[Original], RecordMetadata | None]
     ) -> None:
-        """`place` tells where in the log an earlier event is, if that is known."""
+        """`delivery_of` says where in the log an earlier event is, if that is known."""
         self._receipts = receipts
-        self._place = place
+        self._delivery_of = delivery_of
 
     def of(self, entry: Entry, ack: Ack, are_originals_logged: bool = True) -> tuple[int, Content]:
-        """Status and content; Problem 422 if no event is valid."""
+        """The status and content; Problem 422 if no event is valid."""
         content = self._content(entry)
         if entry.future:
             content["future"] = entry.future
@@ -55,7 +54,7 @@ class Answers:
         return (200 if ack == "log" else 202), content
 
     def encoded(self, entry: Entry, ack: Ack) -> tuple[int, bytes]:
-        """As `of`, in JSON."""
+        """As `of`, encoded as JSON."""
         if (
             entry.size == 1
             and entry.is_all_new
@@ -70,14 +69,14 @@ class Answers:
         rejections, failures, shed = entry.rejections, entry.failures, entry.message.shed
         if entry.is_all_new:
             if entry.size > 1 and not any(entry.deliveries):
-                receipts = self._receipts.write_all(self._unplaced(entry), entry.size)
+                receipts = self._receipts.write_all(self._receipt_without_offset(entry), entry.size)
             else:
                 receipts = [self._receipt(entry, index) for index in range(entry.size)]
             return {"accepted": entry.size, "receipts": receipts, "rejected": []}
         without = {*rejections, *failures, *shed}
-        # A key that was used for another body is answered as that was.
-        places = sorted(entry.originals) if entry.note else range(entry.size)
-        receipts = [self._receipt(entry, index) for index in places if index not in without]
+        # A key that was used before with another body gets the answer of that request.
+        indexes = sorted(entry.originals) if entry.note else range(entry.size)
+        receipts = [self._receipt(entry, index) for index in indexes if index not in without]
         rejected = [
             {
                 "index": index,
@@ -99,9 +98,9 @@ class Answers:
         return content
 
     def _receipt(self, entry: Entry, index: int) -> str:
-        first = entry.originals.get(index) if entry.originals else None
-        if first is not None:
-            return self._original_receipt(entry, index, first)
+        original = entry.originals.get(index) if entry.originals else None
+        if original is not None:
+            return self._original_receipt(entry, index, original)
         delivery = entry.deliveries[index]
         return self._receipts.write(
             Receipt(
@@ -116,21 +115,21 @@ class Answers:
             )
         )
 
-    def _unplaced(self, entry: Entry) -> Receipt:
+    def _receipt_without_offset(self, entry: Entry) -> Receipt:
         received_at = entry.message.received_at
         return Receipt(entry.collector, entry.sequence, 0, entry.stream.name, received_at)
 
-    def _original_receipt(self, entry: Entry, index: int, first: Original) -> str:
-        place = self._place(first)
+    def _original_receipt(self, entry: Entry, index: int, original: Original) -> str:
+        delivery = self._delivery_of(original)
         return self._receipts.write(
             Receipt(
-                first.collector,
-                first.sequence,
-                first.index,
+                original.collector,
+                original.sequence,
+                original.index,
                 entry.stream.name,
-                first.received_at,
-                None if place is None else place.partition,
-                None if place is None else place.offset,
+                original.received_at,
+                None if delivery is None else delivery.partition,
+                None if delivery is None else delivery.offset,
                 index in entry.rejections,
             )
         )

@@ -1,4 +1,4 @@
-"""What a sender can ask about the collector's streams."""
+"""Descriptions of the collector's streams, for senders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from millstream.schema import Struct, json_schema
 
 
 def describe_streams(app: App) -> dict[str, Any]:
-    """The streams that are open to senders."""
+    """All streams that senders can send to."""
     return {"app": app.name, "streams": [_stream(app, s) for s in app.streams.values()]}
 
 
 def event_schema(stream: Stream) -> dict[str, Any]:
-    """What an event must be: with its key and its time, whatever the schema says of them."""
+    """The JSON schema of an event. Key and event time are required, whatever the schema says."""
     needed = {stream.key, stream.event_time}
     fields = (
         replace(field, required=field.required or field.name in needed)

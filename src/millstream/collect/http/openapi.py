@@ -1,4 +1,4 @@
-"""The collector's calls as OpenAPI: every status that occurs, and what comes with it."""
+"""The OpenAPI description of the collector: every request, with every status that occurs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _REJECTION = {
     "type": "object",
     "required": ["index", "error", "field", "receipt"],
     "properties": {
-        "index": {"type": "integer", "description": "The event's place in the request, from 0."},
+        "index": {"type": "integer", "description": "The event's index in the request, from 0."},
         "error": _TEXT,
-        "field": {"type": "string", "description": "Where in the event; empty: the whole of it."},
+        "field": {
+            "type": "string",
+            "description": "The wrong field; empty: the whole event.",
+        },
         "receipt": _TEXT,
     },
 }
@@ -33,14 +36,14 @@ _OUTCOME = {
     "rejected": {
         "type": "array",
         "items": _REJECTION,
-        "description": "The first 1,000 of them; all are in the rejected topic.",
+        "description": "The first 1,000 rejected events; all are in the rejected topic.",
     },
     "rejected_total": {
         "type": "integer",
-        "description": "How many were rejected, if `rejected` does not name them all.",
+        "description": "The number of rejected events, if `rejected` does not list all.",
     },
 }
-_ALWAYS = ["accepted", "receipts", "rejected"]  # of these
+_ALWAYS = ["accepted", "receipts", "rejected"]  # required
 _FAILURE = {
     "type": "object",
     "required": ["index", "error", "receipt"],
@@ -54,13 +57,13 @@ _ANSWER = {
         "failed": {
             "type": "array",
             "items": _FAILURE,
-            "description": "What Kafka refused for good; it is kept in the failed store.",
+            "description": "Events that Kafka refuses for good; they are in the failed store.",
         },
         "duplicates": {
             "type": "array",
             "items": {"type": "integer"},
-            "description": "Places of accepted events that had been handed in before; their "
-            "receipts are the first ones'.",
+            "description": "Indexes of accepted events that were received before; they have "
+            "the receipts of the first ones.",
         },
         "shed": {
             "type": "integer",
@@ -69,11 +72,11 @@ _ANSWER = {
         "future": {
             "type": "array",
             "items": {"type": "integer"},
-            "description": "Places of accepted events that are dated too far ahead: they are in "
-            "no view, but in the late topic.",
+            "description": "Indexes of accepted events that are dated too far ahead: they are "
+            "in the late topic, and in no view.",
         },
-        "warning": {"type": "string", "description": "What is wrong with the accepted events."},
-        "detail": {"type": "string", "description": "Why some have no place in the log yet."},
+        "warning": {"type": "string", "description": "A problem with accepted events."},
+        "detail": {"type": "string", "description": "Why some events are not in the log yet."},
     },
 }
 _PROBLEM = {
@@ -111,31 +114,31 @@ _PLACE = {
         "error": {"type": "string", "description": "Why it was rejected, or failed."},
     },
 }
-# What any call may be answered with, before anybody looks at what it asks for.
-_ANY_TIME = {
-    "400": "This is not HTTP, or nothing that can be read.",
-    "405": "The method is not possible here; `Allow` has those that are.",
-    "408": "The request did not come fast enough.",
+# Any request may get these answers.
+_ANY_REQUEST = {
+    "400": "The request is not valid HTTP.",
+    "405": "The method is not allowed here; `Allow` lists those that are.",
+    "408": "The request did not arrive fast enough.",
     "431": "The headers are too large.",
-    "503": "There are too many connections, or what is asked for cannot be had now.",
+    "503": "There are too many connections, or the answer is not available now.",
 }
 _POST = {
-    "400": "An unknown parameter, a header or a body that cannot be read, or no event in it.",
+    "400": "An unknown parameter, a header or body that cannot be read, or an empty body.",
     "409": "The stream promises more than `ack=none` can keep.",
     "413": "The body is too large, or has too many events.",
-    "415": "The content type or encoding is not read.",
-    "503": "Nothing was taken in: the journal is full or fails, or Kafka is behind. Send it again.",
+    "415": "The content type or encoding is not supported.",
+    "503": "Nothing was accepted: the journal is full or fails, or Kafka is behind. Retry.",
 }
 _RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
 _FORMS = ("application/x-ndjson", "text/csv")
 _HEADERS = {
-    "Idempotency-Key": "Names the request: sent again with the same one, it is stored once.",
-    "Correlation-Id": "A receipt, or any text: kept with the events as ce_correlationid.",
+    "Idempotency-Key": "Identifies the request: repeated with the same key, it is stored once.",
+    "Correlation-Id": "A receipt, or any text: stored with the events as ce_correlationid.",
 }
 
 
 def openapi(app: App, settings: CollectSettings) -> Described:
-    """The collector's calls, with each stream's schema."""
+    """The description of all requests, with each stream's schema."""
     shared = _shared_problems(settings)
     return {
         "openapi": "3.1.0",
@@ -143,13 +146,13 @@ def openapi(app: App, settings: CollectSettings) -> Described:
         "security": _security(settings),
         "paths": {
             **{f"/v1/streams/{s.name}": {"post": _post(s, shared)} for s in app.streams.values()},
-            "/v1/streams": {"get": _get("The streams that are open.", shared)},
+            "/v1/streams": {"get": _get("The streams.", shared)},
             "/v1/receipts/{receipt}": {"get": _receipts(shared)},
             "/v1/openapi.json": {"get": _get("This description.", shared)},
             "/health/live": {"get": _open(_get("Whether the process answers.", shared))},
-            "/health/ready": {"get": _open(_get("Whether events can be taken in.", shared))},
+            "/health/ready": {"get": _open(_get("Whether events can be accepted.", shared))},
             "/metrics": {
-                "get": _get("Counts, as OpenMetrics.", shared, "application/openmetrics-text")
+                "get": _get("Metrics, as OpenMetrics.", shared, "application/openmetrics-text")
             },
         },
         "components": {
@@ -180,12 +183,12 @@ def _security(settings: CollectSettings) -> list[Described]:
 
 
 def _shared_problems(settings: CollectSettings) -> Described:
-    problems = {status: _problem(text) for status, text in _ANY_TIME.items()}
+    problems = {status: _problem(text) for status, text in _ANY_REQUEST.items()}
     problems["503"]["headers"] = _RETRY
     if settings.auth:
-        problems["401"] = _problem("No login came with it, or none that is known.")
+        problems["401"] = _problem("The login is missing or unknown.")
     if settings.auth or settings.rate:
-        problems["429"] = _problem("More than the caller may send; nothing was taken in.")
+        problems["429"] = _problem("More than the caller may send; nothing was accepted.")
         problems["429"]["headers"] = _RETRY
     return problems
 
@@ -194,7 +197,7 @@ def _post(stream: Stream, shared: Described) -> Described:
     one = {"$ref": f"#/components/schemas/stream.{stream.name}"}
     default, allowed = levels_of(stream)
     named = {status: _problem(text) for status, text in _POST.items()}
-    named["403"] = _problem("The login, or the page that sends, may not write to this stream.")
+    named["403"] = _problem("The login, or the page's origin, may not write to this stream.")
     named["503"]["headers"] = _RETRY
     ack = {"type": "string", "enum": list(allowed), "default": default}
     answers = {
@@ -203,7 +206,7 @@ def _post(stream: Stream, shared: Described) -> Described:
         "422": _problem("No event is valid; each is in the rejected topic.", "AllRejected"),
     }
     if "none" in allowed:
-        answers["204"] = {"description": "Passed on; nothing is known of what became of it."}
+        answers["204"] = {"description": "Sent to Kafka; the outcome is not reported."}
     return {
         "operationId": f"send_{stream.name}",
         "summary": f"Send events to {stream.name}.",
@@ -252,9 +255,9 @@ def _cloud_event(data: Described) -> Described:
 def _receipts(shared: Described) -> Described:
     receipt = {"name": "receipt", "in": "path", "required": True, "schema": _TEXT}
     answers = {
-        "200": _json("Where it is.", "Place"),
-        "404": _problem("No collector of this system gave it out."),
-        "410": _problem("The event was there, and is not any more."),
+        "200": _json("Where the event is.", "Place"),
+        "404": _problem("No collector of this system issued the receipt."),
+        "410": _problem("The event was there, and no longer is."),
     }
     if "401" in shared:
         answers["403"] = _problem("The login may not write to the event's stream.")
@@ -271,7 +274,7 @@ def _get(summary: str, shared: Described, media: str = "application/json") -> De
 
 
 def _open(call: Described) -> Described:
-    """Nobody has to log in for it."""
+    """The request without a login."""
     return {**call, "security": []}
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server around the collector's application: logins, CORS, and files that may change."""
+"""The HTTP server of the collector: authentication, CORS, and files that are reloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.web.cors import CorsMiddleware
 from millstream.web.server import HttpServer
 from millstream.web.tls import Certificate
 
-_LOOK_SECONDS = 0.5  # between looks at files that may have changed
+_RELOAD_SECONDS = 0.5  # between checks for changed files
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class CollectServer(HttpServer):
         streams: Iterable[str] = (),
         keys_file: Path = Path("keys.json"),
     ) -> None:
-        # It asks nobody who they are, and where they come from: with either, all go the long way.
+        # The fast path knows no callers and no origins.
         is_open = not (settings.auth or settings.rate or settings.cors_origins)
         self._gate: AuthenticationMiddleware | None = None
         if settings.auth or settings.rate:
@@ -58,7 +58,7 @@ class CollectServer(HttpServer):
         )
 
     async def watch(self) -> None:
-        """Cut off slow senders, and take changed files; runs until it is cancelled."""
+        """Cut off slow senders, and reload changed files; runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(super().watch())
             tasks.create_task(self._reload())
@@ -75,13 +75,13 @@ class CollectServer(HttpServer):
             "certificate": self.certificate,
         }
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_RELOAD_SECONDS)
             for name, each in watched.items():
                 try:
                     if each is not None and each.reload():
-                        _log.info("took the changed %s", name)
+                        _log.info("reloaded the %s", name)
                 except SettingsError as error:
-                    _log.error("kept the %s of before: %s", name, error)
+                    _log.error("kept the old %s: %s", name, error)
 
 
 def _certificate(settings: CollectSettings) -> Certificate | None:

@@ -1,0 +1,1 @@
+"""The way of a message from its receipt to Kafka."""

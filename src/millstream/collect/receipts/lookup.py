@@ -1,4 +1,4 @@
-"""Finds the event that a receipt speaks of: in our journal, in the log, or among what failed."""
+"""Finds the event of a receipt: in this collector's journal, in the log, or in the failed store."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from millstream.values.clock import to_iso
 from millstream.values.receipt import Receipt, Receipts
 from millstream.web.problem import Problem
 
-_AT_ONCE = 4  # each takes a thread and a connection to Kafka, for some 10 ms if it is found
+_AT_ONCE = 4  # each search takes a thread and a connection to Kafka, for some 10 ms
 _SECONDS = 5.0
-_BEGUN_SEARCHES = 100  # those whose time ran out go on when they are asked for again
+_MOST_SEARCHES = 100  # searches that timed out, and continue with the next request
 
 Answer = dict[str, Any]
 
 
 class Lookup:
-    """Answers for every receipt of the cluster. What it says of the log is what is there now."""
+    """Finds the event of any receipt of the cluster, in its current state."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Lookup:
         recent: RecentEntries,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`collector` is our journal's identity, `is_pending` whether it holds that entry still.
+        """`collector` is this journal's identity, `is_pending` whether it still holds an entry.
 
-        `settled` is done when it does not any more. `why_failed` looks into the failed store, in a
-        thread; None if the event is not there.
+        The future `settled` is done when it no longer does. `why_failed` looks into the failed
+        store, in a thread; None if the event is not there.
         """
         self._app, self._log, self._receipts = app, log, receipts
         self._collector, self._is_pending, self._why_failed = collector, is_pending, why_failed
@@ -57,15 +57,15 @@ class Lookup:
         self._searches: OrderedDict[Receipt, Search] = OrderedDict()
 
     async def __call__(self, text: str, check: Callable[[str], None] = lambda _: None) -> Answer:
-        """Where the event is; Problem 404 for no receipt of ours, 410 if it is gone.
+        """Where the event is; Problem 404 if the receipt is unknown, 410 if the event is gone.
 
-        `check` is asked, before anything is said or looked for, whether the stream may be told of.
+        `check` gets the stream before anything else, and raises if the caller may not see it.
         """
         receipt = self._receipts.read(text)
         if receipt is None:
             raise Problem(404, f"{text[:200]!r} is no receipt of this system")
         if receipt.stream not in self._app.streams:
-            raise Problem(404, f"the receipt is for stream {receipt.stream}, which is not there")
+            raise Problem(404, f"the receipt is for stream {receipt.stream}, which does not exist")
         check(receipt.stream)
         if self._is_ours(receipt) and self._is_pending(receipt.sequence):
             return self._answer(receipt, "journaled")
@@ -80,13 +80,13 @@ class Lookup:
     async def are_logged(
         self, stream: str, originals: Collection[Original], seconds: float
     ) -> bool:
-        """Whether the log has these events; waits for ours, for so long, and looks for others'."""
-        ours = {first.sequence for first in originals if first.collector == self._collector}
+        """Whether the log has these events; waits up to `seconds` for this collector's own."""
+        ours = {each.sequence for each in originals if each.collector == self._collector}
         if waiting := {self._settled(sequence) for sequence in ours if self._is_pending(sequence)}:
             await asyncio.wait(waiting, timeout=seconds)
             if any(self._is_pending(sequence) for sequence in ours):
                 return False
-        theirs = [first for first in originals if first.collector != self._collector]
+        theirs = [each for each in originals if each.collector != self._collector]
         if not theirs:
             return True
         try:
@@ -96,7 +96,7 @@ class Lookup:
             return False
 
     def _search_all(self, stream: str, originals: Collection[Original]) -> bool:
-        wanted = {(first.collector, first.sequence, first.index) for first in originals}
+        wanted = {(each.collector, each.sequence, each.index) for each in originals}
         topics = [name(self._app.name, stream) for name in (stream_topic, rejected_topic)]
 
         def look(record: Record) -> Decision:
@@ -104,7 +104,7 @@ class Lookup:
                 wanted.discard(identity)
             return Decision.CONTINUE if wanted else Decision.FOUND
 
-        Search(self._log, topics, min(first.received_at for first in originals)).run(look, _SECONDS)
+        Search(self._log, topics, min(each.received_at for each in originals)).run(look, _SECONDS)
         return not wanted
 
     def _is_ours(self, receipt: Receipt) -> bool:
@@ -121,7 +121,7 @@ class Lookup:
             record = self._search(receipt)
         if record is not None:
             return self._found(receipt, record)
-        # Ours is not in the journal any more, so it was in the log; another collector has its own.
+        # Our entry was settled, so it was in the log. Another collector may still hold its entry.
         if self._is_ours(receipt) or self._is_expired(receipt):
             raise self._gone(receipt)
         return self._answer(receipt, "journaled")
@@ -133,7 +133,7 @@ class Lookup:
             return None
         span = (partition, offset, offset + 1)
         records = list(read_range(self._log, topic, *span, patience=_SECONDS))
-        # Another event there means that the topic was made anew.
+        # Another event there means that the topic was deleted and created again.
         return next(
             (record for record in records if event.identity(record.headers) == _wanted(receipt)),
             None,
@@ -144,7 +144,7 @@ class Lookup:
             self._log, self._topics(receipt), receipt.received_at
         )
         wanted = _wanted(receipt)
-        # A retry from the failed store comes late; what is not ours may only be there in order.
+        # Our own event may be out of order, after a retry from the failed store.
         in_order = not self._is_ours(receipt)
 
         def look(record: Record) -> Decision:
@@ -159,7 +159,7 @@ class Lookup:
         found = search.run(look, _SECONDS)
         if found is None and not search.is_over:
             self._searches[receipt] = search
-            if len(self._searches) > _BEGUN_SEARCHES:
+            if len(self._searches) > _MOST_SEARCHES:
                 self._searches.popitem(last=False)
             raise Problem(
                 503,
@@ -182,8 +182,8 @@ class Lookup:
         return Problem(
             410,
             f"the event of {to_iso(receipt.received_at)} was in stream {receipt.stream}, and is "
-            "not in the log any more: its retention has ended, its topic was made anew, "
-            "or it failed and was dropped",
+            "no longer in the log: its retention has ended, its topic was created again, or it "
+            "failed and was dropped",
         )
 
     def _found(self, receipt: Receipt, record: Record) -> Answer:

@@ -1,4 +1,4 @@
-"""The key that a cluster's collectors sign receipts with: made once, shared through the log."""
+"""The key with which all collectors of a cluster sign receipts, shared through the log."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _SECONDS = 30.0
 
 
 def cluster_key(log: LogSettings, app: str) -> bytes:
-    """The cluster's key; the first collector makes it. Blocks; LogError if Kafka is away.
+    """The cluster's key; the first collector creates it. Blocks; LogError if Kafka is away.
 
-    Two first collectors at the same moment both write one. Whichever is first in the topic counts,
-    for both: so nobody uses a key before it has read it there.
+    Two collectors that start at the same time may both write a key. The first one in the topic
+    counts, so a key is used only after it was read from there.
     """
     topic = keys_topic(app)
     key = _first(log, topic)
     if key is None:
-        # A record key of its own: compaction keeps the newest of each, and it is the oldest of all
-        # that counts.
+        # Each record has its own key: compaction keeps only the newest of a key, and the oldest
+        # record counts.
         write(log, topic, {uuid.uuid4().hex: secrets.token_bytes(_BYTES)}, _SECONDS)
         key = _first(log, topic)
     if key is None:
         raise LogError(
-            f"cannot share a key through topic {topic}: what was written to it is not there",
-            remedy="see that the topic is compacted, and that nothing deletes its records",
+            f"cannot share a key through topic {topic}: the written record is not there",
+            remedy="make sure that the topic is compacted, and that nothing deletes its records",
         )
     return key
 
