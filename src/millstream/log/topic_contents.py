@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from millstream.errors import MillstreamError
+from millstream.errors import LogError, MillstreamError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.search import offsets_since
@@ -53,6 +53,22 @@ def check_app(app: str, known: Collection[str]) -> None:
             f"the log has no pipeline {app!r}",
             remedy=suggest(app, sorted(known)) if known else "start the system once",
         )
+
+
+def only_app(log: LogSettings, app: str = "") -> str:
+    """The app in the log, or the given one; MillstreamError if it is unknown or not unique."""
+    topics = known_topics(log)
+    found = sorted(name.removesuffix(".audit") for name in topics if name.endswith(".audit"))
+    if app:
+        check_app(app, found)
+        return app
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise LogError("the log has no audit topic", remedy="start the system once")
+    raise MillstreamError(
+        f"the log has several pipelines: {', '.join(found)}", remedy="say which one: --app NAME"
+    )
 
 
 def read_topic(log: LogSettings, topic: str, since: int = 0) -> list[Iterator[Record]]:

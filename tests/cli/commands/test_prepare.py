@@ -24,7 +24,7 @@ def test_archives_that_cannot_be_made_are_told_and_are_no_failure(
     monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path))
     outcome = run("prepare")
     assert outcome.code == 0
-    assert "cannot make them: " in outcome.err
+    assert "cannot create them: " in outcome.err
     assert "Kafka and Spark start without" in outcome.err
 
 

@@ -19,7 +19,7 @@ from tests.conftest import Eventually
 
 from millstream import App
 from millstream.analyze.watermarks.late_events import LateEvents
-from millstream.cli.audit import balance
+from millstream.cli.audit import auditor
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, late_topic, stream_topic
@@ -154,7 +154,7 @@ def test_a_trace_tells_that_the_late_topic_holds_the_event(
 def test_the_audit_adds_up_and_tells_when_it_does_not(
     analyzed: Analyzed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balance, "_STARTING", 0.0)  # nothing that is off will come right here
+    monkeypatch.setattr(auditor, "_STARTING", 0.0)  # nothing that is off will come right here
     content = analyzed.audit()
     assert content["problems"] == []
     row = {"in_order": 1, "late": 1, "future": 1, "held": 2, "set_aside": 2, "waiting": 0, "off": 0}
@@ -182,7 +182,7 @@ def test_the_audit_adds_up_and_tells_when_it_does_not(
     analyzed.counts.in_order -= 1
     analyzed.read[stream_topic(name, "clicks")]["0"] = 7
     first, second = analyzed.audit()["problems"]
-    assert first == "clicks: +1 events were read and counted as nothing"
+    assert first == "clicks: +1 events were read and not counted"
     assert "view v has read 7 records of" in second
 
 

@@ -1,0 +1,1 @@
+"""`audit`: checks that every accepted event is accounted for."""

@@ -1,4 +1,4 @@
-"""`audit`: does every accepted event have its place?"""
+"""`audit`: checks that every accepted event is accounted for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from millstream.cli.audit.balance import Auditor, Balance
+    from millstream.cli.audit.auditor import Auditor, AuditResult
 
 _EVERY = 2.0
 
@@ -25,8 +25,8 @@ _EVERY = 2.0
 @home_option
 @set_option
 @click.option("--app", default="", help="The pipeline, if the log has several.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--records", is_flag=True, help="Read every record too, and look for doubles.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--records", is_flag=True, help="Also read every record, and look for duplicates.")
 @json_option
 def audit(
     home: Path,
@@ -36,21 +36,20 @@ def audit(
     records: bool,
     as_json: bool,
 ) -> int:
-    """Check that every accepted event is accounted for, and that the log has what it should.
+    """Check that every accepted event is accounted for, and that the log contains it.
 
     Per stream: accepted = logged + rejected + failed + shed + duplicates + damaged + pending, over
-    all collectors and all their starts that the audit topic still has (a day); and what was counted
-    as logged and rejected against what was ever written to the topics. What was lost with a damaged
-    entry of a journal is a problem until `millstream failed drop` acknowledges it.
+    all collectors and all their starts in the audit topic, which keeps a day. The counts of logged
+    and rejected events are compared with the records that were written to the topics. Events that
+    were lost in a damaged entry of a journal are a problem until `millstream failed drop`
+    acknowledges the loss.
 
-    Per view: logged = read + waiting, in the topics that it reads; of the read, some were late or
-    shed, and all others are in its rows. Per stream with an event time:
-    what was judged = in order + late + future + broken + lost; and what was set aside against the
-    records that the late topic holds. The exit code is 1 if it does not add up; what is off is
-    named.
+    Per view: logged = read + waiting, over the topics that it reads. Some of the read events were
+    late or shed; all others are in its rows. Per stream with an event time: read = in order + late
+    + future + broken + lost. The last counts are compared with the records in the late topic.
 
-    With --records each record that the topics hold is read, and an event that is there twice is
-    found.
+    The exit code is 1 if the counts do not add up; the differences are listed. With --records,
+    every record in the topics is read, to find events that are there twice.
 
     \b
     millstream audit
@@ -58,46 +57,47 @@ def audit(
     millstream audit --records
     millstream audit --json | jq .problems
     """
-    from millstream.cli.audit.balance import Auditor, app_of
+    from millstream.cli.audit.auditor import Auditor
+    from millstream.log.topic_contents import only_app
 
     log = log_of(home, assignments)
-    auditor = Auditor(log, app_of(log, app))
+    auditor = Auditor(log, only_app(log, app))
     if watch and records:
-        raise click.UsageError("--records reads everything: not again and again with --watch")
-    balance = auditor.balance()
+        raise click.UsageError("--records reads everything: do not use it with --watch")
+    result = auditor.check()
     if records:
-        auditor.find_doubles(balance)
+        auditor.find_duplicates(result)
     if watch:
-        return follow(auditor, balance, as_json)
+        return follow(auditor, result, as_json)
     with perhaps_unread():
         if as_json:
-            click.echo(json.dumps(balance.content(), indent=2))
+            click.echo(json.dumps(result.content(), indent=2))
         else:
             from millstream.supervise.status_tables import console
 
-            console().print(picture(balance))
-    return FAILED if balance.problems else 0
+            console().print(result_tables(result))
+    return FAILED if result.problems else 0
 
 
-def follow(auditor: Auditor, balance: Balance, as_json: bool) -> int:
+def follow(auditor: Auditor, result: AuditResult, as_json: bool) -> int:
     from rich.live import Live
 
     from millstream.supervise.status_tables import console
 
     if as_json:
         while True:
-            click.echo(json.dumps(balance.content()))
+            click.echo(json.dumps(result.content()))
             time.sleep(_EVERY)
-            balance = auditor.balance()
-    with Live(picture(balance), console=console(), auto_refresh=False) as live:
+            result = auditor.check()
+    with Live(result_tables(result), console=console(), auto_refresh=False) as live:
         while True:
             time.sleep(_EVERY)
-            balance = auditor.balance()
-            live.update(picture(balance), refresh=True)
+            result = auditor.check()
+            live.update(result_tables(result), refresh=True)
 
 
-def picture(balance: Balance) -> RenderableType:
-    """The table, then what is off, then what is worth knowing."""
+def result_tables(result: AuditResult) -> RenderableType:
+    """The tables, then the problems, then the notes."""
     from rich.console import Group
     from rich.text import Text
 
@@ -107,9 +107,9 @@ def picture(balance: Balance) -> RenderableType:
     table = grid(
         "stream", *columns, ">+ damaged", ">+ pending", ">+ unseen", ">off", ">in the log", ">held"
     )
-    for name, row in balance.rows.items():
+    for name, row in result.rows.items():
         counts = (row.accepted, row.logged, row.rejected, row.failed, row.shed, row.duplicates)
-        written = balance.written.get(name)
+        written = result.written.get(name)
         table.add_row(
             Text(name, "bold"),
             *(f"{count:,}" for count in counts),
@@ -120,17 +120,17 @@ def picture(balance: Balance) -> RenderableType:
             "–" if written is None else f"{written.held:,}",
         )
     parts: list[RenderableType] = [table, ""]
-    parts += [part for each in completeness(balance) for part in (each, "")]
-    lines = [Text(f"✗ {problem}", "red") for problem in balance.problems]
-    notes = [Text(note, "dim") for note in balance.notes]
-    damaged = sum(row.damaged for row in balance.rows.values())
+    parts += [part for each in time_and_view_tables(result) for part in (each, "")]
+    lines = [Text(f"✗ {problem}", "red") for problem in result.problems]
+    notes = [Text(note, "dim") for note in result.notes]
+    damaged = sum(row.damaged for row in result.rows.values())
     but = f", with {damaged:,} events that were lost to damage and acknowledged" if damaged else ""
-    verdict = [] if balance.problems else [Text(f"✓ it adds up{but}", "green")]
-    return Group(*parts, *lines, *verdict, *notes)
+    success = [] if result.problems else [Text(f"✓ it adds up{but}", "green")]
+    return Group(*parts, *lines, *success, *notes)
 
 
-def completeness(balance: Balance) -> list[Table]:
-    """What is in views, and what is late; nothing where nothing has a time, or is read."""
+def time_and_view_tables(result: AuditResult) -> list[Table]:
+    """The tables of event times and of views, unless they are empty."""
     from rich.text import Text
 
     from millstream.cli.shared.text import moment
@@ -138,7 +138,7 @@ def completeness(balance: Balance) -> list[Table]:
 
     columns = (">in order", ">late", ">future", ">broken", ">lost", ">off", ">waiting")
     times = grid("stream", *columns, ">late topic", "watermark")
-    for name, row in balance.completeness.streams.items():
+    for name, row in result.view_audit.streams.items():
         counts = (row.in_order, row.late, row.future, row.broken, row.lost)
         times.add_row(
             Text(name, "bold"),
@@ -149,7 +149,7 @@ def completeness(balance: Balance) -> list[Table]:
             moment(row.watermark) if row.watermark else "–",
         )
     views = grid("view", ">logged", ">= read", ">+ waiting", ">late", ">shed", ">lost", "watermark")
-    for name, view in balance.completeness.views.items():
+    for name, view in result.view_audit.views.items():
         views.add_row(
             Text(name, "bold"),
             *(

@@ -26,7 +26,7 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 @ca_option
 @json_option
 def status(home: Path, ca: str, as_json: bool) -> int:
-    """Display what runs: processes, addresses, rates, watermarks, the state of sources and queries.
+    """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
     Ends with exit code 1 if a process keeps dying, a tier is down or hangs, a source or a query
     does not run, the journal takes nothing, the collectors' counts do not add up, accepted events
@@ -196,7 +196,7 @@ def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
     """What journals have lost to damage: those of this home by its files, others by reports."""
     import msgspec
 
-    from millstream.cli.audit.collected import damage_text
+    from millstream.cli.audit.collector_counts import damage_text
     from millstream.cli.dead_letters.damaged import damage_counts
     from millstream.values.report import JournalDamage
 

@@ -28,11 +28,11 @@ def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: boo
     from millstream.analyze.planning.editions import describe_views
     from millstream.analyze.rebuild.dropping import drop_view
     from millstream.analyze.recovery.checkpoint import removed_views
-    from millstream.cli.audit.balance import app_of
+    from millstream.log.topic_contents import only_app
     from millstream.syntax.names import suggest
 
     place, log = open_home(home), log_of(home, assignments)
-    app = app or app_of(log)
+    app = app or only_app(log)
     known = {*describe_views(app, log), *removed_views(place.checkpoints, ())}
     if view not in known:
         raise MillstreamError(f"there is no view {view!r}", remedy=suggest(view, sorted(known)))

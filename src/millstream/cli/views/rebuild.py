@@ -60,13 +60,13 @@ def rebuild(
     """
     from millstream.analyze.planning.editions import describe_views, known_view, query_topic_of
     from millstream.analyze.rebuild.requests import Request, put_request
-    from millstream.cli.audit.balance import app_of
     from millstream.cli.views.past import moment_of
+    from millstream.log.topic_contents import only_app
 
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("there is nobody to ask: give --yes")
     log = log_of(home, assignments)
-    app = app or app_of(log)
+    app = app or only_app(log)
     known_view(describe_views(app, log), view)
     wish = Request(uuid.uuid4().hex[:12], moment_of("--from", since))
     watch = Watch(log, app, view)

@@ -1,9 +1,9 @@
-"""The audit's other half: of what is in the log, what has got into views, and what is late.
+"""Checks which logged events are in views, and which are late.
 
-Two counts that know nothing of each other are compared. The timekeeper counts the events that it
-sets aside in the same transaction that writes them; the audit counts the records of the late
-topic. And how far each view has read its topics, by its checkpoint, is compared with what the
-topics hold: what retention took before it was read is lost to that view.
+It compares two independent counts. `analyze` counts the late events in the same transaction that
+writes them; the audit counts the records of the late topic. It also compares how far each view has
+read its topics, by its checkpoint, with the records that the topics hold. Records that retention
+deleted before a view read them are lost to that view.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millstream.cli.audit.collected import Counted, Ledger, views_of
+from millstream.cli.audit.collector_counts import Reports, views_of
 from millstream.cli.shared.text import moment
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -23,21 +23,21 @@ from millstream.log.topic_names import late_topic, stream_topic
 from millstream.values.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.values.report import StreamCounts, ViewCounts
 
-_SECONDS = 30.0
+_TIMEOUT = 30.0
 
 
 @dataclass(slots=True)
-class TimeRow:
-    """One stream's events, as the timekeeper has judged them."""
+class EventTimeRow:
+    """One stream's events, by their time: in order, late and so on."""
 
     in_order: int = 0
     late: int = 0
     future: int = 0
     broken: int = 0
-    lost: int = 0  # retention took them before they were judged
-    waiting: int = 0  # in the log, and not judged yet
+    lost: int = 0  # deleted by retention before they were checked
+    waiting: int = 0  # in the log, and not checked yet
     held: int = 0  # records in the late topic
-    off: int = 0  # read, and counted as nothing
+    off: int = 0  # read, and not counted
     watermark: int = 0
 
     @property
@@ -50,17 +50,17 @@ class ViewRow:
     """One view: logged = read + waiting, over the topics that it reads."""
 
     logged: int = 0
-    read: int = 0  # at least: what its checkpoint has
+    read: int = 0  # at least: according to its checkpoint
     waiting: int = 0  # at most
-    lost: int = 0  # of the read, those that retention took before
-    late: int = 0  # of the read, those that some window of the view missed
-    shed: int = 0  # of the read, those that the view left out to keep up
+    lost: int = 0  # of the read ones: deleted by retention before
+    late: int = 0  # of the read ones: missing in some window of the view
+    shed: int = 0  # of the read ones: skipped by the view to keep up
     watermark: int = 0
 
 
 @dataclass(slots=True)
 class LateTopic:
-    """What one late topic holds; each look reads only what is new."""
+    """The records of one late topic; each call of `read` reads only the new ones."""
 
     log: LogSettings
     name: str
@@ -69,22 +69,22 @@ class LateTopic:
     views: Counter[str] = field(default_factory=Counter)
     is_whole: bool = True  # retention has deleted nothing
 
-    def look(self) -> int:
-        """How many records of the timekeeper's were found so far; blocks."""
-        for partition, (first, end) in bounds(self.log, self.name, _SECONDS).items():
+    def read(self) -> int:
+        """Returns how many late records were found so far. Blocks."""
+        for partition, (first, end) in bounds(self.log, self.name, _TIMEOUT).items():
             start = max(first, self.next.get(partition, 0))
             self.is_whole = self.is_whole and first == 0
             if start < end:
-                found = read_range(self.log, self.name, partition, start, end, patience=_SECONDS)
-                self._take(partition, found)
+                found = read_range(self.log, self.name, partition, start, end, patience=_TIMEOUT)
+                self._count(partition, found)
         return self.reasons.total()
 
-    def _take(self, partition: int, records: Iterable[Record]) -> None:
-        # A transaction's end takes an offset too, though it is no record: so they are counted.
+    def _count(self, partition: int, records: Iterable[Record]) -> None:
+        # The end of a transaction also has an offset, but is no record: so records are counted.
         for record in records:
             self.next[partition] = record.offset + 1
             headers = dict(record.headers)
-            if LATE_ERROR in headers:  # a view's query set it aside, and tells so by itself
+            if LATE_ERROR in headers:  # set aside by a view's query, which counts it
                 continue
             self.reasons[headers.get(LATE_REASON, b"").decode("utf-8", "replace")] += 1
             try:
@@ -98,43 +98,43 @@ _VIEWS = dict[str, msgspec.Raw]
 
 
 @dataclass(slots=True)
-class Completeness:
-    """What `analyze` tells, against the log."""
+class ViewAudit:
+    """The reports of `analyze`, compared with the log."""
 
-    streams: dict[str, TimeRow] = field(default_factory=dict)
+    streams: dict[str, EventTimeRow] = field(default_factory=dict)
     views: dict[str, ViewRow] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    is_off: bool = False  # by what a moment may put right
+    is_off: bool = False  # in a way that may correct itself in a moment
 
 
-class Watch:
-    """Looks at the log for the audit, again and again."""
+class ViewAuditor:
+    """Audits event times and views; may be called again and again."""
 
     def __init__(self, log: LogSettings, app: str) -> None:
         self._log, self._app = log, app
         self._late: dict[str, LateTopic] = {}
         self._before: dict[str, int] = {}
 
-    def prepare(self, ledger: Ledger, topics: set[str]) -> None:
-        """Count before the report that is compared comes."""
-        report = newest(ledger)
+    def prepare(self, reports: Reports, topics: set[str]) -> None:
+        """Count the late records before the report that they are compared with."""
+        report = reports.newest_of_analyze()
         for name in report.streams if report is not None else ():
             topic = late_topic(self._app, name)
             if topic in topics:
                 self._late.setdefault(name, LateTopic(self._log, topic))
-                self._before[name] = self._late[name].look()
+                self._before[name] = self._late[name].read()
 
-    def look(self, ledger: Ledger, topics: set[str], since: int) -> Completeness:
-        """How it stands; blocks."""
-        found, report = Completeness(), newest(ledger)
+    def check(self, reports: Reports, topics: set[str], since: int) -> ViewAudit:
+        """The result. Blocks."""
+        found, report = ViewAudit(), reports.newest_of_analyze()
         if report is None:
             found.notes.append("analyze has not reported: what is in views is not known")
             return found
         is_there = report.at >= since and not report.ended
         if not is_there:
             found.notes.append(
-                f"analyze is not heard of since {moment(report.at)}: "
+                f"analyze has not reported since {moment(report.at)}: "
                 "what it did after that is not in its counts"
             )
         for name, counts in report.streams.items():
@@ -145,23 +145,23 @@ class Watch:
 
     def _stream(
         self,
-        found: Completeness,
+        found: ViewAudit,
         name: str,
         counts: StreamCounts,
         topics: set[str],
         is_there: bool,
     ) -> None:
         read = sum(counts.read.values()) - sum(counts.read_from.values())
-        row = found.streams[name] = TimeRow(
+        row = found.streams[name] = EventTimeRow(
             *(counts.in_order, counts.late, counts.future, counts.broken, counts.lost),
             watermark=counts.watermark,
         )
         row.off = read - row.in_order - row.set_aside - row.lost
         if row.off:
-            found.problems.append(f"{name}: {row.off:+,} events were read and counted as nothing")
+            found.problems.append(f"{name}: {row.off:+,} events were read and not counted")
         topic = stream_topic(self._app, name)
         if topic in topics:
-            held = bounds(self._log, topic, _SECONDS)
+            held = bounds(self._log, topic, _TIMEOUT)
             ends = {str(partition): end for partition, (_, end) in held.items()}
             row.waiting = sum(max(0, end - counts.read.get(p, 0)) for p, end in ends.items())
         if (late := late_topic(self._app, name)) not in topics:
@@ -174,20 +174,20 @@ class Watch:
             self._compare(found, name, row, is_there)
         if row.lost:
             found.problems.append(
-                f"{name}: retention took {row.lost:,} events before it was known whether they "
+                f"{name}: retention deleted {row.lost:,} events before it was known whether they "
                 "were late"
             )
 
-    def _compare(self, found: Completeness, name: str, row: TimeRow, is_there: bool) -> None:
+    def _compare(self, found: ViewAudit, name: str, row: EventTimeRow, is_there: bool) -> None:
         late = self._late[name]
-        at_least, row.held = self._before.get(name, 0), late.look()
+        at_least, row.held = self._before.get(name, 0), late.read()
         if not late.is_whole:
             found.notes.append(f"{late.name}: its oldest records are past its retention")
         elif row.set_aside > row.held:
             found.is_off = True
             found.problems.append(
                 f"{name}: {row.set_aside:,} events were set aside, but {late.name} holds "
-                f"{row.held:,}: {row.set_aside - row.held:,} are missing, or it was made anew"
+                f"{row.held:,}: {row.set_aside - row.held:,} are missing, or it was recreated"
             )
         if at_least > row.set_aside:
             found.is_off = found.is_off or is_there
@@ -199,7 +199,7 @@ class Watch:
             else:
                 found.notes.append(words)
 
-    def _view(self, found: Completeness, name: str, view: ViewCounts, topics: set[str]) -> None:
+    def _view(self, found: ViewAudit, name: str, view: ViewCounts, topics: set[str]) -> None:
         row = found.views[name] = ViewRow(watermark=view.watermark)
         row.late = sum(late.views[name] for late in self._late.values())
         row.shed = view.shed
@@ -207,7 +207,7 @@ class Watch:
             if topic not in topics:
                 found.problems.append(f"view {name} reads {topic}, which is not there any more")
                 continue
-            for partition, (first, end) in bounds(self._log, topic, _SECONDS).items():
+            for partition, (first, end) in bounds(self._log, topic, _TIMEOUT).items():
                 at = read.get(str(partition), 0)
                 row.logged += end
                 row.read += min(at, end)
@@ -216,7 +216,7 @@ class Watch:
                 if at > end:
                     found.problems.append(
                         f"view {name} has read {at:,} records of {topic}, partition {partition}, "
-                        f"which was given {end:,}: it lost its tail, or was made anew"
+                        f"which has {end:,}: it lost its newest records, or was recreated"
                     )
         if row.shed > row.read:
             found.problems.append(
@@ -226,18 +226,13 @@ class Watch:
             found.notes.append(f"view {name} takes {view.share:.1%} of its input to keep up")
         if view.dropped:
             found.problems.append(
-                f"view {name}: Spark left out at least {view.dropped:,} rows that it had no state "
-                f"for any more; `millstream rebuild {name}` counts them"
+                f"view {name}: Spark left out at least {view.dropped:,} rows whose state was "
+                f"deleted; `millstream rebuild {name}` adds them"
             )
         if not view.read:
             found.notes.append(f"view {name} has committed nothing yet")
         if row.lost:
             found.problems.append(
-                f"view {name}: retention took {row.lost:,} events before they were read; "
-                f"`millstream rebuild {name}` makes it of what the log holds"
+                f"view {name}: retention deleted {row.lost:,} events before they were read; "
+                f"`millstream rebuild {name}` computes it from what the log has"
             )
-
-
-def newest(ledger: Ledger) -> Counted | None:
-    """The last that was heard of analyze."""
-    return max(ledger.of("analyze"), key=lambda report: report.at, default=None)

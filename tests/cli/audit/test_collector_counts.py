@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.cli.audit.collected import Ledger, Row
+from millstream.cli.audit.collector_counts import Reports, StreamRow
 from millstream.values.report import JournalState, ProcessReport, StreamCounts
 
 
@@ -22,10 +22,10 @@ def report(
     return msgspec.json.encode(one)
 
 
-def added_up(*reports: bytes) -> tuple[Row, list[str]]:
-    ledger = Ledger()
-    ledger.take([*reports, b"no report", None])
-    rows, problems = ledger.rows()
+def added_up(*reports: bytes) -> tuple[StreamRow, list[str]]:
+    added = Reports()
+    added.add([*reports, b"no report", None])
+    rows, problems = added.rows()
     return rows["orders"], problems
 
 
@@ -35,7 +35,7 @@ def test_only_the_newest_counts_of_a_start_are_taken() -> None:
         report(1, StreamCounts(accepted=9, logged=5, rejected=2, shed=1, duplicates=1)),
         report(1, StreamCounts(accepted=1, failed=1), collector="c2"),
     )
-    assert row == Row(accepted=10, logged=5, rejected=2, failed=1, shed=1, duplicates=1)
+    assert row == StreamRow(accepted=10, logged=5, rejected=2, failed=1, shed=1, duplicates=1)
     assert (row.off, problems) == (0, [])
 
 
@@ -93,7 +93,7 @@ def test_what_a_killed_start_settled_after_its_last_report_is_unseen() -> None:
 def test_counts_that_do_not_add_up_in_themselves_are_told() -> None:
     row, problems = added_up(report(1, StreamCounts(accepted=5, logged=3)))
     assert row.off == 2
-    assert any("counted +2 from nowhere" in problem for problem in problems)
+    assert any("counted +2 that do not add up" in problem for problem in problems)
 
 
 def test_what_a_command_moved_is_moved() -> None:
