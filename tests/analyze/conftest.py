@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from millstream.analyze.planning.planner import Planner
 from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
+from millstream.analyze.upkeep import Upkeep
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds
@@ -27,6 +29,8 @@ from millstream.pipeline.app import App
 from millstream.pipeline.load import load
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
+from millstream.syntax.duration import parse_duration
+from millstream.values.report import ViewCounts
 
 SETTINGS = AnalyzeSettings(checkpoint_interval="5 seconds")
 HEAD = """
@@ -65,6 +69,24 @@ def planned(spark: SparkSession, pipeline: Load) -> PlanOf:
         return {query.view.name: query for query in queries}
 
     return plan
+
+
+class RunningUpkeep:
+    """The work beside Spark for some views, as the service does it."""
+
+    def __init__(self, settings: Settings, app: App, queries: Iterable[Query]) -> None:
+        plans, idle = [query.plan for query in queries], parse_duration(settings.analyze.idle)
+        self.late_events = LateEvents(settings.log, app, plans, idle)
+        self.late_events.start()
+        self._upkeep = Upkeep(settings.log, app, plans, self.late_events)
+
+    def step(self, counts: dict[str, ViewCounts]) -> None:
+        self._upkeep.update(counts)
+        self._upkeep.tick()
+
+    def close(self) -> None:
+        self._upkeep.close()
+        self.late_events.close()
 
 
 class Live:

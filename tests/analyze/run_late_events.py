@@ -1,4 +1,4 @@
-"""A pipeline with a late topic, and a process that keeps its time until it is killed."""
+"""A pipeline with a late topic, and a process that reads its stream until it is killed."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def plans(app: App) -> list[ViewPlan]:
     ]
 
 
-def keeper(log: LogSettings, app: App, idle: float = 10.0) -> LateEvents:
+def make_late_events(log: LogSettings, app: App, idle: float = 10.0) -> LateEvents:
     return LateEvents(log, app, plans(app), timedelta(seconds=idle))
 
 
 def main() -> None:
     bootstrap, name = sys.argv[1:]
-    keeping = keeper(LogSettings(bootstrap=bootstrap), declare(name))
-    keeping.start()
-    print("keeping", flush=True)
+    late_events = make_late_events(LogSettings(bootstrap=bootstrap), declare(name))
+    late_events.start()
+    print("reading", flush=True)
     while True:
         time.sleep(1)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from tests.analyze.conftest import Live, Load
+from tests.analyze.conftest import Live, Load, RunningUpkeep
 
 from millstream.analyze.settings import AnalyzeSettings
-from millstream.analyze.upkeep import Upkeep
 from millstream.log.consumer import bounds, read_range
 from millstream.log.topic_names import view_topic
 from millstream.settings import Settings
@@ -27,7 +26,7 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
     app = pipeline(PIPELINE)
     live.start(app)
     settings = Settings(log=live.settings.log, analyze=AnalyzeSettings(idle="1 hour"))
-    keeping = Upkeep(settings, app, [query.plan for query in live.planned])
+    upkeep = RunningUpkeep(settings, app, live.planned)
     began = int(time.time()) // MINUTE * MINUTE - 30 * MINUTE
     topic, table, read = view_topic(app.name, "per_minute"), Table(keyed=True, stateful=True), 0
     ticked = 0.0
@@ -37,8 +36,7 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
         assert live.queries is not None
         if time.monotonic() - ticked > 0.5:
             ticked = time.monotonic()
-            keeping.note(live.queries.counts())
-            keeping.tick()
+            upkeep.step(live.queries.counts())
         end = bounds(live.settings.log, topic)[0][1]
         for record in read_range(live.settings.log, topic, 0, read, end):
             read = record.offset + 1
@@ -52,13 +50,13 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
     def watermark() -> int:
         assert live.queries is not None
         counts = live.queries.counts()
-        keeping.note(counts)
+        upkeep.step(counts)
         return counts["per_minute"].watermark
 
     try:
         send(0, 0, 1)
         live.gives(rows, [(2, "provisional"), (1, "provisional")])
-        live.until(lambda: rows() and keeping.streams()["clicks"].watermark > 0)
+        live.until(lambda: rows() and upkeep.late_events.counts()["clicks"].watermark > 0)
         send(2)
         live.gives(rows, [(2, "final"), (1, "final"), (1, "provisional")])
         assert watermark() == (began + 2 * MINUTE) * 1000
@@ -67,4 +65,4 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
         send(5)
         live.gives(lambda: rows()[2], (1, "final"))
     finally:
-        keeping.close()
+        upkeep.close()

@@ -11,7 +11,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from millstream.analyze.planning.editions import describe_views, topic_of
-from millstream.analyze.service import _Analyze
+from millstream.analyze.service import Analyze
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.log.settings import LogSettings
 from millstream.pipeline.app import App
@@ -48,7 +48,7 @@ class Threaded:
         self.app = app
         ensure_topics(app, self.settings.log)
         self._stopping.clear()
-        tier = _Analyze(app, self.settings, self._home, self._spark)
+        tier = Analyze(app, self.settings, self._home, self._spark)
         self._thread = threading.Thread(target=self._run, args=(tier,))
         self._thread.start()
 
@@ -60,7 +60,7 @@ class Threaded:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, tier: _Analyze) -> None:
+    def _run(self, tier: Analyze) -> None:
         try:
             tier.run(self._stopping)
         except BaseException as failure:

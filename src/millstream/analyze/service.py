@@ -1,4 +1,4 @@
-"""The `analyze` process: plans the views, keeps their queries up, and tells about them."""
+"""The `analyze` process: plans the views, runs their queries, and reports on them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from millstream.analyze.recovery.checkpoint import checkpoint_folder
 from millstream.analyze.shedding.governor import Shedding
 from millstream.analyze.spark.session import java_process, start_session, task_slots
 from millstream.analyze.upkeep import Upkeep
+from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.errors import LogError, MachineError, ViewFailed
 from millstream.log.connection import admin, await_broker, client_config
 from millstream.log.topic_names import audit_topic, views_topic
@@ -41,12 +42,13 @@ from millstream.runtime.home import Home
 from millstream.settings import Settings
 from millstream.syntax.duration import parse_duration
 from millstream.values.clock import now_ms
-from millstream.values.report import ProcessReport, ViewCounts
+from millstream.values.report import ProcessReport
 from millstream.values.view_description import ViewDescription
 
 _log = logging.getLogger(__name__)
 _TICK = 0.25
-_TELLING = 10.0
+_WRITE_SECONDS = 10.0
+_MORE_MEMORY = "see its messages above; more analyze.driver_memory may help"
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
@@ -56,87 +58,96 @@ def run(app: App, settings: Settings, home: Home) -> None:
         await_broker(settings.log)
         ensure_topics(app, settings.log)
         partitions = _partitions(settings)
-        # Each view may be computed anew beside itself.
+        # Each view may be rebuilt beside itself.
         slots = 2 * enough_slots(app, settings, partitions)
         spark = start_session(settings.analyze, slots, app.name, home.path / "spark")
         try:
-            _Analyze(app, settings, home, spark).run(stopping)
+            Analyze(app, settings, home, spark).run(stopping)
         except (Py4JError, ConnectionError) as error:
+            cause = str(error).splitlines()[0]
             raise ViewFailed(
-                f"Spark's JVM does not answer: {str(error).splitlines()[0]}",
-                remedy="see its lines above; more analyze.driver_memory may help",
+                f"Spark's JVM does not answer: {cause}", remedy=_MORE_MEMORY
             ) from error
         finally:
             home.withdraw()
             _end(spark)
 
 
-class _Analyze:
+class Analyze:
+    """All parts of the tier, on a Spark session that is there."""
+
     def __init__(self, app: App, settings: Settings, home: Home, spark: SparkSession) -> None:
         self._app, self._settings, self._home, self._spark = app, settings, home, spark
         self._process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         self._producer = Producer(client_config(settings.log, linger_ms=0))
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
         self._started = now_ms()
-        streams, sample = app.streams.values(), settings.analyze.drift_sample
-        self._drifts = DriftMonitor(app.name, streams, settings.log, sample)
+        self._partitions = _partitions(settings)
+        self._described = describe_views(app.name, settings.log)
+        self._planned = self._plan()
+        plans = [query.plan for query in self._planned]
+        log, options = settings.log, settings.analyze
+        self._queries = Queries(spark, app, settings, home.checkpoints)
+        self._late_events = LateEvents(log, app, plans, parse_duration(options.idle))
+        self._upkeep = Upkeep(log, app, plans, self._late_events)
+        self._shadow_upkeep = Upkeep(log, app, [], self._late_events, is_served=False)
+        self._rebuilds = Rebuilds(
+            spark,
+            app,
+            settings,
+            home.checkpoints,
+            plans,
+            self._queries,
+            write=self._write,
+            is_final_until=self._shadow_upkeep.is_final_until,
+            partitions=self._partitions,
+        )
+        commit_seconds = parse_duration(options.checkpoint_interval).total_seconds()
+        self._lags = LagMonitor(app.name, log, plans, commit_seconds)
+        self._shedding = Shedding(self._queries, self._lags)
+        self._drifts = DriftMonitor(app.name, app.streams.values(), log, options.drift_sample)
 
     def run(self, stopping: threading.Event) -> None:
-        partitions = _partitions(self._settings)
-        described = describe_views(self._app.name, self._settings.log)
-        topics = {name: topic_of(self._app.name, each) for name, each in described.items()}
-        planner = Planner(self._spark, self._app, self._settings, partitions, topics=topics)
+        try:
+            self._deploy()
+            self._rebuilds.clean_up()
+            self._late_events.start()
+            self._loop(stopping)
+        finally:
+            self._close()
+
+    def _plan(self) -> list[Query]:
+        topics = {name: topic_of(self._app.name, each) for name, each in self._described.items()}
+        planner = Planner(self._spark, self._app, self._settings, self._partitions, topics=topics)
         queries = planner.queries()
         check_slots(self._spark, planner.plan().slots)
-        keeper = Queries(self._spark, self._app, self._settings, self._home.checkpoints)
-        self._rebuilds = Rebuilds(
-            *(self._spark, self._app, self._settings, self._home, keeper),
-            tell=self._tell,
-            partitions=partitions,
-        )
-        self._rebuilds.serve(query.plan for query in queries)
-        every = parse_duration(self._settings.analyze.checkpoint_interval).total_seconds()
-        self._lags = LagMonitor(self._app.name, self._settings.log, self._rebuilds.plans, every)
-        self._deploy(keeper, queries, described)
-        self._rebuilds.clean_up()
-        try:
-            self._keep(keeper, stopping)
-        finally:
-            self._drifts.close()
-            self._lags.close()
-            if self._process is None or self._process.poll() is None:
-                # Every task that is ended tells so at length; nothing of it is news.
-                self._spark.sparkContext.setLogLevel("OFF")
-                self._rebuilds.close(patience=2.0)
-                keeper.stop(patience=2.0)
+        return queries
 
-    def _deploy(
-        self, keeper: Queries, queries: list[Query], described: dict[str, ViewDescription]
-    ) -> None:
-        """Go on with the views that are as they were; compute those anew that are not."""
-        anew = []
-        for query in queries:
-            before = described.get(query.view.name)
+    def _deploy(self) -> None:
+        """Continue with the views that are unchanged; rebuild those that changed."""
+        changed = []
+        for query in self._planned:
+            before = self._described.get(query.view.name)
             found = self._compare(query, before)
             _log.info("view %s: %s, %s", found.view, found.kind, found.text)
-            # Servers read rows by the pipeline's key: under another, they can't show the old ones.
+            # Servers read rows by the pipeline's key: with another key they can't show old rows.
             same_key = before is not None and query.plan.describe().key == before.key
             if found.kind == "incompatible" and same_key and self._rebuilds.can(query.view.name):
-                anew.append(query.view.name)
+                changed.append(query.view.name)
                 print(f"view {found.view} was changed ({found.text})", flush=True)
                 continue
-            keeper.add(query)
+            self._queries.add(query)
             value = msgspec.json.encode(query.plan.describe())
-            self._tell(views_topic(self._app.name), query.view.name, value)
-        if anew:
-            self._rebuilds.begin(anew)
+            self._write(views_topic(self._app.name), query.view.name, value)
+        if changed:
+            self._rebuilds.begin(changed)
         log, app = self._settings.log, self._app
         for name in drop_noted(self._home, log, app.name, app.views):
             words = f"its state is kept: `millstream drop {name}` removes it"
             print(f"view {name} is not in the pipeline any more; {words}", flush=True)
 
     def _compare(self, query: Query, before: ViewDescription | None) -> Deployment:
-        """A view against what ran before, and whether it can go on from there."""
+        """Compare a view with what ran before, and say whether it can continue from there."""
         found = compare(query.plan, before)
         folder = checkpoint_folder(self._home.checkpoints, query.plan)
         if found.kind not in ("unchanged", "compatible") or folder.parent.is_dir():
@@ -145,66 +156,75 @@ class _Analyze:
         print(f"view {found.view} is unchanged, {words}", flush=True)
         return replace(found, text=words)
 
-    def _tell(self, topic: str, key: str, value: bytes | None) -> None:
+    def _write(self, topic: str, key: str, value: bytes | None) -> None:
         self._producer.produce(topic, value, key)
-        if self._producer.flush(_TELLING):
-            raise LogError(f"cannot write to topic {topic}: no answer in {_TELLING:g} s")
+        if self._producer.flush(_WRITE_SECONDS):
+            raise LogError(f"cannot write to topic {topic}: no answer in {_WRITE_SECONDS:g} s")
 
-    def _keep(self, keeper: Queries, stopping: threading.Event) -> None:
-        ready, reported = False, 0.0
-        keeping = Upkeep(self._settings, self._app, self._rebuilds.plans)
-        beside = keeping.beside()  # for what is computed anew
-        shedding = Shedding(keeper, self._lags)
-        try:
-            while not stopping.wait(_TICK):
-                if self._process is not None and (code := self._process.poll()) is not None:
-                    raise ViewFailed(
-                        f"Spark's JVM ended with code {code}",
-                        remedy="see its lines above; more analyze.driver_memory may help",
-                    )
-                keeper.tick()
-                self._rebuilds.tick(beside.is_final_until)
-                if time.monotonic() - reported >= 1:
-                    reported = time.monotonic()
-                    counts = self._rebuilds.add_to(self._lags.tell(keeper.counts()))
-                    self._report(keeping, counts)
-                    if ready:  # each topic is the one that its query writes to
-                        self._lags.follow(self._rebuilds.plans)
-                        beside.follow(self._rebuilds.ready)
-                        beside.note(self._rebuilds.counts())
-                        beside.tick()
-                        keeping.follow(self._rebuilds.kept)
-                        keeping.tick(held=self._rebuilds.leaving)
-                        shedding.tick(self._rebuilds.kept)
-                if not ready and keeper.settled:
-                    ready = True
-                    self._home.announce(
-                        "analyze",
-                        spark_pid=java_process(self._spark),
-                        pipeline=str(Path(self._app.location.file).resolve()),
-                        views=sorted(self._app.views),
-                    )
-                    views = len(self._app.views)
-                    print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
-        finally:
-            beside.close()
-            keeping.close()
+    def _loop(self, stopping: threading.Event) -> None:
+        is_ready, reported = False, 0.0
+        while not stopping.wait(_TICK):
+            if self._process is not None and (code := self._process.poll()) is not None:
+                raise ViewFailed(f"Spark's JVM ended with code {code}", remedy=_MORE_MEMORY)
+            self._queries.tick()
+            self._rebuilds.tick()
+            if time.monotonic() - reported >= 1:
+                reported = time.monotonic()
+                self._report()
+                if is_ready:  # before that, a query may still create its topic again
+                    self._tick_second()
+            if not is_ready and self._queries.settled:
+                is_ready = True
+                self._announce()
 
-    def _report(self, keeping: Upkeep, views: dict[str, ViewCounts]) -> None:
-        keeping.note(views)
+    def _report(self) -> None:
+        views = self._rebuilds.add_to(self._lags.add_to(self._queries.counts()))
+        self._upkeep.update(views)
         report = ProcessReport(
             *("analyze", self._instance, now_ms(), self._started),
-            streams=keeping.streams(),
+            streams=self._late_events.counts(),
             views=views,
             drifts=self._drifts.shifted(),
         )
-        with contextlib.suppress(BufferError):  # Kafka is away: the next report tells as much
+        with contextlib.suppress(BufferError):  # Kafka is unreachable; the next report has it all
             self._producer.produce(audit_topic(self._app.name), msgspec.json.encode(report))
         self._producer.poll(0)
 
+    def _tick_second(self) -> None:
+        rebuilds = self._rebuilds
+        self._lags.follow(rebuilds.served)
+        self._shadow_upkeep.follow(rebuilds.ready)
+        self._shadow_upkeep.update(rebuilds.ready_counts())
+        self._shadow_upkeep.tick()
+        self._upkeep.follow(rebuilds.running)
+        self._upkeep.tick(held=rebuilds.leaving)
+        self._shedding.tick(rebuilds.running)
+
+    def _announce(self) -> None:
+        self._home.announce(
+            "analyze",
+            spark_pid=java_process(self._spark),
+            pipeline=str(Path(self._app.location.file).resolve()),
+            views=sorted(self._app.views),
+        )
+        views = len(self._app.views)
+        print(f"analyze ready with {views} view{'s' * (views != 1)}", flush=True)
+
+    def _close(self) -> None:
+        self._shadow_upkeep.close()
+        self._upkeep.close()
+        self._late_events.close()
+        self._drifts.close()
+        self._lags.close()
+        if self._process is None or self._process.poll() is None:
+            # Spark logs the end of every task; none of that is worth reading.
+            self._spark.sparkContext.setLogLevel("OFF")
+            self._rebuilds.close(patience=2.0)
+            self._queries.stop(patience=2.0)
+
 
 def check_slots(spark: SparkSession, needed: int, patience: float = 30.0) -> None:
-    """MachineError unless the session's executors run as many tasks at once as the queries need."""
+    """MachineError unless the executors can run as many tasks at once as the queries need."""
     deadline = time.monotonic() + patience
     while (have := task_slots(spark)) < needed:
         if _is_local(spark) or time.monotonic() > deadline:
@@ -217,12 +237,12 @@ def check_slots(spark: SparkSession, needed: int, patience: float = 30.0) -> Non
 
 
 def _is_local(spark: SparkSession) -> bool:
-    """Whether the session has the slots that it will ever have, being in one process."""
+    """Whether Spark runs in one process, so that the number of slots never changes."""
     return re.fullmatch(r"local(\[.*])?", spark.sparkContext.master or "") is not None
 
 
 def _partitions(settings: Settings) -> Callable[[str], int]:
-    """How many partitions a topic has."""
+    """A function from a topic to its number of partitions."""
     topics = admin(settings.log).list_topics(timeout=10).topics
 
     def count(topic: str) -> int:
@@ -246,7 +266,7 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
 
 
 def _end(spark: SparkSession) -> None:
-    """End the session, and its JVM by force if that takes long: it costs what a crash costs."""
+    """Stop the session; kill its JVM if that takes long, which is no worse than a crash."""
     process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     stopper = threading.Thread(target=_stop, args=(spark,), daemon=True)
     stopper.start()

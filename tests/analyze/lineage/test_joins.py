@@ -248,27 +248,27 @@ def in_time(clicks: list[Judged]) -> list[str]:
 def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventually) -> None:
     """What is in no row, and nothing else, is in the late topic."""
     log, plans = live.settings.log, [query.plan for query in live.planned]
-    keeper = LateEvents(log, live.app, plans, timedelta(seconds=10))
-    keeper.start()
+    late_events = LateEvents(log, live.app, plans, timedelta(seconds=10))
+    late_events.start()
     try:
         for stream, of in events.items():
             late = late_entries(of, dict.fromkeys(VIEWS[stream]), LATENESS[stream])
             assert 10 < len(late) < EVENTS / 2, "the test must have some of both"
-            eventually(partial(has_read, keeper, stream))
+            eventually(partial(has_read, late_events, stream))
             if stream == "clicks":
                 late["timeless"] = {"reason": "broken", "views": {v: [] for v in VIEWS[stream]}}
             # Kafka may show what a transaction wrote a moment after its commit.
             live.gives(partial(in_late_topic, log, live.app.name, stream), late)
-            assert keeper.counts()[stream].late == sum(
+            assert late_events.counts()[stream].late == sum(
                 each["reason"] == "late" for each in late.values()
             )
     finally:
-        keeper.close()
+        late_events.close()
 
 
-def has_read(keeper: LateEvents, stream: str) -> bool:
+def has_read(late_events: LateEvents, stream: str) -> bool:
     """All that was drawn, and what was sent after it."""
-    return keeper.counts()[stream].read.get("0") == EVENTS + (2 if stream == "clicks" else 1)
+    return late_events.counts()[stream].read.get("0") == EVENTS + (2 if stream == "clicks" else 1)
 
 
 def logged(name: str, seconds: float, behind: float | None = None) -> Logged:

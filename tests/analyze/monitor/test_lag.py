@@ -66,7 +66,7 @@ def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
         send(time.time_ns() // 1_000_000)
         known = ViewCounts(state="running", read={topic: {"0": read}}, read_at=read_at)
         told = {plan.name: msgspec.structs.replace(known) for plan in (live, batches)}
-        counts = lags.tell(told)
+        counts = lags.add_to(told)
         assert (counts[live.name].behind or 0) > 0 or read == 4
         return counts[live.name].trend, counts[batches.name].trend
 
@@ -96,7 +96,7 @@ def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
     lags = LagMonitor(app.name, log_settings, [batches, live])
 
     def measured(view: str = live.name, **known: Any) -> tuple[int | None, bool]:
-        counts = lags.tell({plan.name: ViewCounts(**known) for plan in (live, batches)})[view]
+        counts = lags.add_to({plan.name: ViewCounts(**known) for plan in (live, batches)})[view]
         return counts.behind, counts.behind_s > 50
 
     try:

@@ -1,4 +1,4 @@
-"""A view computed anew beside the one that is served: by command, and when the pipeline changed."""
+"""Views are rebuilt beside the ones that are served: by command, and when the pipeline changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.analyze.tier import Threaded
 from millstream.analyze.planning.planner import Planner
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.rebuild import Rebuilds
-from millstream.analyze.rebuild.requests import Request, open_requests, put_request
+from millstream.analyze.rebuild.requests import RebuildRequest, read_requests, send_request
 from millstream.cli.invoke import invoke
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
@@ -264,7 +264,7 @@ def read_keys(analyze: Analyze, view: str) -> list[str | None]:
     return [key for key, _ in read_topic(analyze.settings.log, topic)] if topic else []
 
 
-def test_a_rebuild_goes_on_when_another_of_the_same_view_is_refused_and_withdrawn(
+def test_a_rebuild_continues_when_another_request_for_the_view_is_refused_and_cancelled(
     spark: SparkSession,
     log_settings: LogSettings,
     pipeline: Load,
@@ -276,33 +276,38 @@ def test_a_rebuild_goes_on_when_another_of_the_same_view_is_refused_and_withdraw
     settings, home = Settings(log=log_settings), Home(tmp_path / "home")
     queries = Queries(spark, app, settings, home.checkpoints)
 
-    def tell(topic: str, key: str, value: bytes | None) -> None:
-        write(log_settings, topic, {key: value}, 10)
+    rebuilds = Rebuilds(
+        spark,
+        app,
+        settings,
+        home.checkpoints,
+        [query.plan for query in Planner(spark, app, settings).queries()],
+        queries,
+        write=lambda topic, key, value: write(log_settings, topic, {key: value}, 10),
+        is_final_until=lambda view, until: False,
+    )
 
-    rebuilds = Rebuilds(spark, app, settings, home, queries, tell)
-
-    def told() -> dict[str, Any]:
-        rebuilds.tick(lambda view, until: False)
+    def reported() -> dict[str, Any]:
+        rebuilds.tick()
         found = {name: each.rebuild for name, each in rebuilds.add_to({}).items()}
         return {name: (each.request, each.state) for name, each in found.items() if each}
 
-    def wished() -> Request | None:
-        return open_requests(log_settings, app.name)[0].get("by_city")
+    def open_request() -> RebuildRequest | None:
+        return read_requests(log_settings, app.name)[0].get("by_city")
 
     try:
-        rebuilds.serve([query.plan for query in Planner(spark, app, settings).queries()])
-        first = Request("first", go=True)
-        put_request(log_settings, app.name, "by_city", first)
-        eventually(lambda: told().get("by_city", ("", ""))[0] == "first")
-        for other in (Request("second", 5_000), Request("second", cancel=True)):
-            put_request(log_settings, app.name, "by_city", other)
-            eventually(lambda: told() and wished() == first)
-            assert told()["by_city"][0] == "first"
+        first = RebuildRequest("first", go=True)
+        send_request(log_settings, app.name, "by_city", first)
+        eventually(lambda: reported().get("by_city", ("", ""))[0] == "first")
+        for other in (RebuildRequest("second", 5_000), RebuildRequest("second", cancel=True)):
+            send_request(log_settings, app.name, "by_city", other)
+            eventually(lambda: reported() and open_request() == first)
+            assert reported()["by_city"][0] == "first"
     finally:
         rebuilds.close(1)
 
 
-def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
+def test_why_a_view_cannot_be_rebuilt_is_reported_until_the_next_request(
     spark: SparkSession,
     log_settings: LogSettings,
     pipeline: Load,
@@ -314,21 +319,27 @@ def test_why_a_view_cannot_be_rebuilt_is_told_until_it_is_tried_again(
     ensure_topics(app, log_settings)
     settings, home = Settings(log=log_settings), Home(tmp_path / "home")
     queries = Queries(spark, app, settings, home.checkpoints)
-    fulfilled: list[str] = []
+    written: list[str] = []
     rebuilds = Rebuilds(
-        *(spark, app, settings, home, queries), lambda topic, key, _: fulfilled.append(key)
+        spark,
+        app,
+        settings,
+        home.checkpoints,
+        [query.plan for query in Planner(spark, app, settings).queries()],
+        queries,
+        write=lambda topic, key, _: written.append(key),
+        is_final_until=lambda view, until: False,
     )
 
-    def told_after_tick() -> object:
-        rebuilds.tick(lambda view, until: False)
+    def counts_after_tick() -> object:
+        rebuilds.tick()
         return rebuilds.add_to({})
 
     try:
-        rebuilds.serve([query.plan for query in Planner(spark, app, settings).queries()])
-        put_request(log_settings, app.name, "told", Request("1", 5_000))
-        eventually(told_after_tick)
-        put_request(log_settings, app.name, "told", Request("1", cancel=True))  # who asked has gone
-        eventually(lambda: told_after_tick() and fulfilled)
+        send_request(log_settings, app.name, "told", RebuildRequest("1", 5_000))
+        eventually(counts_after_tick)
+        send_request(log_settings, app.name, "told", RebuildRequest("1", cancel=True))
+        eventually(lambda: counts_after_tick() and written)
         told = rebuilds.add_to({})["told"].rebuild
         assert told is not None
         assert (told.state, told.request, told.since) == ("failed", "1", 5_000)

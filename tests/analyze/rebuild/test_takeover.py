@@ -91,7 +91,7 @@ def test_what_was_not_read_is_older_than_the_first_event_that_was(
         ("ledger=['n']", ""),
         ("ledger=['n'], trigger='at the watermark', accumulation='discard'", ""),
         ("trigger='when n > 3'", ""),
-        ("ledger=['n'], trigger='when n > 3'", "came to fulfil its trigger"),
+        ("ledger=['n'], trigger='when n > 3'", "a trigger with a condition"),
     ],
 )
 def test_only_what_cannot_come_out_the_same_is_not_rebuilt(

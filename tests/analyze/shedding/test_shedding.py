@@ -198,7 +198,7 @@ def by_city(orders: DataFrame) -> DataFrame:
     shedding, shares = Shedding(live.queries, lags), list[float]()
 
     def has_got_to(logged: int) -> bool:
-        counts = lags.tell(live.queries.counts())["by_city"]
+        counts = lags.add_to(live.queries.counts())["by_city"]
         shedding.tick(each.plan for each in live.planned)
         if not shares or shares[-1] != counts.share:
             shares.append(counts.share)

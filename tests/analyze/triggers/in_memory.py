@@ -1,4 +1,4 @@
-"""A view's query and its keeper without Kafka: topics are lists, and both may die at any moment."""
+"""A view's query and its output writer without Kafka: topics are lists, and both can crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.pipeline.trigger import Accumulation, parse_trigger
 from millstream.values.ledger_entry import Amounts, LedgerEntry, decode, sums
 from millstream.values.view_description import ViewColumn
 
-TOPICS = OutputTopics("changes", "view", "ledger", "panes", "panes")
+TOPICS = OutputTopics("changes", "view", "ledger", "state", "state")
 COLUMNS = (ViewColumn("k", "string"), ViewColumn("n", "bigint"), ViewColumn("total", "double"))
 FORGET_MS = 10**9
 
@@ -30,7 +30,7 @@ WINDOW = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:10.00
 
 @dataclass
 class InMemoryView:
-    """Writes the query's rows by `row`, and keeps by `keep`, of which `crash` forgets all."""
+    """`row` writes a row of the query, `run` processes rows, `crash` forgets what is in memory."""
 
     trigger: str = "every change"
     accumulation: Accumulation = "accumulate"
@@ -48,14 +48,14 @@ class InMemoryView:
         self.crash()
 
     def row(self, key: str, revision: int, total: float = 0.0, **more: Any) -> None:
-        """The query gives a row."""
+        """The query writes a row."""
         value = {"k": key, "n": revision, "total": total, "_revision": revision, **more}
         if self.windowed:
             value = {"window": WINDOW, **value}
         self.record(key, json.dumps(value, separators=(",", ":")).encode())
 
     def state(self, key: str = "a", word: str = "final", revision: int = 0) -> None:
-        """The row is said to be final: the newest one, or that of the revision."""
+        """The newest row, or that of the revision, is written with its state."""
         name = json.dumps([key]).encode()
         found = [each.value for each in self.changes if each.key == name and each.value]
         rows = [row for row in map(json.loads, found) if revision in (0, row["_revision"])]
@@ -68,67 +68,69 @@ class InMemoryView:
         self.changes.append(Record(TOPICS.written, 0, at, self.now, name, value, ()))
 
     def crash(self) -> None:
-        """The keeper begins anew, with nothing but what is written."""
-        showing = OutputSpec(
+        """The writer starts again, with nothing but what is written."""
+        spec = OutputSpec(
             parse_trigger(self.trigger),
             self.accumulation,
             ("n", "total"),
             "window" if self.windowed else None,
             COLUMNS,
         )
-        books = LedgerSpec("v", self.generation, ("n", "total"))
-        self.work = OutputProcessor(
+        ledger = LedgerSpec("v", self.generation, ("n", "total"))
+        self.processor = OutputProcessor(
             TOPICS,
             self.topic_id,
             [0],
-            ShownRows(showing, self.topic_id, FORGET_MS),
-            Ledger(books, FORGET_MS) if self.ledger else None,
+            ShownRows(spec, self.topic_id, FORGET_MS),
+            Ledger(ledger, FORGET_MS) if self.ledger else None,
         )
-        newest = {write.key: write for write in self.written[TOPICS.panes]}
+        newest = {write.key: write for write in self.written[TOPICS.state]}
         for write in newest.values():
-            self.work.recall(Record(TOPICS.panes, 0, 0, 0, write.key, write.value, ()))
-        self.read = self.work.start()[0]
+            self.processor.restore(Record(TOPICS.state, 0, 0, 0, write.key, write.value, ()))
+        self.read = self.processor.start()[0]
 
-    def keep(self, *, at_most: int = 10**9, lost: bool = False) -> None:
-        """Read on, and write what comes of it; `lost`: the keeper dies before it is committed."""
+    def run(self, *, at_most: int = 10**9, lost: bool = False) -> None:
+        """Read on and write the outcome; `lost`: the writer crashes before it is committed."""
         until = min(len(self.changes), self.read + at_most)
         for record in self.changes[self.read : until]:
-            self.work.apply(record, self.now)
+            self.processor.apply(record, self.now)
         self.read = until
         if until == len(self.changes):
-            self.work.reached_end(0)
-        writes = self.work.outcome(self.now)
+            self.processor.reached_end(0)
+        writes = self.processor.take_writes(self.now)
         if lost:
             self.crash()
             return
         for write in writes:
             self.written[write.topic].append(write)
 
-    def anew(self, generation: str) -> None:
-        """The query begins anew, into an empty topic; the ledger stays."""
+    def restart_query(self, generation: str) -> None:
+        """The query starts again, with an empty topic; the ledger stays."""
         self.generation, self.topic_id = generation, f"{self.topic_id}+"
         self.changes = []
         self.written[TOPICS.view] = []
         self.crash()
 
     def rebuild(self, whole_from: int = 0) -> None:
-        """The query is computed anew, beside what is served: what it shows is entered later."""
-        self.anew(f"{self.generation}.1")
+        """The view is rebuilt beside the one that is served: its rows are entered later."""
+        self.restart_query(f"{self.generation}.1")
         self.ledger = False
         self.crash()
         self._edition = edition_record(Edition(TOPICS.view, whole_from))
 
     def take_over(self) -> None:
-        """What was computed anew is served from now on."""
+        """The rebuilt view is served from now on."""
         key, value = self._edition
-        self.written[TOPICS.book].append(Write(TOPICS.book, None, key.encode(), value))
+        self.written[TOPICS.ledger_state].append(
+            Write(TOPICS.ledger_state, None, key.encode(), value)
+        )
         self.ledger = True
         self.crash()
-        self.keep()
+        self.run()
 
     def shown(self, *columns: str) -> list[Any]:
-        """What was written into the view's topic: of each row these columns, None for its end."""
-        found = [None if each.value is None else exact(each.value) for each in self.view]
+        """These columns of each row in the view's topic; None for a tombstone."""
+        found = [None if each.value is None else exact(each.value) for each in self.shown_writes]
         return [
             row
             if row is None
@@ -139,7 +141,7 @@ class InMemoryView:
         ]
 
     @property
-    def view(self) -> list[Write]:
+    def shown_writes(self) -> list[Write]:
         return self.written[TOPICS.view]
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps one view until it is killed: `python run_output_writer.py BOOTSTRAP APP`."""
+"""Writes the output of one view until it is killed: `python run_output_writer.py BOOTSTRAP APP`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ COLUMNS = (ViewColumn("k", "string"), ViewColumn("n", "bigint"), ViewColumn("tot
 
 
 def task(app: str, trigger: str | None, accumulation: Accumulation, ledger: bool) -> OutputTask:
-    """What is to be kept of a view `v`."""
+    """The task of a view `v`."""
     names = ("changes" if trigger else "view", "view", "ledger", "panes", "panes")
-    showing = None
+    output = None
     if trigger:
-        showing = OutputSpec(
-            parse_trigger(trigger), accumulation, ("n", "total"), "window", COLUMNS
-        )
-    books = LedgerSpec("v", "g", ("n", "total")) if ledger else None
+        output = OutputSpec(parse_trigger(trigger), accumulation, ("n", "total"), "window", COLUMNS)
+    spec = LedgerSpec("v", "g", ("n", "total")) if ledger else None
     return OutputTask(
-        "v", OutputTopics(*(f"{app}.{name}.v" for name in names)), showing, books, 10**9
+        "v", OutputTopics(*(f"{app}.{name}.v" for name in names)), output, spec, 10**9
     )
 
 
 if __name__ == "__main__":
     bootstrap, app = sys.argv[1:]
-    keeper = OutputWriter(
+    writer = OutputWriter(
         LogSettings(bootstrap=bootstrap),
         task(app, "every change", "retract", ledger=True),
     )

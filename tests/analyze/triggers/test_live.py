@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from tests.analyze.conftest import Live, Load, PlanOf
+from tests.analyze.conftest import Live, Load, PlanOf, RunningUpkeep
 
 from millstream.analyze.history.history import as_batch, find_log_range
 from millstream.analyze.planning.planner import Planner
 from millstream.analyze.records.reader import kafka_options
-from millstream.analyze.upkeep import Upkeep
 from millstream.errors import PipelineError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
@@ -45,7 +44,7 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
     settings = live.settings.model_copy(
         update={"analyze": live.settings.analyze.model_copy(update={"idle": "5 minutes"})}
     )
-    keeping = Upkeep(settings, app, [plan])
+    upkeep = RunningUpkeep(settings, app, live.planned)
     producer = Producer(client_config(settings.log, linger_ms=0))
     started = [False]
 
@@ -67,8 +66,7 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
         assert live.queries is not None
         if started[0] or live.queries.settled:
             started[0] = True
-            keeping.note(live.queries.counts())
-            keeping.tick()
+            upkeep.step(live.queries.counts())
         return {key[1]: amounts for key, amounts in sums(entries()).values()}
 
     try:
@@ -87,7 +85,7 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
         assert [row["n"] for row in shown] == [1, 1, 0, 1]
         assert [row.get("_state") for row in shown] == [None, None, "final", "corrected"]
     finally:
-        keeping.close()
+        upkeep.close()
 
 
 TOGETHER = f"""{STREAM}
@@ -132,8 +130,8 @@ app.view("w", sql="SELECT page, sum(n) AS n FROM v GROUP BY page", key="page",
 def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Load) -> None:
     app = pipeline(CHAIN)
     live.start(app)
-    keeping = Upkeep(live.settings, app, [query.plan for query in live.planned])
-    keeping.tick()
+    upkeep = RunningUpkeep(live.settings, app, live.planned)
+    upkeep.step({})
     event = {"page": "a", "at": "2026-01-01T00:00:10Z"}
     try:
         live.send("clicks", *[event] * 7)
@@ -142,7 +140,7 @@ def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Lo
         live.gives(lambda: live.table("w"), {'["a"]': {"page": "a", "n": 8}})
         assert [row and row["n"] for _, row in live.records("v")] == [2, 2, 2, 2]
     finally:
-        keeping.close()
+        upkeep.close()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A keeper with a real Kafka, of which some are killed."""
+"""Output writers with a real Kafka; some are killed."""
 
 from __future__ import annotations
 
@@ -73,23 +73,23 @@ class View:
         return {key[0]: int(amounts["n"]) for key, amounts in sums(entries).values()}
 
 
-Keep = Callable[..., OutputWriter]
+Start = Callable[..., OutputWriter]
 
 
 @pytest.fixture
-def keep(log_settings: LogSettings, app_name: str) -> Iterator[Keep]:
-    kept = []
+def start(log_settings: LogSettings, app_name: str) -> Iterator[Start]:
+    writers = []
 
-    def start(trigger: str | None, accumulation: Accumulation) -> OutputWriter:
-        kept.append(OutputWriter(log_settings, task(app_name, trigger, accumulation, True)))
-        return kept[-1]
+    def start_one(trigger: str | None, accumulation: Accumulation) -> OutputWriter:
+        writers.append(OutputWriter(log_settings, task(app_name, trigger, accumulation, True)))
+        return writers[-1]
 
-    yield start
-    for keeper in kept:
-        keeper.close()
+    yield start_one
+    for writer in writers:
+        writer.close()
 
 
-def test_a_keeper_that_is_killed_again_and_again_writes_everything_once(
+def test_a_writer_that_is_killed_repeatedly_writes_everything_once(
     log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> None:
     view = View(log_settings, app_name, accumulation="retract")
@@ -133,18 +133,18 @@ def test_a_keeper_that_is_killed_again_and_again_writes_everything_once(
         assert revisions[-1] == revision + 1
 
 
-def test_a_view_that_is_shown_as_it_is_has_a_ledger_all_the_same(
-    log_settings: LogSettings, app_name: str, keep: Keep, eventually: Eventually
+def test_a_view_without_a_trigger_can_have_a_ledger(
+    log_settings: LogSettings, app_name: str, start: Start, eventually: Eventually
 ) -> None:
     view = View(log_settings, app_name)
     for revision in (1, 2):
         view.give("a", revision)
     view.give("a", 2, _state="final")
     view.flush()
-    keeper = keep(None, "accumulate")
+    writer = start(None, "accumulate")
     eventually(lambda: view.balance() == {"a": 2})
-    keeper.close()
-    keep(None, "accumulate")
+    writer.close()
+    start(None, "accumulate")
     view.give("a", 2, _state="final")
     view.give("a", 3, _late=["s/0/7"])
     view.give("a", 3, _late=["s/0/7"], _state="corrected")
@@ -154,11 +154,11 @@ def test_a_view_that_is_shown_as_it_is_has_a_ledger_all_the_same(
     assert reasons == [[], ["s/0/7"], ["s/0/7"]]
 
 
-def test_a_query_that_begins_anew_is_followed_into_its_new_topic(
-    log_settings: LogSettings, app_name: str, keep: Keep, eventually: Eventually
+def test_the_writer_follows_the_query_into_a_topic_that_was_created_again(
+    log_settings: LogSettings, app_name: str, start: Start, eventually: Eventually
 ) -> None:
     view = View(log_settings, app_name, trigger="every 2 events")
-    keep("every 2 events", "accumulate")
+    start("every 2 events", "accumulate")
     for revision in range(1, 6):
         view.give("a", revision)
     view.flush()

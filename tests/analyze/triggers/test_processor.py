@@ -1,4 +1,4 @@
-"""The law of panes: whatever dies and whatever repeats, what was written adds up to the rows."""
+"""Whatever crashes and repeats, the shown rows and the ledger add up to the query's rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _some = st.sampled_from((1, 2, 5, 10**6))
 _events = st.tuples(
     st.just("events"), _key, st.lists(st.sampled_from(PARTS), min_size=1, max_size=4)
 )
-_keep = st.tuples(st.just("keep"), _some)
+_run = st.tuples(st.just("run"), _some)
 STEPS = st.lists(
     st.one_of(
-        *(_events, _events, _events, _keep, _keep),
-        st.tuples(st.just("query_dies"), _key, st.integers(1, 5)),
-        st.tuples(st.just("time_goes_by"), st.integers(1, 3_000)),
+        *(_events, _events, _events, _run, _run),
+        st.tuples(st.just("query_crashes"), _key, st.integers(1, 5)),
+        st.tuples(st.just("time_passes"), st.integers(1, 3_000)),
         st.tuples(st.just("window_ends"), _key),
-        st.tuples(st.just("closer_writes"), _key),
-        st.tuples(st.just("keeper_dies"), _some),
-        st.sampled_from([("keeper_begins_anew",), ("keeper_begins_anew",), ("query_begins_anew",)]),
+        st.tuples(st.just("state_is_written"), _key),
+        st.tuples(st.just("writer_crashes"), _some),
+        st.sampled_from([("writer_restarts",), ("writer_restarts",), ("query_restarts",)]),
     ),
     min_size=25,
     max_size=50,
@@ -44,7 +44,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("trigger", TRIGGERS)
 @settings(max_examples=40)
 @given(accumulation=st.sampled_from(get_args(Accumulation)), steps=STEPS)
-def test_whatever_dies_all_that_is_written_adds_up(
+def test_the_output_adds_up_whatever_crashes(
     trigger: str, accumulation: Accumulation, steps: list[tuple[Any, ...]]
 ) -> None:
     run = Run(trigger, accumulation)
@@ -55,103 +55,103 @@ def test_whatever_dies_all_that_is_written_adds_up(
 
 
 class Run:
-    """A query and its keeper, of which either dies at any moment."""
+    """A query and its output writer, of which either crashes at any moment."""
 
     def __init__(self, trigger: str, accumulation: Accumulation) -> None:
-        self.bench = InMemoryView(trigger, accumulation)
+        self.view = InMemoryView(trigger, accumulation)
         self.totals: dict[str, list[Decimal]] = {key: [] for key in KEYS}  # after each event
-        self.is_anew = False  # the query began anew
+        self.has_restarted = False  # the query started again
         self.over = set[str]()  # keys whose window is over
         self.said: dict[str, int] = {}  # the revisions that were said to be final or corrected
         self.above: dict[str, list[int]] = {key: [] for key in KEYS}  # the revisions that cross
 
     def events(self, key: str, amounts: list[str]) -> None:
-        """Events come; the query gives a row for each."""
+        """Events arrive; the query writes a row for each."""
         for amount in amounts:
             totals = self.totals[key]
             before = totals[-1] if totals else Decimal(0)
             totals.append(before + Decimal(amount))
             if totals[-1] > 4 >= before:
                 self.above[key].append(len(totals))
-            self.give(key, len(totals))
+            self.write_row(key, len(totals))
 
-    def give(self, key: str, revision: int) -> None:
+    def write_row(self, key: str, revision: int) -> None:
         total = self.totals[key][revision - 1]
         late = [f"{key}{number}" for number in range(revision)]
-        self.bench.row(key, revision, float(total), _late=late)
+        self.view.row(key, revision, float(total), _late=late)
 
-    def query_dies(self, key: str, back: int) -> None:
-        """It begins again a little earlier, and repeats what it gave."""
+    def query_crashes(self, key: str, back: int) -> None:
+        """It starts again a little earlier, and repeats rows."""
         revisions = range(1, len(self.totals[key]) + 1)
         for revision in revisions[-back:]:
-            self.give(key, revision)
+            self.write_row(key, revision)
 
-    def time_goes_by(self, milliseconds: int) -> None:
-        self.bench.now += milliseconds
+    def time_passes(self, milliseconds: int) -> None:
+        self.view.now += milliseconds
 
     def window_ends(self, key: str) -> None:
         self.over.add(key)
-        self.closer_writes(key)
+        self.state_is_written(key)
 
-    def closer_writes(self, key: str) -> None:
-        """It says of the newest row that it is final, and of later ones that they are corrected."""
+    def state_is_written(self, key: str) -> None:
+        """The first time the newest row becomes final, later it becomes corrected."""
         given = len(self.totals[key])
         if key in self.over and given and self.said.get(key) != given:
-            self.bench.state(key, "corrected" if key in self.said else "final", given)
+            self.view.state(key, "corrected" if key in self.said else "final", given)
             self.said[key] = given
 
-    def keep(self, at_most: int) -> None:
-        self.bench.keep(at_most=at_most)
+    def run(self, at_most: int) -> None:
+        self.view.run(at_most=at_most)
 
-    def keeper_dies(self, at_most: int) -> None:
-        self.bench.keep(at_most=at_most, lost=True)
+    def writer_crashes(self, at_most: int) -> None:
+        self.view.run(at_most=at_most, lost=True)
 
-    def keeper_begins_anew(self) -> None:
-        self.bench.crash()
+    def writer_restarts(self) -> None:
+        self.view.crash()
 
-    def query_begins_anew(self) -> None:
+    def query_restarts(self) -> None:
         """All rows come again, through all their revisions, into an empty topic."""
-        self.bench.anew(self.bench.generation)
+        self.view.restart_query(self.view.generation)
         for key in KEYS:
             for revision in range(1, len(self.totals[key]) + 1):
-                self.give(key, revision)
-        self.said, self.is_anew = {}, True
+                self.write_row(key, revision)
+        self.said, self.has_restarted = {}, True
 
     def what_was_shown_adds_up(self) -> None:
         for key, shown in self.rows().items():
             amounts, last = [row["total"] for row in shown], shown[-1]
             count = last["n"]
-            if self.bench.accumulation == "discard":
+            if self.view.accumulation == "discard":
                 count = sum(row["n"] for row in shown)
                 assert sum(amounts) == self.total(key, count)
-            elif self.bench.accumulation == "retract":
+            elif self.view.accumulation == "retract":
                 signs = [-1 if row.get("_kind") else 1 for row in shown]
                 added = [sign * amount for sign, amount in zip(signs, amounts, strict=True)]
                 assert sum(added) == last["total"] == self.total(key, count)
             else:
                 assert last["total"] == self.total(key, count)
 
-    def no_final_row_changes_without_a_word(self) -> None:
+    def no_final_row_changes_without_a_correction(self) -> None:
         for shown in self.rows().values():
             states = [row.get("_state") for row in shown if "_kind" not in row]
             assert states == sorted(states, key=[None, "final", "corrected"].index)
             assert states.count("final") <= 1
 
     def the_ledger_adds_up_to_the_final_rows(self) -> None:
-        balance = self.bench.balance()
+        balance = self.view.balance()
         for key, amounts in balance.items():
             assert amounts["total"] == self.total(key, int(amounts["n"]))
-        entries = self.bench.entries
+        entries = self.view.entries
         assert len({entry.id for entry in entries}) == len(entries), "no entry twice"
         for key, shown in self.rows().items():
             if shown[-1].get("_state") is not None:
                 count = sum(r["n"] for r in shown) if self.discards else shown[-1]["n"]
                 entered = int(balance[key]["n"])
-                # While a query makes its rows anew, they are behind the ledger.
-                assert entered == count or (self.is_anew and entered > count)
+                # While a query writes its rows again, they are behind the ledger.
+                assert entered == count or (self.has_restarted and entered > count)
 
     def a_condition_shows_a_row_once_each_time_it_becomes_true(self) -> None:
-        if not self.bench.trigger.startswith("when"):
+        if not self.view.trigger.startswith("when"):
             return
         for key, shown in self.rows().items():
             fired = [row["_revision"] for row in shown if not {"_kind", "_state"} & row.keys()]
@@ -160,7 +160,7 @@ class Run:
 
     def check(self) -> None:
         self.what_was_shown_adds_up()
-        self.no_final_row_changes_without_a_word()
+        self.no_final_row_changes_without_a_correction()
         self.the_ledger_adds_up_to_the_final_rows()
         self.a_condition_shows_a_row_once_each_time_it_becomes_true()
 
@@ -168,19 +168,19 @@ class Run:
         """Once all is read and every window is over, everything is there."""
         for key in KEYS:
             self.window_ends(key)
-        self.bench.keep()
+        self.view.run()
         seen = self.rows().keys()
         for key, totals in self.totals.items():
-            if not totals or ("when" in self.bench.trigger and key not in seen):
+            if not totals or ("when" in self.view.trigger and key not in seen):
                 continue
-            assert self.bench.balance()[key] == {"n": len(totals), "total": totals[-1]}
-            if "when" not in self.bench.trigger:
+            assert self.view.balance()[key] == {"n": len(totals), "total": totals[-1]}
+            if "when" not in self.view.trigger:
                 assert key in seen
         self.check()
 
     @property
     def discards(self) -> bool:
-        return self.bench.accumulation == "discard"
+        return self.view.accumulation == "discard"
 
     def total(self, key: str, count: int) -> Decimal:
         """The true sum of the first `count` events, as far as the query's numbers can say it."""
@@ -189,7 +189,7 @@ class Run:
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """What was written of each key."""
         found = defaultdict(list)
-        for write in self.bench.written[TOPICS.view]:
+        for write in self.view.written[TOPICS.view]:
             row = exact(write.value or b"")
             found[row["k"]].append(row)
         return dict(found)

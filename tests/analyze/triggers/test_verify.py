@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from tests.analyze.commands import Commands
 from tests.analyze.conftest import read_topic
 
-from millstream.analyze.upkeep import Upkeep
 from millstream.analyze.verify.result import Part
 from millstream.analyze.verify.shown_check import is_due
 from millstream.cli.views.verify import told_of
@@ -23,7 +22,7 @@ from millstream.values.event import ID, WATERMARK
 from millstream.values.ledger_entry import LedgerEntry, encode
 
 if TYPE_CHECKING:
-    from tests.analyze.conftest import Live, Load
+    from tests.analyze.conftest import Live, Load, RunningUpkeep
 
 PIPELINE = """
 app.stream("clicks", schema="page STRING, at TIMESTAMP, price DOUBLE", event_time="at",
@@ -52,8 +51,8 @@ class Clicks:
         self._producer = Producer(client_config(live.settings.log, linger_ms=0))
         analyze = live.settings.analyze.model_copy(update={"idle": "5 minutes"})
         settings = live.settings.model_copy(update={"analyze": analyze})
-        self.keeping = Upkeep(settings, app, [query.plan for query in live.planned])
-        self._is_kept = False
+        self.upkeep = RunningUpkeep(settings, app, live.planned)
+        self._is_settled = False
 
     def run(self) -> None:
         self._send(*[("a", "00:10", price) for price in (0.1, 0.2, 0.3)], ("b", "00:20", 1))
@@ -78,10 +77,9 @@ class Clicks:
     def _states(self, column: str) -> dict[str, dict[str, Any]]:
         """What the newest rows of each query say of themselves, by page and minute."""
         assert self.live.queries is not None
-        if self._is_kept or self.live.queries.settled:
-            self._is_kept = True
-            self.keeping.note(self.live.queries.counts())
-            self.keeping.tick()
+        if self._is_settled or self.live.queries.settled:
+            self._is_settled = True
+            self.upkeep.step(self.live.queries.counts())
         found: dict[str, dict[str, Any]] = {}
         for query in self.live.planned:
             rows = found.setdefault(query.plan.name, {})
@@ -138,7 +136,7 @@ def test_what_is_shown_and_entered_is_what_the_log_says_and_what_was_forged_is_f
         assert verdict["shown"] == {"same": 1, "not_compared": {"not_due": 1}}
         assert verdict["ledger"] == {"same": 2, "not_compared": {"not_due": 1}}
     finally:
-        clicks.keeping.close()
+        clicks.upkeep.close()
 
 
 def test_what_was_not_compared_is_told_with_the_reason() -> None:

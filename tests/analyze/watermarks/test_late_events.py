@@ -1,4 +1,4 @@
-"""Watermarks, and the events that no window takes any more."""
+"""Stream clocks, and late events."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.analyze.run_late_events import MINUTE, declare, keeper
+from tests.analyze.run_late_events import MINUTE, declare, make_late_events
 from tests.conftest import Eventually
 
 from millstream.analyze.plan import WindowSpec
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.late_events import LateEvents
+from millstream.analyze.watermarks.lateness import LatenessRule
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock
-from millstream.analyze.windows.window_assignment import LatenessRule, missed, windows
+from millstream.analyze.windows.window_assignment import assign_windows
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -45,16 +46,16 @@ def partition(latest: int | None, heard: float = 0.0, is_at_end: bool = True) ->
     return PartitionClock(latest=latest, heard=heard, is_at_end=is_at_end)
 
 
-def test_a_stream_is_as_far_as_its_slowest_partition() -> None:
+def test_a_stream_s_watermark_is_that_of_its_slowest_partition() -> None:
     clock = clock_of(partition(5_000), partition(3_000))
     assert clock.advance(1.0, wall=9_000, is_log_there=True) == 3_000
 
 
-def test_a_partition_that_brings_nothing_is_left_out_and_time_never_goes_back() -> None:
+def test_an_idle_partition_is_left_out_and_the_watermark_never_goes_back() -> None:
     clock = clock_of(partition(5_000, heard=15.0), partition(3_000, heard=0.0))
     assert clock.advance(9.9, wall=99_000, is_log_there=True) == 3_000
     assert clock.advance(10.0, wall=99_000, is_log_there=True) == 5_000
-    clock.partitions[1].saw(0, time=4_000, received=99_000, heard=16.0)
+    clock.partitions[1].advance(0, time=4_000, received=99_000, heard=16.0)
     assert clock.advance(16.0, wall=99_000, is_log_there=True) == 5_000
 
 
@@ -63,27 +64,27 @@ def test_a_partition_that_is_not_read_to_its_end_is_not_idle() -> None:
     assert clock.advance(100.0, wall=999_000, is_log_there=True) == 3_000
 
 
-def test_when_all_is_quiet_time_goes_on_by_itself() -> None:
+def test_when_all_partitions_are_idle_time_advances_by_itself() -> None:
     clock = clock_of(partition(5_000), partition(None))
     assert clock.advance(30.0, wall=90_000, is_log_there=True) == 80_000
 
 
-def test_silence_of_a_log_that_is_away_says_nothing() -> None:
+def test_no_partition_is_idle_while_kafka_does_not_answer() -> None:
     clock = clock_of(partition(5_000), partition(3_000))
     assert clock.advance(30.0, wall=90_000, is_log_there=False) == 3_000
 
 
-def test_an_event_from_the_future_pushes_the_watermark_no_further_than_it_was_received() -> None:
+def test_an_event_from_the_future_advances_the_watermark_only_to_when_it_was_received() -> None:
     clock = clock_of(PartitionClock())
-    clock.partitions[0].saw(0, time=4_070_908_800_000, received=7_000, heard=1.0)
+    clock.partitions[0].advance(0, time=4_070_908_800_000, received=7_000, heard=1.0)
     assert clock.advance(1.0, wall=8_000, is_log_there=True) == 7_000
 
 
 def test_stream_time_is_when_events_were_received() -> None:
     clock = clock_of(PartitionClock(), PartitionClock())
-    clock.partitions[0].saw(0, time=1_000, received=7_000, heard=1.0)
+    clock.partitions[0].advance(0, time=1_000, received=7_000, heard=1.0)
     assert (clock.advance(1.0, wall=8_000, is_log_there=True), clock.received) == (0, 0)
-    clock.partitions[1].saw(0, time=2_000, received=6_000, heard=1.0)
+    clock.partitions[1].advance(0, time=2_000, received=6_000, heard=1.0)
     assert (clock.advance(1.0, wall=8_000, is_log_there=True), clock.received) == (1_000, 6_000)
 
 
@@ -103,21 +104,21 @@ specs = st.builds(
 def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: WindowSpec, at: int) -> None:
     every = range(spec.start_ms - 5_000 * spec.slide_ms, spec.start_ms + 5_000, spec.slide_ms)
     expected = [(s, s + spec.size_ms) for s in every if s <= at < s + spec.size_ms]
-    assert windows(spec, at) == expected
+    assert assign_windows(spec, at) == expected
 
 
-def test_an_event_misses_the_windows_that_were_closed_when_it_came() -> None:
+def test_an_event_is_late_for_the_windows_that_were_closed_when_it_came() -> None:
     spec = WindowSpec("sliding", 20, 10, 0, "s", lateness_ms=5)
-    of = LatenessRule("v", spec, 5)
-    assert missed(of, 12, watermark=24) is None
-    assert missed(of, 12, watermark=25) == [(0, 20)]
-    assert missed(of, 12, watermark=35) == [(0, 20), (10, 30)]
+    rule = LatenessRule("v", spec, 5)
+    assert rule.closed_windows(12, watermark=24) is None
+    assert rule.closed_windows(12, watermark=25) == [(0, 20)]
+    assert rule.closed_windows(12, watermark=35) == [(0, 20), (10, 30)]
 
 
-def test_an_event_misses_what_is_joined_when_it_came_that_long_after_its_own_time() -> None:
-    of = LatenessRule("v", None, 5)
-    assert missed(of, 12, watermark=16) is None
-    assert missed(of, 12, watermark=17) == []
+def test_without_windows_an_event_is_late_by_its_own_time() -> None:
+    rule = LatenessRule("v", None, 5)
+    assert rule.closed_windows(12, watermark=16) is None
+    assert rule.closed_windows(12, watermark=17) == []
 
 
 @pytest.mark.parametrize(
@@ -135,11 +136,11 @@ def test_an_event_misses_what_is_joined_when_it_came_that_long_after_its_own_tim
         ("nonsense", None),
     ],
 )
-def test_the_time_is_read_and_the_rest_is_passed_over(value: str, expected: int | None) -> None:
+def test_only_the_event_time_of_a_record_is_read(value: str, expected: int | None) -> None:
     assert time_reader("at")(value.encode()) == expected
 
 
-class Stage:
+class InputTopic:
     """The pipeline's log, with events as collectors write them."""
 
     def __init__(self, log: LogSettings, name: str) -> None:
@@ -171,13 +172,13 @@ class Stage:
 
 
 @pytest.fixture
-def stage(log_settings: LogSettings, app_name: str) -> Stage:
-    return Stage(log_settings, app_name)
+def stage(log_settings: LogSettings, app_name: str) -> InputTopic:
+    return InputTopic(log_settings, app_name)
 
 
 @pytest.fixture
-def keeping(stage: Stage) -> Iterator[LateEvents]:
-    running = keeper(stage.log, stage.app, idle=600)
+def late_events(stage: InputTopic) -> Iterator[LateEvents]:
+    running = make_late_events(stage.log, stage.app, idle=600)
     running.start()
     yield running
     running.close()
@@ -187,13 +188,13 @@ def moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def counts(keeping: LateEvents) -> tuple[int, int, int, int]:
-    found = keeping.counts()["clicks"]
+def counts(late_events: LateEvents) -> tuple[int, int, int, int]:
+    found = late_events.counts()["clicks"]
     return found.in_order, found.late, found.future, found.broken
 
 
-def test_what_no_window_takes_is_in_the_late_topic_with_why(
-    stage: Stage, keeping: LateEvents, eventually: Eventually
+def test_events_that_are_in_no_window_are_in_the_late_topic_with_the_reason(
+    stage: InputTopic, late_events: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW)
     stage.event(2, NOW - 2 * MINUTE, watermark=NOW - 1)  # behind, but its window is still open
@@ -203,8 +204,8 @@ def test_what_no_window_takes_is_in_the_late_topic_with_why(
     stage.flush()
     stage._producer.produce(stream_topic(stage.app.name, "clicks"), "{}", "k", timestamp=NOW)
     stage.flush()
-    eventually(lambda: counts(keeping) == (3, 1, 1, 1))
-    assert keeping.counts()["clicks"].watermark == NOW
+    eventually(lambda: counts(late_events) == (3, 1, 1, 1))
+    assert late_events.counts()["clicks"].watermark == NOW
     eventually(lambda: len(stage.late()) == 3)  # a commit is seen a moment after it is made
     late, future, broken = stage.late()
     given_ = dict(late.headers)
@@ -218,18 +219,18 @@ def test_what_no_window_takes_is_in_the_late_topic_with_why(
     assert dict(broken.headers)[LATE_REASON] == b"broken"
 
 
-def test_a_clock_gone_wrong_among_old_events_does_not_end_their_windows(
-    stage: Stage, keeping: LateEvents, eventually: Eventually
+def test_an_event_from_the_future_does_not_end_the_windows_of_old_events(
+    stage: InputTopic, late_events: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW - 30 * MINUTE)
     stage.event(2, NOW + 30 * MINUTE)
     stage.flush()
-    eventually(lambda: counts(keeping) == (1, 0, 1, 0))
-    assert keeping.counts()["clicks"].watermark == NOW - 30 * MINUTE
+    eventually(lambda: counts(late_events) == (1, 0, 1, 0))
+    assert late_events.counts()["clicks"].watermark == NOW - 30 * MINUTE
 
 
-def test_one_that_is_killed_writes_each_late_event_once_and_counts_on(
-    stage: Stage, log_settings: LogSettings, eventually: Eventually
+def test_after_a_kill_each_late_event_is_written_once_and_counts_continue(
+    stage: InputTopic, log_settings: LogSettings, eventually: Eventually
 ) -> None:
     chance, sent = random.Random(5), 0
     command = (sys.executable, "-m", "tests.analyze.run_late_events")
@@ -240,7 +241,7 @@ def test_one_that_is_killed_writes_each_late_event_once_and_counts_on(
         )
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == b"keeping\n"
+            assert process.stdout.readline() == b"reading\n"
             until = time.monotonic() + chance.uniform(0.3, 1.0)
             while time.monotonic() < until:
                 stage.event(sent, NOW - 5 * MINUTE, watermark=NOW)
@@ -251,7 +252,7 @@ def test_one_that_is_killed_writes_each_late_event_once_and_counts_on(
             process.kill()
             process.wait()
             process.stdout.close()
-    last = keeper(stage.log, stage.app)
+    last = make_late_events(stage.log, stage.app)
     last.start()
     try:
         eventually(lambda: counts(last) == (sent // 2, sent // 2, 0, 0))
@@ -262,8 +263,8 @@ def test_one_that_is_killed_writes_each_late_event_once_and_counts_on(
     assert ids == list(range(0, sent, 2))
 
 
-def test_a_new_timekeeper_ends_what_an_old_one_does(stage: Stage, eventually: Eventually) -> None:
-    old, new = keeper(stage.log, stage.app), keeper(stage.log, stage.app)
+def test_a_new_process_shuts_out_an_old_one(stage: InputTopic, eventually: Eventually) -> None:
+    old, new = make_late_events(stage.log, stage.app), make_late_events(stage.log, stage.app)
     old.start()
     stage.event(1, NOW)
     stage.flush()
@@ -279,28 +280,28 @@ def test_a_new_timekeeper_ends_what_an_old_one_does(stage: Stage, eventually: Ev
     eventually(lambda: len(stage.late()) == 1)
 
 
-def test_a_late_topic_that_is_gone_is_told_until_it_is_there_again(
-    stage: Stage, keeping: LateEvents, eventually: Eventually
+def test_a_missing_late_topic_is_reported_until_it_is_created_again(
+    stage: InputTopic, late_events: LateEvents, eventually: Eventually
 ) -> None:
     stage.event(1, NOW)
     stage.flush()
-    eventually(lambda: counts(keeping) == (1, 0, 0, 0))
+    eventually(lambda: counts(late_events) == (1, 0, 0, 0))
     delete_topics(stage.log, [late_topic(stage.app.name, "clicks")])
     stage.event(2, NOW - 5 * MINUTE, watermark=NOW)
     stage.flush()
     why = f"there is no topic {late_topic(stage.app.name, 'clicks')} for late events any more"
-    eventually(lambda: keeping.counts()["clicks"].error.startswith(why), seconds=120)
+    eventually(lambda: late_events.counts()["clicks"].error.startswith(why), seconds=120)
     ensure_topics(stage.app, stage.log)
-    eventually(lambda: counts(keeping) == (1, 1, 0, 0), seconds=60)
-    eventually(lambda: keeping.counts()["clicks"].error == "")
+    eventually(lambda: counts(late_events) == (1, 1, 0, 0), seconds=60)
+    eventually(lambda: late_events.counts()["clicks"].error == "")
 
 
-def test_a_pipeline_without_event_times_has_no_timekeeper(
+def test_a_pipeline_without_event_times_reads_no_streams(
     log_settings: LogSettings, app_name: str
 ) -> None:
     app = App(app_name)
     app.stream("plain", schema="id LONG")
-    idle = keeper(log_settings, app)
+    idle = make_late_events(log_settings, app)
     idle.start()
     assert idle.counts() == {}
     idle.close()

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from tests.analyze.run_late_events import MINUTE, declare, keeper
-from tests.analyze.watermarks.test_late_events import NOW, Stage, moment
+from tests.analyze.run_late_events import MINUTE, declare, make_late_events
+from tests.analyze.watermarks.test_late_events import NOW, InputTopic, moment
 from tests.cli.collecting import collector
 from tests.conftest import Eventually
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Analyzed:
     """A log with three events, of which one is late and one from the future, and its audit."""
 
-    def __init__(self, stage: Stage, run: Run, counts: StreamCounts) -> None:
+    def __init__(self, stage: InputTopic, run: Run, counts: StreamCounts) -> None:
         self.stage, self.counts = stage, counts
         self.read = {stream_topic(stage.app.name, "clicks"): {"0": 3}}
         self._producer = Producer(client_config(stage.log))
@@ -66,17 +66,17 @@ class Analyzed:
 def analyzed(
     run: Run, log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> Analyzed:
-    stage = Stage(log_settings, app_name)
+    stage = InputTopic(log_settings, app_name)
     stage.event(1, NOW)
     stage.event(2, NOW - 5 * MINUTE, watermark=NOW)
     stage.event(3, NOW + 5 * MINUTE)
     stage.flush()
-    keeping = keeper(log_settings, declare(app_name), idle=600)
-    keeping.start()
-    eventually(lambda: keeping.counts()["clicks"].future == 1)
+    late_events = make_late_events(log_settings, declare(app_name), idle=600)
+    late_events.start()
+    eventually(lambda: late_events.counts()["clicks"].future == 1)
     eventually(lambda: len(stage.late()) == 2)
-    counts = keeping.counts()["clicks"]
-    keeping.close()
+    counts = late_events.counts()["clicks"]
+    late_events.close()
     return Analyzed(stage, run, counts)
 
 
@@ -111,7 +111,7 @@ def test_an_event_that_breaks_a_query_is_listed_with_the_query_s_words(analyzed:
 def test_an_unknown_pipeline_is_told_with_the_close_one(
     run: Run, log_settings: LogSettings, app_name: str
 ) -> None:
-    Stage(log_settings, app_name)
+    InputTopic(log_settings, app_name)
     where = ("--app", f"{app_name}x", "--set", f"log.bootstrap={log_settings.bootstrap}")
     for words in (("late", "list", "clicks"), ("rejected", "list", "clicks"), ("audit",)):
         outcome = run(*words, *where)
@@ -130,10 +130,10 @@ def test_a_trace_tells_that_the_late_topic_holds_the_event(
     with collector(app_name, log_settings, home, schema, event_time="at") as http:
         body = "\n".join(json.dumps({"id": 1, "at": at}) for at in (now, now + 60 * MINUTE))
         in_time, ahead = http.post("/v1/streams/orders", content=body).json()["receipts"]
-        keeping = LateEvents(log_settings, app, [], timedelta(minutes=10))
-        keeping.start()
-        eventually(lambda: keeping.counts()["orders"].future == 1)
-        keeping.close()
+        late_events = LateEvents(log_settings, app, [], timedelta(minutes=10))
+        late_events.start()
+        eventually(lambda: late_events.counts()["orders"].future == 1)
+        late_events.close()
 
         (listed,) = run("late", "list", "orders", "--app", app_name, "--json").out.splitlines()
         late = json.loads(listed)

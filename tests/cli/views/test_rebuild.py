@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millstream.analyze.rebuild.requests import Request, put_request
+from millstream.analyze.rebuild.requests import RebuildRequest, send_request
 from millstream.cli.views.rebuild import Watch, follow
 from millstream.errors import MillstreamError
 from millstream.log.producing.write import write
@@ -25,7 +25,7 @@ def watch(log_settings: LogSettings, app_name: str) -> Watch:
     app.stream("orders", schema="city STRING")
     app.view(VIEW, key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY city")
     ensure_topics(app, log_settings)
-    put_request(log_settings, app_name, VIEW, Request("ours", go=True))
+    send_request(log_settings, app_name, VIEW, RebuildRequest("ours", go=True))
     return Watch(log_settings, app_name, VIEW)
 
 
@@ -56,7 +56,7 @@ def test_a_rebuild_is_done_when_it_is_wished_no_more(
 def test_whose_rebuild_was_taken_over_by_another_is_told_so(
     watch: Watch, log_settings: LogSettings, app_name: str
 ) -> None:
-    put_request(log_settings, app_name, VIEW, Request("theirs"))
+    send_request(log_settings, app_name, VIEW, RebuildRequest("theirs"))
     tell(log_settings, app_name, RebuildStatus("replaying", "theirs"))
     with pytest.raises(MillstreamError, match="another rebuild"):
         follow(watch, "ours")

@@ -138,7 +138,7 @@ class LagMonitor(threading.Thread):
         """The view's lag as it was measured last."""
         return self._lags.get(view)
 
-    def tell(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
+    def add_to(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
         """The same counts with the lag as it was measured last."""
         self._counts = counts
         for name, lag in self._lags.items():

@@ -1,7 +1,7 @@
-"""The end of a view that the pipeline no longer has: its checkpoints, its topics, its description.
+"""Removes a view that the pipeline no longer has: its checkpoints, topics and description.
 
-Nothing of it goes unasked. Where Kafka is not up yet when the user says so, that is noted down in
-the home, and done by the next `analyze`.
+Only a user's command removes a view. If Kafka is not running at that moment, a file in the home
+notes it, and the next `analyze` removes the view.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def note_drop(home: Home, view: str) -> None:
 
 
 def drop_noted(home: Home, log: LogSettings, app: str, views: Iterable[str]) -> list[str]:
-    """Drop what was noted, unless it is among `views` again; what is left behind all the same."""
+    """Drop the noted views that are not in `views`; the removed views that still have state."""
     folder, known = home.path / "dropped", set(views)
     for note in sorted(folder.iterdir()) if folder.is_dir() else ():
         if note.name not in known:
@@ -36,8 +36,10 @@ def drop_noted(home: Home, log: LogSettings, app: str, views: Iterable[str]) -> 
 
 
 def drop_view(home: Home, log: LogSettings, app: str, view: str) -> None:
-    """Remove all that was computed of a view. The streams that it read and its ledger stay: what
-    others have added up is not to be taken back. Blocks."""
+    """Remove a view's checkpoints, topics and description. Blocks.
+
+    The streams that it read stay. So does its ledger: others may have added up its entries.
+    """
     delete_checkpoints(home.checkpoints, view)
     known = known_topics(log)
     delete_topics(log, editions(app, view, known) | {output_state_topic(app, view)})

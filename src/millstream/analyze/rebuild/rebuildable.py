@@ -1,4 +1,4 @@
-"""Which views can be computed anew beside themselves."""
+"""Which views can be rebuilt beside themselves."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from millstream.pipeline.trigger import When
 
 
 def why_not(app: App, view: View) -> str:
-    """Why the view cannot be computed anew beside itself; empty if it can."""
+    """Why the view cannot be rebuilt beside itself; empty if it can."""
     if view.ledger and _reads_tables(app, view):
         return (
-            f"view {view.name} has a ledger and reads a table, whose earlier rows the log has no"
-            " more: the sums that were entered cannot be computed anew"
+            f"view {view.name} has a ledger and reads a table. The log no longer has the table's"
+            " earlier rows, so the entered sums cannot be computed again"
         )
     if view.ledger and isinstance(view.trigger, When):
         return (
-            f"view {view.name} has a ledger of the rows that came to fulfil its trigger, which a"
-            " replay, that takes many events at once, may never see doing so"
+            f"view {view.name} has a ledger and a trigger with a condition. A replay processes many"
+            " events at once, so it may miss the moments when the condition became true"
         )
     return ""
 
 
 def check_rebuildable(app: App, view: View) -> None:
-    """MillstreamError unless the view can be computed anew beside itself."""
+    """MillstreamError unless the view can be rebuilt beside itself."""
     if problem := why_not(app, view):
         raise MillstreamError(
             problem, remedy="verify it; if it is wrong, stop the system and remove its checkpoint"

@@ -1,8 +1,8 @@
-"""What a view that was computed anew owes to the one whose place it takes.
+"""Prepares a rebuilt view to replace the one that is served.
 
-Clients saw rows that were final. The same row of the new edition is final too, before anyone sees
-it; where it differs, it says `corrected`. And what was entered into a ledger from events that the
-new edition has not read is not held against it.
+Clients saw final rows. The same row of the new edition must be final before clients see it. If it
+differs, it must be marked as corrected. A row that lacks events, because the new edition has not
+read them, must not correct a ledger: `whole_from` says which rows those are.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SECONDS = 30.0
 
 
 class Takeover(threading.Thread):
-    """Marks the rows of one edition that correct another's, in the background."""
+    """Marks the rows of a new edition that correct rows of the old one, in the background."""
 
     def __init__(self, log: LogSettings, plan: ViewPlan, old: str) -> None:
-        """`old`: the topic that the query of the edition that is served wrote to."""
-        super().__init__(name=f"succession {plan.name}", daemon=True)
+        """`old`: the topic that the query of the served edition wrote to."""
+        super().__init__(name=f"takeover {plan.name}", daemon=True)
         self._log, self._plan, self._old = log, plan, old
         self.error: Exception | None = None
         self.start()
@@ -42,7 +42,7 @@ class Takeover(threading.Thread):
     def run(self) -> None:
         try:
             mark_corrected(self._log, self._plan, self._old)
-        except Exception as error:  # whatever it is, it is tried again
+        except Exception as error:  # the caller tries again, whatever it is
             self.error = error
 
 
@@ -56,21 +56,22 @@ class _Newest(NamedTuple):
 
 
 def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
-    """Say of rows that they are corrected; how many. Blocks while both topics are read.
+    """Write final rows again as corrected, and return how many. Blocks while it reads both topics.
 
-    They are final, and were so in `old` with other values, or had been corrected there.
+    These are the rows that were final in `old` with other values, or were corrected there.
     """
-    before, compared = _newest(log, old), rounding(plan.columns)
+    before, compared = _newest_rows(log, old), rounding(plan.columns)
     marked = 0
     producer = Producer(client_config(log, enable_idempotence=True))
-    for key, now in _newest(log, plan.query_topic).items():
+    for key, now in _newest_rows(log, plan.query_topic).items():
         was = before.get(key)
         if was is None or was.stage == PROVISIONAL or now.stage != FINAL:
             continue
         if was.stage == CORRECTED or compared.differing(was.row, now.row):
-            value = with_state(now.record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
-            place = (now.record.key, now.record.partition)
-            producer.produce(plan.query_topic, value, *place, headers=[(REBUILT, b"1")])
+            record = now.record
+            value = with_state(record.value or b"", CORRECTED, int(version_of(now.row)[-1]))
+            headers: list[tuple[str, str | bytes | None]] = [(REBUILT, b"1")]
+            producer.produce(plan.query_topic, value, record.key, record.partition, headers=headers)
             producer.poll(0)
             marked += 1
     if producer.flush(_SECONDS):
@@ -79,10 +80,10 @@ def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
 
 
 def whole_from(log: LogSettings, past: LogRange, since: int | None, ahead_ms: int) -> int:
-    """From when on, in milliseconds, what was read has all events of a time; 0: of every time.
+    """The time from which on no event is missing, in milliseconds; 0: none is missing at all.
 
-    Events that are not in it were received before the first one that is, and none is dated later
-    than its receipt by more than `ahead_ms`. Blocks.
+    Missing events were received before the first one that was read, and an event's time is later
+    than its receipt by at most `ahead_ms`. Blocks.
     """
     if past.is_whole:
         return 0
@@ -95,15 +96,13 @@ def whole_from(log: LogSettings, past: LogRange, since: int | None, ahead_ms: in
     return max(moments) + ahead_ms
 
 
-def _newest(log: LogSettings, topic: str) -> dict[str, _Newest]:
+def _newest_rows(log: LogSettings, topic: str) -> dict[str, _Newest]:
     """The newest row of each key, as a server has it, and its record."""
     table = Table(keyed=True, stateful=True, numbers="decimal", recent=1, newest=1)
     found: dict[str, _Newest] = {}
     for partition, (low, high) in bounds(log, topic).items():
         for record in read_range(log, topic, partition, low, high):
-            change = table.apply(
-                partition, record.offset, record.timestamp, record.key, record.value
-            )
+            change = table.apply(*record[1:6])
             if change is None or change.key is None:
                 continue
             if change.row is None:

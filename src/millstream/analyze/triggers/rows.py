@@ -1,4 +1,4 @@
-"""Result rows as bytes: how new one is, and what is written of it."""
+"""Encoded result rows: their version, their stage, and how they are changed before writing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, RETRACT
 
 
 class Stage(IntEnum):
-    """What a row says of itself: it only goes up."""
+    """A row's state. It only advances."""
 
     PROVISIONAL = PROVISIONAL
     FINAL = FINAL
     CORRECTED = CORRECTED
 
 
-class Mark(NamedTuple):
-    """How new a row is; see `store.life`."""
+class Version(NamedTuple):
+    """How new a row of a grouped view is; see `values.row_version`."""
 
     revision: int
     returned: int = 0
@@ -36,16 +36,16 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def decode(value: bytes, *, exact: bool = False) -> dict[str, Any]:
-    """The row; with `exact`, its fractions as decimals, digit by digit."""
+    """The row; with `exact`, fractions are decimals with the same digits."""
     return (_EXACT if exact else _DECODER).decode(value)
 
 
-def mark(row: Mapping[str, Any]) -> Mark | None:
-    """How new the row is; None if it does not say, so that nothing can be told of it."""
+def version(row: Mapping[str, Any]) -> Version | None:
+    """How new the row is; None if it has no revision."""
     revision, returned = row.get(REVISION), row.get(RETURNED, 0)
     if type(revision) is not int:
         return None
-    return Mark(revision, returned if type(returned) is int else 0)
+    return Version(revision, returned if type(returned) is int else 0)
 
 
 def stage(row: Mapping[str, Any]) -> Stage:
@@ -53,50 +53,45 @@ def stage(row: Mapping[str, Any]) -> Stage:
     return Stage(STATES.index(state)) if state in STATES else Stage.PROVISIONAL
 
 
-def stateless(value: bytes, returned: int) -> bytes:
-    """The row as the query gave it."""
+def without_stage(value: bytes, returned: int) -> bytes:
+    """The row as the query wrote it."""
     return with_state(value, Stage.PROVISIONAL, returned)
 
 
-def staged(value: bytes, at: Stage) -> bytes:
-    """The row, saying what it is."""
+def with_stage(value: bytes, at: Stage) -> bytes:
+    """The row, which has no stage yet, with this one."""
     return value if at is Stage.PROVISIONAL else _with(value, STATE, STATES[at])
 
 
 def retraction(value: bytes) -> bytes:
-    """The row, taken back."""
+    """The row, marked as taken back."""
     return _with(value, KIND, RETRACTION)
 
 
 def difference(value: bytes, before: bytes | None, additive: Iterable[str]) -> bytes:
-    """The row with only what is new in its counts and sums: all of these add up to the row."""
+    """The row with only what is new in its counts and sums. All differences add up to the row."""
     if before is None:
         return value
     row, old = decode(value, exact=True), decode(before, exact=True)
     for name in additive:
-        row[name] = _less(row.get(name), old.get(name))
+        row[name] = _subtract(row.get(name), old.get(name))
     return _ENCODER.encode(row)
 
 
-def amounts(value: bytes, names: Iterable[str]) -> dict[str, Amount]:
-    """The row's amounts; what is no number (NULL, not a number) counts nothing."""
-    return amounts_of(decode(value, exact=True), names)
-
-
-def amounts_of(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Amount]:
-    """The same of a row that is decoded, exactly."""
+def amounts(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Amount]:
+    """The amounts of a row that was decoded exactly; 0 for what is no number (NULL, NaN)."""
     return {name: row[name] if is_amount(row.get(name)) else 0 for name in names}
 
 
-def _less(new: Any, old: Any) -> Any:
+def is_amount(value: Any) -> bool:
+    """Whether the value can be added up."""
+    return type(value) is int or (isinstance(value, Decimal) and value.is_finite())
+
+
+def _subtract(new: Any, old: Any) -> Any:
     if not is_amount(new) or not is_amount(old):
         return new
     return add(new, negate(old))
-
-
-def is_amount(value: Any) -> bool:
-    """Whether it can be added up."""
-    return type(value) is int or (isinstance(value, Decimal) and value.is_finite())
 
 
 def _with(value: bytes, name: str, text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What keepers are to do for the views of an app."""
+"""What output writers do for the views of an app."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from millstream.syntax.duration import milliseconds
 _MARGIN = timedelta(days=1)  # retention deletes whole segments, some time after they are due
 
 
-def tasks(app: App, views: Iterable[ViewPlan], *, enters: bool = True) -> Iterator[OutputTask]:
-    """One for each view whose rows are shown otherwise than they come, or entered.
+def output_tasks(
+    app: App, views: Iterable[ViewPlan], *, with_ledger: bool = True
+) -> Iterator[OutputTask]:
+    """One task for each view that has a trigger, an accumulation or a ledger.
 
-    Without `enters` there are no ledgers: of views that are not served yet.
+    Views that are not served yet have no ledger: then `with_ledger` is False.
     """
     for plan in views:
-        if plan.output is not None and (enters or not plan.output.is_direct):
-            yield _task(app, plan, plan.output, enters)
+        if plan.output is not None and (with_ledger or not plan.output.is_direct):
+            yield _task(app, plan, plan.output, with_ledger)
 
 
-def _task(app: App, plan: ViewPlan, output: OutputPlan, enters: bool) -> OutputTask:
-    showing = OutputSpec(
+def _task(app: App, plan: ViewPlan, output: OutputPlan, with_ledger: bool) -> OutputTask:
+    spec = OutputSpec(
         app.views[plan.name].trigger,
         output.accumulation,
         output.additive,
@@ -37,23 +39,25 @@ def _task(app: App, plan: ViewPlan, output: OutputPlan, enters: bool) -> OutputT
     )
     return OutputTask(
         plan.name,
-        streamed_topics(app.name, plan),
-        None if output.is_direct else showing,
-        books_of(plan) if enters else None,
-        milliseconds(_kept(app, plan.name)),
+        output_topics(app.name, plan),
+        None if output.is_direct else spec,
+        ledger_spec(plan) if with_ledger else None,
+        milliseconds(_retention(app, plan.name)),
     )
 
 
-def streamed_topics(app: str, plan: ViewPlan) -> OutputTopics:
-    """Where the rows of a view with panes are read from, shown, entered and remembered."""
+def output_topics(app: str, plan: ViewPlan) -> OutputTopics:
+    """The topics of a view with a trigger, an accumulation or a ledger."""
     is_direct = plan.output is not None and plan.output.is_direct
-    book = output_state_topic(app, plan.name)
-    own = book if is_direct else output_state_topic(app, plan.name, edition_of(plan.topic))
-    return OutputTopics(plan.query_topic, plan.topic, ledger_topic(app, plan.name), own, book)
+    ledger_state = output_state_topic(app, plan.name)
+    state = output_state_topic(app, plan.name, 0 if is_direct else edition_of(plan.topic))
+    return OutputTopics(
+        plan.query_topic, plan.topic, ledger_topic(app, plan.name), state, ledger_state
+    )
 
 
-def books_of(plan: ViewPlan) -> LedgerSpec | None:
-    """What the view's ledger is about; None if it has none."""
+def ledger_spec(plan: ViewPlan) -> LedgerSpec | None:
+    """The view's ledger; None if it has none."""
     if plan.output is None or not plan.output.ledger:
         return None
     # Revisions of two editions are not compared either: one of them may be wrong.
@@ -62,10 +66,10 @@ def books_of(plan: ViewPlan) -> LedgerSpec | None:
     return LedgerSpec(plan.name, generation, plan.output.ledger)
 
 
-def _kept(app: App, name: str) -> timedelta:
-    """How long the events can be had that a view is made of."""
+def _retention(app: App, name: str) -> timedelta:
+    """How long the events of a view are kept."""
     retentions = [
-        app.streams[each].retention if each in app.streams else _kept(app, each)
+        app.streams[each].retention if each in app.streams else _retention(app, each)
         for each in app.views[name].inputs
     ]
     return max(retentions) + _MARGIN

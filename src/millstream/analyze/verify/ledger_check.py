@@ -24,8 +24,8 @@ import msgspec
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.triggers.ledger import Ledger, LedgerSpec
 from millstream.analyze.triggers.processor import OutputProcessor
-from millstream.analyze.triggers.rows import amounts_of
-from millstream.analyze.triggers.tasks import streamed_topics
+from millstream.analyze.triggers.rows import amounts as amounts_of
+from millstream.analyze.triggers.tasks import output_topics
 from millstream.analyze.verify.comparison import Comparison
 from millstream.analyze.verify.follower import Follower
 from millstream.analyze.verify.result import Difference, Part, Row
@@ -45,7 +45,7 @@ class LedgerCheck(Follower):
         self, log: LogSettings, app: str, plan: ViewPlan, books: LedgerSpec, same: Comparison
     ) -> None:
         self._log, self._books = log, books
-        self._topics = streamed_topics(app, plan)
+        self._topics = output_topics(app, plan)
         self._same = replace(same, columns=books.columns)
         self._sums: dict[str, Amounts] = {}
         self._before: dict[str, Amounts] = {}
@@ -60,8 +60,8 @@ class LedgerCheck(Follower):
             self._before = {name: dict(sums) for name, sums in self._sums.items()}
         # Read after the entries: what was entered by a keeper is in there, too.
         work = OutputProcessor(self._topics, "", (), None, self._book)
-        for record in _newest(self._log, self._topics.book):
-            work.recall(record)
+        for record in _newest(self._log, self._topics.ledger_state):
+            work.restore(record)
 
     def compare(
         self,
@@ -105,10 +105,10 @@ class LedgerCheck(Follower):
         sums = self._sum(name)
         if not is_final(written) or not was_shown(key):
             is_ghost = any(self._before.get(name, {}).values()) and any(sums.values())
-            if is_ghost and not self._book.knows(key.encode()):
+            if is_ghost and not self._book.has_entries(key.encode()):
                 return Difference("not owed", key, sums, None, (), "ledger")
             return "not due"
-        if self._book.leaves(key.encode()) and self._book.lacks_events(key.encode()):
+        if self._book.keeps(key.encode()) and self._book.lacks_events(key.encode()):
             return "kept"
         amounts = amounts_of(recomputed, self._books.columns)
         if not sums:
@@ -124,7 +124,7 @@ class LedgerCheck(Follower):
             return None
         if may_lack:
             return "older"
-        if self._book.leaves(self._keys[name]):
+        if self._book.keeps(self._keys[name]):
             return "kept"
         return Difference("not in the log", name, sums, None, (), "ledger")
 

@@ -26,7 +26,7 @@ from millstream.analyze.planning.query import Query
 from millstream.analyze.recovery.checkpoint import checkpoint_folder
 from millstream.analyze.recovery.checkpoint_notes import apply_notes, read_notes
 from millstream.analyze.recovery.progress import committed_offsets
-from millstream.analyze.triggers.tasks import books_of
+from millstream.analyze.triggers.tasks import ledger_spec
 from millstream.analyze.verify.comparison import comparison
 from millstream.analyze.verify.follower import PAUSE, Follower
 from millstream.analyze.verify.ledger_check import LedgerCheck
@@ -133,7 +133,7 @@ class _Round:
 
     def _entered(self, stack: contextlib.ExitStack) -> LedgerCheck | None:
         plan = self._query.plan
-        if (books := books_of(plan)) is None:
+        if (books := ledger_spec(plan)) is None:
             return None
         app, _, _ = plan.topic.partition(".")
         entered = LedgerCheck(self._log, app, plan, books, self._same)

@@ -1,0 +1,1 @@
+"""Stream clocks, view watermarks and late events."""

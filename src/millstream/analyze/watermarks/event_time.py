@@ -1,4 +1,4 @@
-"""The event time of a record, and nothing else of it: this is done for every event there is."""
+"""Reads the event time of a record, and nothing else of it: this runs for every event."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import msgspec
 
 from millstream.schema.scalars import EARLIEST, LATEST, MILLISECONDS_FROM
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def time_reader(column: str) -> Callable[[bytes | None], int | None]:
-    """What gives milliseconds since the epoch, rounded down; None if there is no such time."""
+    """A function from a record's value to its time in milliseconds, rounded down; None if none."""
     fields: list[Any] = [("time", str | int | None, None)]
     event: Any = msgspec.defstruct("Event", fields, rename={"time": column}, gc=False)
     decode = msgspec.json.Decoder(event).decode
@@ -21,7 +23,7 @@ def time_reader(column: str) -> Callable[[bytes | None], int | None]:
         try:
             time = decode(value or b"").time
             return None if time is None else _milliseconds(time)
-        except (ValueError, OverflowError):  # what msgspec raises is a ValueError too
+        except (ValueError, OverflowError):  # msgspec's errors are ValueErrors too
             return None
 
     return read
@@ -29,13 +31,10 @@ def time_reader(column: str) -> Callable[[bytes | None], int | None]:
 
 def _milliseconds(time: str | int) -> int | None:
     if isinstance(time, int):
-        counted = time if abs(time) >= MILLISECONDS_FROM else time * 1000
-        return counted if EARLIEST <= counted <= LATEST else None
+        milliseconds = time if abs(time) >= MILLISECONDS_FROM else time * 1000
+        return milliseconds if EARLIEST <= milliseconds <= LATEST else None
     moment = datetime.fromisoformat(time)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

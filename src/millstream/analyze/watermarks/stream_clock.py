@@ -1,8 +1,8 @@
-"""How far the time of a stream has come, by its events. Knows no Kafka and no clock.
+"""Stream clock: how far the time of a stream has advanced, by its events. Without Kafka.
 
-A partition is as far as its newest event, though never further than when that was received: a
-clock that is ahead pushes nothing. A stream is as far as the partition that is least far; one that
-has brought nothing for a while is left out, and if all are quiet, time goes on by itself.
+A partition's clock is the time of its newest event, but never later than when that was received: a
+sender's clock that is ahead advances nothing. A stream's clock is that of its slowest partition.
+A partition without events for a while is left out. If all are idle, time advances by itself.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PartitionClock:
-    """One partition, as far as it was read."""
+    """One partition, up to where it was read, and counts of its events."""
 
     position: int = 0  # the next offset to read
-    began: int = 0  # the first one that was
-    latest: int | None = None  # of event time, never later than received; milliseconds
+    began: int = 0  # the first offset that was read
+    latest: int | None = None  # event time, never later than received; milliseconds
     newest: int = 0  # when its newest event was received; milliseconds
-    heard: float = 0.0  # when it last brought something; by the reader's own clock, in seconds
+    heard: float = 0.0  # when it last had an event; by the reader's own clock, in seconds
     is_at_end: bool = False
-    in_order: int = 0  # events that no window missed
+    in_order: int = 0  # events that were not too late for any window
     late: int = 0
     future: int = 0
     broken: int = 0
-    lost: int = 0  # what retention took before it was read
+    lost: int = 0  # events that retention deleted before they were read
 
-    def saw(self, offset: int, time: int | None, received: int, heard: float) -> None:
-        """The next event was read; without a time it tells only that the partition is awake."""
+    def advance(self, offset: int, time: int | None, received: int, heard: float) -> None:
+        """The next event was read. Without a time it only shows that the partition is not idle."""
         self.lost += offset - self.position
         self.position = offset + 1
         self.heard, self.is_at_end = heard, False
@@ -43,7 +43,7 @@ class PartitionClock:
 
 @dataclass(slots=True)
 class StreamClock:
-    """One stream; its watermarks never go back."""
+    """One stream. Its watermarks never go back."""
 
     idle: float  # seconds
     partitions: dict[int, PartitionClock] = field(default_factory=dict)
@@ -51,21 +51,21 @@ class StreamClock:
     received: int = 0  # the same by stream time, which is when events were received
 
     def advance(self, now: float, wall: int, *, is_log_there: bool) -> int:
-        """The watermark now; `now` in the reader's seconds, `wall` in milliseconds of the day.
+        """The watermark now. `now` is in the reader's seconds, `wall` in milliseconds of the day.
 
-        Without the log, silence means nothing: then no partition is idle.
+        While Kafka does not answer, no partition counts as idle.
         """
-        awake = [
+        active = [
             each
             for each in self.partitions.values()
             if not (is_log_there and each.is_idle(now, self.idle))
         ]
-        reached = [each.latest for each in awake if each.latest is not None]
-        if awake and len(reached) == len(awake):
+        reached = [each.latest for each in active if each.latest is not None]
+        if active and len(reached) == len(active):
             self.watermark = max(self.watermark, min(reached))
-        if awake and all(each.newest for each in awake):
-            self.received = max(self.received, min(each.newest for each in awake))
-        if not awake and self.partitions:
+        if active and all(each.newest for each in active):
+            self.received = max(self.received, min(each.newest for each in active))
+        if not active and self.partitions:
             quiet = wall - round(self.idle * 1000)
             self.watermark, self.received = max(self.watermark, quiet), max(self.received, quiet)
         return self.watermark
@@ -75,5 +75,5 @@ class StreamClock:
 
 
 def least(watermarks: Iterable[int]) -> int:
-    """The watermark of what is made of several; unknown (0) if one of them is."""
+    """The watermark of several streams together; unknown (0) if one of them is unknown."""
     return min(watermarks, default=0)

@@ -1,8 +1,8 @@
-"""How much of its streams' time a view has in it.
+"""View watermark: the stream's watermark at the point of the log up to which a view has read.
 
-The timekeeper reads a stream in its own pace, and Spark in another: a window that is over in the
-stream may have events in the log that the view has not taken in yet. Its row is no more final than
-before, so a view's watermark is the stream's as it was when the log was as far as Spark is now.
+We read a stream faster or slower than Spark. A window may be over by the stream's clock while the
+log still has events for it that Spark has not read. Its row is not final yet. So a view's watermark
+is the stream's watermark as it was when the log ended where Spark is now.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.analyze.watermarks.late_events import StreamProgress
 from millstream.analyze.watermarks.stream_clock import least
+from millstream.analyze.watermarks.tracked_stream import StreamProgress
 
-_REMEMBERED = 1200  # looks, one a second: longer than between two checkpoints, as a rule
-_SETTLED = 1.0  # seconds that a view's tasks may be apart
-# Seconds without a row, after which a real-time query has none to write: if the newest event is in
-# one already, and if not. Then the view may leave it out, or Spark may not have got to it, because
-# it only just started or the machine is busy.
+_REMEMBERED = 1200  # snapshots, one a second: longer than between two checkpoints, as a rule
+_SETTLED = 1.0  # seconds by which a view's tasks may be apart
+# A real-time query that wrote no row for this many seconds has none to write. The first number
+# applies if a row already has the newest event. Otherwise the view may filter it out, or Spark has
+# not read it, because it just started or the machine is busy.
 _QUIET, _LONG_QUIET = 2.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueryProgress:
     """How far a view's query is known to be."""
 
-    read: Mapping[str, Mapping[str, int]]  # topic → partition → offset, as its checkpoint says
+    read: Mapping[str, Mapping[str, int]]  # topic → partition → offset, from its checkpoint
     received: int  # when the newest event in its rows was received; milliseconds
     quiet: float  # seconds since it wrote its last row
     is_real_time: bool
@@ -35,53 +35,57 @@ class Progress:
     by_stream_time: bool = False
 
 
-class _Look(NamedTuple):
+class _Snapshot(NamedTuple):
     at: float
-    reached: StreamProgress
+    stream: StreamProgress
 
 
 class ViewWatermarks:
-    """Remembers how far the streams were, for some minutes."""
+    """Computes views' watermarks from the streams' progress of the last minutes."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_Look]] = {}
-        self._views: dict[str, int] = {}
+        self._snapshots: dict[str, deque[_Snapshot]] = {}
+        self._watermarks: dict[str, int] = {}
 
-    def note(self, now: float, reached: Mapping[str, StreamProgress]) -> None:
-        """How far the streams are now; `now` in seconds that only grow."""
-        for name, each in reached.items():
-            self._looks.setdefault(name, deque(maxlen=_REMEMBERED)).append(_Look(now, each))
+    def record(self, now: float, streams: Mapping[str, StreamProgress]) -> None:
+        """Remember how far the streams are; `now` in seconds of a monotonic clock."""
+        for name, each in streams.items():
+            kept = self._snapshots.setdefault(name, deque(maxlen=_REMEMBERED))
+            kept.append(_Snapshot(now, each))
 
-    def watermark(self, view: str, streams: Iterable[str], progress: Progress, now: float) -> int:
+    def watermark(
+        self, view: str, streams: Iterable[str], progress: QueryProgress, now: float
+    ) -> int:
         """The view's watermark, which never goes back; 0: unknown."""
-        known = [name for name in streams if name in self._looks]
+        known = [name for name in streams if name in self._snapshots]
         reached = least(self._reached(name, progress, now) for name in known)
-        self._views[view] = max(reached, self._views.get(view, 0))
-        return self._views[view]
+        self._watermarks[view] = max(reached, self._watermarks.get(view, 0))
+        return self._watermarks[view]
 
     def forget(self, view: str) -> None:
-        """The view begins anew."""
-        self._views.pop(view, None)
+        """The view starts again from nothing."""
+        self._watermarks.pop(view, None)
 
-    def _reached(self, stream: str, progress: Progress, now: float) -> int:
-        for look in reversed(self._looks[stream]):
-            if _has(progress, look, now):
-                reached = look.reached
+    def _reached(self, stream: str, progress: QueryProgress, now: float) -> int:
+        for snapshot in reversed(self._snapshots[stream]):
+            if _has_read(progress, snapshot, now):
+                reached = snapshot.stream
                 return reached.received if progress.by_stream_time else reached.watermark
         return 0
 
 
-def _has(progress: Progress, look: _Look, now: float) -> bool:
-    """Whether the view has in it all that the log had at that look."""
-    read = progress.read.get(look.reached.topic)
+def _has_read(progress: QueryProgress, snapshot: _Snapshot, now: float) -> bool:
+    """Whether the view has read all that the log had at that moment."""
+    stream = snapshot.stream
+    read = progress.read.get(stream.topic)
     if read is not None and all(
-        read.get(partition, 0) >= offset for partition, offset in look.reached.positions.items()
+        read.get(partition, 0) >= offset for partition, offset in stream.positions.items()
     ):
         return True
     if read is not None and not progress.is_real_time:
-        return False  # what it has committed is all that it has
-    # Not of the same moment: the events of one post have one, and it may be in the midst of them.
-    if progress.received and progress.received > look.reached.newest:
-        return look.at <= now - _SETTLED
-    quiet = _QUIET if 0 < look.reached.newest <= progress.received else _LONG_QUIET
-    return progress.is_running and progress.quiet >= quiet and look.at <= now - quiet
+        return False  # a micro-batch query has read just what it has committed
+    # `>`, not `>=`: all events of one request have the same time, and Spark may be amid them.
+    if progress.received and progress.received > stream.newest:
+        return snapshot.at <= now - _SETTLED
+    quiet = _QUIET if 0 < stream.newest <= progress.received else _LONG_QUIET
+    return progress.is_running and progress.quiet >= quiet and snapshot.at <= now - quiet

@@ -59,7 +59,7 @@ def rebuild(
     millstream rebuild by_city --from "1 day" --yes
     """
     from millstream.analyze.planning.editions import describe_views, known_view, query_topic_of
-    from millstream.analyze.rebuild.requests import Request, put_request
+    from millstream.analyze.rebuild.requests import RebuildRequest, send_request
     from millstream.cli.views.past import moment_of
     from millstream.log.topic_contents import only_app
 
@@ -68,24 +68,24 @@ def rebuild(
     log = log_of(home, assignments)
     app = app or only_app(log)
     known_view(describe_views(app, log), view)
-    wish = Request(uuid.uuid4().hex[:12], moment_of("--from", since))
+    request = RebuildRequest(uuid.uuid4().hex[:12], moment_of("--from", since))
     watch = Watch(log, app, view)
-    put_request(log, app, view, wish)
+    send_request(log, app, view, request)
     swapped = False
     try:
-        shadow = follow(watch, wish.id)
+        shadow = follow(watch, request.id)
         described = known_view(describe_views(app, log), view)
         new = query_topic_of(app, described, shadow.topic)
         found = settled_diff(log, described, query_topic_of(app, described), new)
         if not as_json:
             show(found, limit)
         if yes or click.confirm("Swap?", err=True):
-            put_request(log, app, view, Request(wish.id, wish.since, go=True))
-            watch.await_end(wish.id)
+            send_request(log, app, view, RebuildRequest(request.id, request.since, go=True))
+            watch.await_end(request.id)
             swapped = True
     finally:
-        if not swapped and watch.is_open(wish.id):
-            put_request(log, app, view, Request(wish.id, cancel=True))
+        if not swapped and watch.is_open(request.id):
+            send_request(log, app, view, RebuildRequest(request.id, cancel=True))
     if as_json:
         click.echo(json.dumps(content(view, swapped, shadow, found), default=float, indent=2))
     else:
@@ -130,12 +130,12 @@ class Watch:
             if (state is None or state.state == "done") and not self.is_open(request):
                 return
 
-    def is_open(self, request: str) -> bool:
+    def is_open(self, id_: str) -> bool:
         """Whether it is still wished for, and nothing else of the same view instead."""
-        from millstream.analyze.rebuild.requests import open_requests
+        from millstream.analyze.rebuild.requests import read_requests
 
-        wish = open_requests(self._log, self._app)[0].get(self._view)
-        return wish is not None and wish.id == request
+        request = read_requests(self._log, self._app)[0].get(self._view)
+        return request is not None and request.id == id_
 
     def _reports(self) -> Iterator[ProcessReport]:
         import msgspec
@@ -223,14 +223,16 @@ def show(found: Diff, limit: int) -> None:
         out.print(table)
         if len(found) > limit:
             out.print(Text(f"… and {len(found) - limit:,} more; see --limit", "dim"))
-    counts = f"{len(found.changed):,} changed, {len(found.come):,} new, {len(found.gone):,} gone"
+    counts = (
+        f"{len(found.changed):,} changed, {len(found.added):,} new, {len(found.removed):,} gone"
+    )
     out.print(f"{found.same:,} rows are the same, {counts}")
 
 
 def rows_of(found: Diff) -> Iterator[tuple[str, Any, Any]]:
     yield from ((key, old, new) for key, (old, new) in found.changed.items())
-    yield from ((key, old, None) for key, old in found.gone.items())
-    yield from ((key, None, new) for key, new in found.come.items())
+    yield from ((key, old, None) for key, old in found.removed.items())
+    yield from ((key, None, new) for key, new in found.added.items())
 
 
 def as_values(row: dict[str, Any]) -> Any:
