@@ -1,4 +1,1 @@
-"""HTTP shared by the tiers: connections within bounds, TLS, CORS, and how to answer.
-
-This package imports no tier.
-"""
+"""HTTP for every tier: connections within limits, TLS, CORS, authentication, responses."""

@@ -1,4 +1,4 @@
-"""Connections within bounds: how many there are, from where, and how much memory they hold."""
+"""Limits for connections: their number, number by address, memory and time."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from millstream.web.allowed_hosts import AllowedHosts
 from millstream.web.fast_path import FastPath, HeadCache
 from millstream.web.settings import HttpSettings
 
-CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client's
+CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client certificate
 
-_SPARE_FILES = 200  # descriptors that the journal, Kafka and sources need beside connections
+_SPARE_FILES = 200  # descriptors for the journal, Kafka and sources
 
 
 class LimitedConnection(Protocol):
     """A connection, as `ConnectionLimits` uses it."""
 
     def check_timeouts(self, now: float) -> None:
-        """End the connection if it has waited too long for its peer."""
+        """Close the connection if it has waited too long for its peer."""
         ...
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection now."""
         ...
 
 
 class ConnectionLimits:
-    """Counts connections, and looks after them once in a while instead of a timer for each."""
+    """Counts the connections of one server, and checks their timeouts without a timer for each."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class ConnectionLimits:
         self.hosts = hosts
         self.fast_path = fast_path
         self.heads = HeadCache()
-        self.now = asyncio.get_running_loop().time()  # as of the last look: near enough
+        self.now = asyncio.get_running_loop().time()  # at the last check; exact enough
         self.count = 0
-        self.memory = 0  # bytes, of all connections
+        self.memory = 0  # bytes that all connections hold
         self.refused: Counter[str] = Counter()  # by reason
         wanted = settings.max_connections + _SPARE_FILES
-        self._most = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
+        self._max_count = max(1, min(settings.max_connections, _open_files(wanted) - _SPARE_FILES))
         self._by_network: Counter[str] = Counter()
         # Bytes that each connection holds; the one that has waited longest comes first.
         self._held: dict[LimitedConnection, int] = {}
 
     def admit(self, network: str) -> bool:
-        """Whether one more connection from there may come in; if so, it must leave later."""
-        if self.count >= self._most:
+        """Count one more connection from a network; False if there are too many."""
+        if self.count >= self._max_count:
             self.refused["connections"] += 1
             return False
         if self._by_network[network] >= self.settings.max_connections_per_address:
@@ -71,16 +71,16 @@ class ConnectionLimits:
         return True
 
     def release(self, network: str) -> None:
-        """One that came in is gone."""
+        """Count an admitted connection as closed."""
         self.count -= 1
         self._by_network[network] -= 1
         if not self._by_network[network]:
             del self._by_network[network]
 
     def set_memory(self, connection: LimitedConnection, size: int) -> None:
-        """A connection holds that many bytes now; if all hold too many, the oldest are cut.
+        """Set how many bytes a connection holds; abort the oldest if all hold too many.
 
-        The oldest are those whose peer has left something unread for the longest time.
+        The oldest are the ones that have held bytes for the longest time.
         """
         self.memory += size - self._held.get(connection, 0)
         if size:
@@ -94,7 +94,7 @@ class ConnectionLimits:
             oldest.abort()
 
     async def watch(self, state: ServerState) -> None:
-        """Cut off who is too slow; runs until it is cancelled."""
+        """Close connections of slow peers; runs until cancelled."""
         settings, loop = self.settings, asyncio.get_running_loop()
         limits = (settings.header_timeout, settings.idle_timeout, settings.write_timeout)
         pause = min(0.5, *(each / 4 for each in limits))
@@ -108,7 +108,7 @@ class ConnectionLimits:
 
 @lru_cache(4096)
 def network_of(host: str) -> str:
-    """The address that limits go by: of IPv6 the /64, since one sender has all of it."""
+    """The address that limits apply to: for IPv6 the /64, because one client has all of it."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -121,7 +121,7 @@ def network_of(host: str) -> str:
 
 
 def peer_network(transport: asyncio.BaseTransport) -> str:
-    """Where a connection comes from."""
+    """The network of a connection's peer."""
     peer = transport.get_extra_info("peername")
     return network_of(peer[0]) if isinstance(peer, tuple) else "unknown"
 
@@ -140,7 +140,7 @@ def certificate_names(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _open_files(wanted: int) -> int:
-    """How many files this process may have open, after asking for as many as are wanted."""
+    """The number of files that this process may open, after raising it to `wanted` if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -1,4 +1,4 @@
-"""HTTP/1.1 within bounds: how large heads are, how slow a peer is, how much it leaves unread."""
+"""HTTP/1.1 with limits for the size of heads, the slowness of peers and unread responses."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from millstream.web.connections import (
     certificate_names,
     peer_network,
 )
-from millstream.web.fast_path import HEAD_END, Exchange, Route
+from millstream.web.fast_path import HEAD_END, FastRequest, Route
 from millstream.web.problem import CLOSE, CONTENT_TYPE, RETRY, Problem
 from millstream.web.request_head import CHUNKED, read_request_head
 
-_BODY_GRACE = 5.0  # seconds before a body's speed is looked at
-_LINGER = 5.0  # seconds that a body which was answered already may go on coming
-_FRAMING = 16  # bytes that may frame each byte of a body: a chunk of one takes five
-_FAREWELL = 1.0  # seconds to read a last answer: closing on unread data would take it back
+_BODY_GRACE = 5.0  # seconds before a body's rate is checked
+_LINGER = 5.0  # seconds that a body may continue after its response
+_FRAMING = 16  # bytes of chunk framing for each byte of a body; a chunk of one byte has five
+_CLOSE_DELAY = 1.0  # seconds to read a last response: closing at once could discard it
 
-# What a connection waits for, or is busy with.
-_IDLE, _HEAD, _BODY, _ANSWER = range(4)
+# What a connection waits for: the next request, parts of one, or its response.
+_IDLE, _HEAD, _BODY, _RESPONSE = range(4)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with bounds on what a peer may send, keep open and leave unread.
+    """uvicorn's HTTP/1.1 protocol, with limits.
 
-    The parser gets the bytes of one request at a time. What follows waits unparsed, and nothing
-    more is read, until that request is answered and most of the answer was taken. So a peer that
-    sends many requests at once gets one answer per turn of the event loop, like everybody else.
+    The parser gets the bytes of one request at a time. Bytes behind it wait, and nothing more is
+    read, until that request is answered and the peer has read most of the response. So a peer that
+    sends many requests at once gets one response per turn of the event loop, like all others.
     """
 
     def __init__(
@@ -55,26 +55,26 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._network = counted  # where the limits counts it; empty: not yet
+        self._network = counted  # as which it is counted; empty: not yet
         self._names: tuple[str, ...] = ()
         self._phase = _HEAD
         self._since = limits.now
         self._head_bytes = 0
         self._length = 0  # of the body, or CHUNKED
-        self._body_bytes = 0  # without what frames it
-        self._framed_bytes = 0  # with it
-        self._tail = b""  # the last bytes that were parsed: an end may come in two pieces
+        self._body_bytes = 0  # without its framing
+        self._framed_bytes = 0  # with its framing
+        self._tail = b""  # the last parsed bytes: an end may come in two pieces
         self._rest, self._rest_at = b"", 0  # bytes behind a request that is not answered yet
-        self._is_called = False  # to parse them in the loop's next turn
-        self._unread = 0  # bytes of an answer that the peer did not take at once
+        self._is_scheduled = False  # the rest will be parsed in the next turn of the loop
+        self._unread = 0  # bytes of a response when writing was paused
         self._unsent = 0
         self._unsent_since = 0.0
-        self._short: Exchange | None = None  # on the fast path, and its body is not whole
-        self._is_complete = False  # a request ended in this piece
-        self._whole: tuple[Route, int] | None = None  # way and body of one that came in this piece
+        self._fast_request: FastRequest | None = None  # its body is not complete yet
+        self._is_complete = False  # a request ended in these bytes
+        self._cacheable: tuple[Route, int] | None = None  # route and body size of that request
         self._refusal: Problem | None = None
-        self._is_deaf = False  # whatever still comes is ignored
-        self._successor: Any = None  # a WebSocket, which has the connection now
+        self._ignores_input = False
+        self._websocket: Any = None  # the protocol that has taken over the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if not self._network:
@@ -88,7 +88,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._names = certificate_names(transport.get_extra_info("peercert"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._network:  # turned away at the limits
+        if not self._network:  # it was not admitted
             return
         self._limits.release(self._network)
         self._network = ""
@@ -97,73 +97,73 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf or self.transport is None or self.transport.is_closing():
+        if self._ignores_input or self.transport is None or self.transport.is_closing():
             return
-        if self._rest or self._owes():
-            self._keep(self._rest[self._rest_at :] + data, 0)
+        if self._rest or self._has_open_response():
+            self._postpone(self._rest[self._rest_at :] + data, 0)
             return
-        if self._is_between():
+        if self._is_at_start():
             recalled = self._limits.heads.find(data)
             if recalled is not None:
-                self._take(Exchange(self, recalled[0], True), recalled[1])
+                self._handle_fast(FastRequest(self, recalled[0], True), recalled[1])
                 return
         self._parse(data, 0)
 
-    def _owes(self) -> bool:
-        """Whether an answer is not complete, or not taken by the peer."""
-        return self._phase == _ANSWER or (self._phase == _IDLE and self.flow.write_paused)
+    def _has_open_response(self) -> bool:
+        """Whether a response is not complete, or the peer has not read it."""
+        return self._phase == _RESPONSE or (self._phase == _IDLE and self.flow.write_paused)
 
-    def _is_between(self) -> bool:
+    def _is_at_start(self) -> bool:
         """Whether the next byte is a request's first."""
         return not self._head_bytes and self._phase in (_IDLE, _HEAD)
 
-    def _keep(self, data: bytes, at: int) -> None:
-        """Parse what stands behind `at` later, and read nothing more until then."""
+    def _postpone(self, data: bytes, at: int) -> None:
+        """Parse the bytes from `at` on later, and read nothing more until then."""
         self._rest, self._rest_at = data, at
         self.flow.pause_reading()
         self._limits.set_memory(self, self._unread + len(data))
 
-    def _go_on(self) -> None:
-        """Turn to the next request: to the one that is here, else read."""
+    def _continue(self) -> None:
+        """Parse the postponed request, or read the next one."""
         if not self._rest:
             self.flow.resume_reading()
-        elif not self._is_called and not self._owes():
-            self._is_called = True
+        elif not self._is_scheduled and not self._has_open_response():
+            self._is_scheduled = True
             self.loop.call_soon(self._parse_rest)
 
     def _parse_rest(self) -> None:
-        self._is_called = False
-        if self._is_deaf or self.transport.is_closing() or self._owes():
+        self._is_scheduled = False
+        if self._ignores_input or self.transport.is_closing() or self._has_open_response():
             return
         data, self._rest = self._rest, b""
         self._parse(data, self._rest_at)
         if not self._rest:
             self._limits.set_memory(self, self._unread)
-            if not self._owes():
+            if not self._has_open_response():
                 self.flow.resume_reading()
 
     def _parse(self, data: bytes, at: int) -> None:
-        """Parse one request, or what is here of it; bytes behind it are kept."""
-        start, size, is_between = at, len(data), self._is_between()
-        self._whole = None
+        """Parse one request or a part of it; bytes behind it are postponed."""
+        start, size, is_at_start = at, len(data), self._is_at_start()
+        self._cacheable = None
         self._is_complete = False
-        while at < size and not self._is_complete and not self._is_deaf:
+        while at < size and not self._is_complete and not self._ignores_input:
             end = self._end_of_part(data, at)
             self._feed(data if end - at == size else data[at:end])
             at = end
-        if self._is_deaf:
-            if self._successor is not None and at < size:
-                self._successor.data_received(data[at:])
+        if self._ignores_input:
+            if self._websocket is not None and at < size:
+                self._websocket.data_received(data[at:])
         elif at < size:
-            self._keep(data, at)
-            self._go_on()
-        elif is_between and start == 0 and self._whole is not None:
-            self._limits.heads.remember(data, *self._whole)
+            self._postpone(data, at)
+            self._continue()
+        elif is_at_start and start == 0 and self._cacheable is not None:
+            self._limits.heads.remember(data, *self._cacheable)
 
     def _end_of_part(self, data: bytes, at: int) -> int:
-        """How far to parse, so that at most one request ends there.
+        """Where to stop parsing, so that at most one request ends there.
 
-        A head ends with an empty line, and so does a body in chunks.
+        A head ends with an empty line, and so does a chunked body.
         """
         if self._phase == _BODY and self._length != CHUNKED:
             self._tail = b""
@@ -183,16 +183,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             self._head_bytes += len(part)
         super().data_received(part)
-        if self._is_deaf:
+        if self._ignores_input:
             return
         most = self._limits.settings.max_header_bytes
         if self._phase == _BODY:
-            # Chunks' extensions, or headers behind a body: these too must have an end.
+            # This also limits chunk extensions and trailers.
             is_large = self._framed_bytes > most + _FRAMING * self._body_bytes
         else:
             is_large = self._head_bytes > most
         if is_large:
-            self._end_with(self._too_large())
+            self._refuse(self._too_large())
 
     def on_message_begin(self) -> None:
         self.url, self.headers, self.expect_100_continue = b"", [], False
@@ -200,7 +200,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._since = self._limits.now
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase == _HEAD:  # what comes behind a body is no header: a proxy never saw it
+        if self._phase == _HEAD:  # trailers are ignored: a proxy does not check them
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -208,14 +208,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._check_head()
         except Problem as problem:
             self._refusal = problem
-            raise  # ends the parser
-        route = self._short_route()
+            raise  # stops the parser
+        route = self._fast_route()
         if route is None:
             self._make_scope()
             super().on_headers_complete()
         else:
-            self._short = Exchange(self, route, self.parser.should_keep_alive())
-            self.cycle = cast(RequestResponseCycle, self._short)
+            self._fast_request = FastRequest(self, route, self.parser.should_keep_alive())
+            self.cycle = cast(RequestResponseCycle, self._fast_request)
         self._phase = _BODY
         self._since = self._limits.now
         self._head_bytes = self._body_bytes = self._framed_bytes = 0
@@ -235,10 +235,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             limits.refused["host"] += 1
             raise _other_host(host, limits.tier)
         if self.parser.should_upgrade() and self._length:
-            # The parser takes what follows an upgrade for another protocol: the body would be lost.
-            raise Problem(400, "no upgrade is possible; send the body without asking")
+            # The parser treats bytes after an upgrade as another protocol: the body would be lost.
+            raise Problem(400, "a request with a body cannot upgrade; send it without Upgrade")
 
-    def _short_route(self) -> Route | None:
+    def _fast_route(self) -> Route | None:
         fast_path = self._limits.fast_path
         if fast_path is None or self.parser.get_method() != b"POST":
             return None
@@ -247,7 +247,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return fast_path.find_route(self.url, self.headers)
 
     def _make_scope(self) -> None:
-        """What uvicorn does when a message begins; on the fast path nobody asks for it."""
+        """Do what uvicorn does when a message begins; the fast path does not need it."""
         read = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.headers, self.expect_100_continue = read
@@ -257,65 +257,65 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._short is None:
+        if self._fast_request is None:
             super().on_body(body)
         else:
-            self._short.pieces.append(body)
+            self._fast_request.pieces.append(body)
 
     def on_message_complete(self) -> None:
         self._is_complete = True
-        self._phase = _ANSWER
+        self._phase = _RESPONSE
         self._since = self._limits.now
-        if self._short is None:
-            if self.cycle is not None:  # else it becomes a WebSocket
+        if self._fast_request is None:
+            if self.cycle is not None:  # it is None for a WebSocket
                 super().on_message_complete()
                 if self.cycle.response_complete:
                     self._phase = _IDLE
             return
-        exchange, self._short = self._short, None
-        if exchange.response_complete:
+        request, self._fast_request = self._fast_request, None
+        if request.response_complete:
             self._phase = _IDLE
             return
-        body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
-        if exchange.keep_alive:
-            self._whole = exchange.route, len(body)
-        self._take(exchange, body)
+        body = request.pieces[0] if len(request.pieces) == 1 else b"".join(request.pieces)
+        if request.keep_alive:
+            self._cacheable = request.route, len(body)
+        self._handle_fast(request, body)
 
-    def _take(self, exchange: Exchange, body: bytes) -> None:
+    def _handle_fast(self, request: FastRequest, body: bytes) -> None:
         fast_path = self._limits.fast_path
         assert fast_path is not None
-        self.cycle = cast(RequestResponseCycle, exchange)
-        self._phase = _ANSWER
+        self.cycle = cast(RequestResponseCycle, request)
+        self._phase = _RESPONSE
         self._since = self._limits.now
-        fast_path.handle(exchange.route, body, exchange.respond)
+        fast_path.handle(request.route, body, request.respond)
 
-    def answer(
-        self, exchange: Exchange, status: int, body: bytes, content_type: bytes, more: HeaderList
+    def send_response(
+        self, request: FastRequest, status: int, body: bytes, content_type: bytes, more: HeaderList
     ) -> None:
-        """Send the answer of a request on the fast path, unless nobody is there any more."""
-        if exchange.disconnected or self.transport.is_closing():
+        """Send the response to a request on the fast path, unless the peer has disconnected."""
+        if request.disconnected or self.transport.is_closing():
             return
         head = self._limits.heads.response_head(
             status, content_type, self.server_state.default_headers
         )
         if content_type:
             head = b"%bcontent-length: %d\r\n" % (head, len(body))
-        if more or not exchange.keep_alive:
-            closing = () if exchange.keep_alive else (CLOSE,)
+        if more or not request.keep_alive:
+            closing = () if request.keep_alive else (CLOSE,)
             head = b"".join([head, *(b"%b: %b\r\n" % each for each in (*more, *closing))])
         self.transport.write(b"%b\r\n%b" % (head, body))
-        if not exchange.keep_alive:
+        if not request.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
         """As uvicorn, but without a timer for the next request: `check_timeouts` replaces it."""
-        if self._phase == _ANSWER:
+        if self._phase == _RESPONSE:
             self._phase = _IDLE
         self._since = self._limits.now
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
-            self._go_on()
+            self._continue()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -327,67 +327,67 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unread = 0
         self._limits.set_memory(self, len(self._rest))
         if self._phase == _IDLE:
-            self._go_on()
+            self._continue()
 
     def abort(self) -> None:
-        """End the connection; in the loop's next turn, since a write may be under way."""
+        """Close the connection in the next turn of the loop, because a write may be in progress."""
         self.loop.call_soon(self.transport.abort)
 
     def check_timeouts(self, now: float) -> None:
-        """End the connection if it has waited too long for its peer."""
+        """Close the connection if it has waited too long for its peer."""
         settings, waited = self._limits.settings, now - self._since
-        if self._is_unread(now):
+        if self._is_write_stuck(now):
             self._limits.refused["unread"] += 1
             self.transport.abort()
-        elif self._is_deaf:
-            if waited > _FAREWELL and (self.cycle is None or self.cycle.response_complete):
+        elif self._ignores_input:
+            if waited > _CLOSE_DELAY and (self.cycle is None or self.cycle.response_complete):
                 self.transport.close()
         elif self._phase == _IDLE and waited > settings.idle_timeout:
             self.transport.close()
         elif self._phase == _HEAD and waited > settings.header_timeout:
             self._limits.refused["slow_headers"] += 1
             if self._head_bytes:
-                self._end_with(_too_slow(f"headers were not complete after {waited:.1f} s"))
+                self._refuse(_too_slow(f"headers were not complete after {waited:.1f} s"))
             else:
                 self.transport.close()
         elif self._phase == _BODY:
-            self._look_at_body(waited)
+            self._check_body_rate(waited)
 
-    def _look_at_body(self, waited: float) -> None:
+    def _check_body_rate(self, waited: float) -> None:
         if self.cycle.response_complete:
             if waited > _LINGER:
                 self.transport.close()
         elif (
             waited > _BODY_GRACE
-            and not self.flow.read_paused  # it is we who don't read
+            and not self.flow.read_paused  # else we are not reading
             and self._body_bytes < waited * self._limits.settings.min_body_rate
         ):
             self._limits.refused["slow_body"] += 1
-            self._end_with(_too_slow(f"body came with {self._body_bytes / waited:.0f} bytes/s"))
+            self._refuse(_too_slow(f"body came with {self._body_bytes / waited:.0f} bytes/s"))
 
-    def _is_unread(self, now: float) -> bool:
+    def _is_write_stuck(self, now: float) -> bool:
         unsent = self.transport.get_write_buffer_size()
         if not unsent or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
         return bool(unsent) and now - self._unsent_since > self._limits.settings.write_timeout
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what is not HTTP."""
+        """Called by uvicorn for invalid HTTP."""
         if self._refusal is None:
             self._limits.refused["not_http"] += 1
-            self._refusal = Problem(400, "this is not HTTP/1.1; nothing was taken in")
-        self._end_with(self._refusal)
+            self._refusal = Problem(400, "this is not HTTP/1.1; nothing was accepted")
+        self._refuse(self._refusal)
 
-    def _end_with(self, problem: Problem) -> None:
-        """Answer and hang up; an answer that has begun already is the last one instead."""
+    def _refuse(self, problem: Problem) -> None:
+        """Send a problem and close; if a response has begun, it is the last one instead."""
         cycle = self.cycle
-        self._is_deaf = True
+        self._ignores_input = True
         self._since = self._limits.now
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
             if cycle.response_started:
                 return
-            # The body will not come: the application must not wait for it.
+            # The application must not wait for the rest of the body.
             cycle.disconnected = cycle.response_complete = True
             cycle.message_event.set()
         self.transport.write(_raw(problem, self.server_state.default_headers))
@@ -395,7 +395,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over, with the request that was read.
+        """Hand the connection to the WebSocket's protocol, with the request that was read.
 
         The WebSocket's protocol calls `release` when the connection is lost.
         """
@@ -403,17 +403,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.headers:
             head += [name, b": ", value, b"\r\n"]
-        successor = self._successor = cast(Any, self.ws_protocol_class)(
+        websocket = self._websocket = cast(Any, self.ws_protocol_class)(
             config=self.config, server_state=self.server_state, app_state=self.app_state
         )
-        successor.release = partial(self._limits.release, self._network)
-        self._network, self._is_deaf = "", True
-        successor.connection_made(self.transport)
-        successor.data_received(b"".join([*head, b"\r\n"]))
-        self.transport.set_protocol(successor)
+        websocket.release = partial(self._limits.release, self._network)
+        self._network, self._ignores_input = "", True
+        websocket.connection_made(self.transport)
+        websocket.data_received(b"".join([*head, b"\r\n"]))
+        self.transport.set_protocol(websocket)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Another upgrade (curl asks for HTTP/2 so) is ignored; the answer is the last one."""
+        """Ignore other upgrades, such as curl's to HTTP/2, and close after the response."""
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
@@ -422,7 +422,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         settings = self._limits.settings
         return Problem(
             431,
-            f"the headers are more than {settings.max_headers}, or larger than "
+            f"there are more than {settings.max_headers} headers, or they are larger than "
             f"{settings.max_header_bytes} bytes; send fewer, or raise "
             f"{self._limits.tier}.max_header_bytes",
         )
@@ -432,8 +432,8 @@ def _other_host(host: bytes, tier: str) -> Problem:
     name = host.decode("latin-1")[:200]
     return Problem(
         421,
-        f"no server of the name {name!r} is here",
-        remedy=f"name it in {tier}.allowed_hosts if clients may reach this one so",
+        f"this server does not have the name {name!r}",
+        remedy=f"add it to {tier}.allowed_hosts if clients may use it",
     )
 
 
@@ -444,7 +444,7 @@ def _too_many() -> Problem:
 
 
 def _too_slow(what: str) -> Problem:
-    return Problem(408, f"the {what}; nothing was taken in, send it faster")
+    return Problem(408, f"the {what}; nothing was accepted, send it faster")
 
 
 def _raw(problem: Problem, more: Any) -> bytes:

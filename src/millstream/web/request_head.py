@@ -1,4 +1,4 @@
-"""What a request's head must say: one Host, and one way in which its body is framed."""
+"""Checks of a request's head: one Host, and one way to find the body's end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CHUNKED = -1
 
 
 class RequestHead(NamedTuple):
-    """Where a request goes, and how long its body is."""
+    """A request's host and the length of its body."""
 
     host: bytes | None  # only HTTP/1.0 may lack it
-    length: int  # of the body; CHUNKED: it says so itself
+    length: int  # of the body, or CHUNKED
 
 
 def read_request_head(url: bytes, headers: HeaderList, version: str) -> RequestHead:
-    """Host and framing of a request; Problem if two servers could read them differently."""
+    """Read a request's head; Problem if another server could read it differently."""
     host, coding, length = None, None, 0
     for name, value in headers:
         if name == b"host":
@@ -39,7 +39,7 @@ def read_request_head(url: bytes, headers: HeaderList, version: str) -> RequestH
     elif version != "1.0":
         raise Problem(400, f"this is HTTP/{version}; send HTTP/1.1")
     if not url.startswith(b"/") and url != b"*":
-        host = _authority(url)  # as a proxy is asked: this counts then, not the header
+        host = _authority(url)  # a complete URL takes precedence over the header
     return RequestHead(host, length)
 
 
@@ -60,7 +60,7 @@ def _check_coding(coding: bytes, version: str) -> None:
     if codings[-1] == b"chunked" and codings.count(b"chunked") == 1 and version == "1.1":
         raise Problem(
             501,
-            "a Transfer-Encoding other than chunked is not possible; compress the body and say so "
-            "in Content-Encoding",
+            "a Transfer-Encoding other than chunked is not supported; compress the body and set "
+            "Content-Encoding",
         )
-    raise Problem(400, "the Transfer-Encoding leaves the body's end open; send `chunked` alone")
+    raise Problem(400, "the Transfer-Encoding does not define the body's end; send `chunked` alone")

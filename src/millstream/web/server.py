@@ -1,4 +1,4 @@
-"""uvicorn around an application, with everything that guards it."""
+"""An HTTP server: uvicorn with our limits, TLS and fast path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.web.tls import Certificate, TlsListener
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, whose end we decide: it would raise the signal again after its own shutdown."""
+    """uvicorn without its signal handling, which would raise the signal again after shutdown."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # Anybody could write X-Forwarded-For: it counts only from where the settings say.
+                # Anybody can send X-Forwarded-For, so only trusted proxies' headers are used.
                 proxy_headers=bool(trusted_proxies),
                 forwarded_allow_ips=list(trusted_proxies),
                 timeout_keep_alive=math.ceil(settings.idle_timeout),
                 timeout_graceful_shutdown=stop_seconds,
             )
         )
-        # Its warnings are about what strangers send: those are counted, they must not fill a disk.
+        # Its warnings are about invalid requests. These are counted; a log could fill the disk.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,20 +71,20 @@ class HttpServer(uvicorn.Server):
         self._started.set()
 
     async def ready(self) -> None:
-        """Wait until it listens."""
+        """Wait until the server listens."""
         await self._started.wait()
 
     async def watch(self) -> None:
-        """Cut off slow peers; runs until it is cancelled."""
+        """Close connections of slow peers; runs until cancelled."""
         await self.limits.watch(self.server_state)
 
     @property
     def refused(self) -> Counter[str]:
-        """By reason, how many were turned away or cut off before the application saw them."""
+        """Connections and requests that were refused before the application saw them, by reason."""
         return self.limits.refused
 
     def url(self, listener: socket.socket) -> str:
-        """Where clients find it."""
+        """The server's URL."""
         host, port = listener.getsockname()[:2]
         scheme = "http" if self.certificate is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

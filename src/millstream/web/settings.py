@@ -10,34 +10,34 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class HttpSettings(BaseModel):
-    """Where a server listens, under which names, and what connections may cost it."""
+    """Where a server listens, under which names, and its limits for connections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field("127.0.0.1", description="The address to listen on.")
     insecure: bool = Field(
         False,
-        description="Listen on a public address although nobody has to log in; `--insecure`.",
+        description="Listen on a public address although no login is needed; `--insecure`.",
     )
     allowed_hosts: list[str] = Field(
         default_factory=list,
-        description="Names by which clients reach this server, as in views.example or *.example: "
+        description="Names by which clients reach this server, such as views.example or *.example: "
         "the Host header, without its port. localhost, the address that a request was sent to, and "
-        "`host` are always allowed; another name is refused with 421. `*`: any, which gives up the "
-        "protection from DNS rebinding.",
+        "`host` are always allowed; other names are refused with 421. `*`: any, without protection "
+        "from DNS rebinding.",
     )
     max_connections: int = Field(
         8192,
         ge=1,
-        description="Connections in all, per worker; beyond, new ones are closed with a 503.",
+        description="Maximum connections of a worker; more are closed with a 503.",
     )
     max_connections_per_address: int = Field(
-        2048, ge=1, description="Connections of one address (IPv6: one /64), likewise."
+        2048, ge=1, description="Maximum connections of one address (IPv6: one /64)."
     )
     max_header_bytes: int = Field(
-        16 * 1024, ge=1024, description="Bytes of a request's line and headers; beyond, 431."
+        16 * 1024, ge=1024, description="Maximum bytes of a request's line and headers; more: 431."
     )
-    max_headers: int = Field(100, ge=10, description="Headers of a request; beyond, 431.")
+    max_headers: int = Field(100, ge=10, description="Maximum headers of a request; more: 431.")
     header_timeout: float = Field(
         10.0,
         gt=0,
@@ -46,13 +46,13 @@ class HttpSettings(BaseModel):
     idle_timeout: float = Field(
         65.0,
         gt=0,
-        description="Seconds that a connection may wait between requests; longer than senders' "
-        "own pools keep it, so that they close first.",
+        description="Seconds that a connection may be idle between requests; longer than in "
+        "clients' connection pools, so that they close first.",
     )
     min_body_rate: float = Field(
         240.0,
         gt=0,
-        description="Bytes a second that a body must come with on average, after 5 s; else 408.",
+        description="Minimum bytes a second of a body on average, after 5 s; less: 408.",
     )
     write_timeout: float = Field(
         20.0, gt=0, description="Seconds in which a client must read something of its answer."
@@ -60,8 +60,9 @@ class HttpSettings(BaseModel):
     max_buffer_memory: int = Field(
         256 * 1024 * 1024,
         ge=1024 * 1024,
-        description="Bytes of answers that clients have not read, and of requests that wait behind "
-        "another on their connection, in all; beyond, connections that wait longest are cut.",
+        description="Maximum bytes, over all connections, of answers that clients have not read "
+        "and of requests that wait behind another; beyond, the connections that wait longest are "
+        "closed.",
     )
 
     @field_validator("allowed_hosts")
@@ -69,7 +70,7 @@ class HttpSettings(BaseModel):
     def _are_names(cls, value: list[str]) -> list[str]:
         for name in value:
             if not re.fullmatch(r"\[?[0-9A-Fa-f:]+\]?|[^\s:/@]+", name):
-                raise ValueError(f"{name!r} is no host name; write it without scheme and port")
+                raise ValueError(f"{name!r} is not a host name; write it without scheme and port")
         return value
 
 
@@ -85,14 +86,14 @@ class TlsSettings(BaseModel):
     tls_key: str = Field("", description="The certificate's private key (PEM).")
     tls_client_ca: str = Field(
         "",
-        description="Authorities (PEM) whose client certificates are accepted. Each client must "
-        "show one, unless auth has certificate beside other logins: then any of them will do.",
+        description="Authorities (PEM) whose client certificates are accepted. Each client needs "
+        "one, unless auth lists other logins beside certificate: then any login is enough.",
     )
 
     @model_validator(mode="after")
     def _tls_is_complete(self) -> TlsSettings:
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("tls_certificate and tls_key are only of use together; set both")
+            raise ValueError("tls_certificate and tls_key belong together; set both")
         if self.tls_client_ca and not self.tls_certificate:
             raise ValueError("tls_client_ca needs TLS; set tls_certificate and tls_key too")
         return self

@@ -1,4 +1,4 @@
-"""TLS for senders: a server's certificate that can change while it serves, and clients' own."""
+"""TLS: a server certificate that can change at run time, and client certificates."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from millstream.web.settings import TlsSettings
 
 # TLS 1.2 with forward secrecy and authenticated encryption only; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_PAUSE = 0.05  # seconds, when nothing can be accepted
+_RETRY_SECONDS = 0.05  # when no connection can be accepted
 
 
 class Certificate:
-    """The context that new connections are encrypted with."""
+    """The server's certificate, as the SSL context of new connections."""
 
-    def __init__(self, settings: TlsSettings, *, is_choice: bool = False) -> None:
+    def __init__(self, settings: TlsSettings, *, is_optional: bool = False) -> None:
         self._settings = settings
-        self._is_choice = is_choice  # a client may log in without a certificate too
+        self._is_optional = is_optional  # clients may log in without a certificate
         self._files = [
             Path(name)
             for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
             if name
         ]
         self._seen = self._state()
-        self.context = _context(settings, is_choice)
+        self.context = _context(settings, is_optional)
 
     def reload(self) -> bool:
-        """Take the files anew if they have changed; SettingsError leaves what was."""
+        """Read the files again if they have changed; after a SettingsError the old ones stay."""
         state = self._state()
         if state == self._seen:
             return False
         self._seen = state
-        self.context = _context(self._settings, self._is_choice)
+        self.context = _context(self._settings, self._is_optional)
         return True
 
     def _state(self) -> list[tuple[int, int] | None]:
@@ -47,10 +47,10 @@ class Certificate:
 
 
 class TlsListener:
-    """Accepts connections: each is counted from its first moment, and its handshake hurried.
+    """Accepts connections, counts each before its handshake, and limits the handshake's time.
 
-    Not left to the loop's own server, which would count one only after its handshake, and keep the
-    certificate of its start for ever.
+    The event loop's own server would count a connection only after its handshake, and would never
+    use a new certificate.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class TlsListener:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, backlog: int) -> None:
-        """Listen from now on."""
+        """Start to listen."""
         self._listener.setblocking(False)
         self._listener.listen(backlog)
-        self._keep(self._accept())
+        self._run(self._accept())
 
     def close(self) -> None:
-        """Accept nobody any more; handshakes that are under way end."""
+        """Stop accepting, and cancel handshakes."""
         for task in self._tasks:
             task.cancel()
 
@@ -82,7 +82,7 @@ class TlsListener:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -91,16 +91,16 @@ class TlsListener:
         while True:
             try:
                 connection, address = await self._loop.sock_accept(self._listener)
-            except OSError:  # no descriptor is free, or the peer is gone already
-                await asyncio.sleep(_PAUSE)
+            except OSError:  # no descriptor is free, or the peer has disconnected
+                await asyncio.sleep(_RETRY_SECONDS)
                 continue
             network = network_of(address[0])
             if self._limits.admit(network):
-                self._keep(self._shake(connection, network))
+                self._run(self._handshake(connection, network))
             else:
                 connection.close()
 
-    async def _shake(self, connection: socket.socket, network: str) -> None:
+    async def _handshake(self, connection: socket.socket, network: str) -> None:
         protocol = self._inner(network)
         try:
             await self._loop.connect_accepted_socket(
@@ -109,22 +109,22 @@ class TlsListener:
                 ssl=self._certificate.context,
                 ssl_handshake_timeout=self._limits.settings.header_timeout,
             )
-        except OSError:  # a TLS error, a lost connection and a timeout are each one
+        except OSError:  # TLS errors, lost connections and timeouts are OSErrors
             self._limits.refused["tls"] += 1
         finally:
-            if protocol.transport is None:  # it never came to be, so it will not leave either
+            if protocol.transport is None:  # it was never connected, so it will not release itself
                 self._limits.release(network)
                 connection.close()
 
 
-def _context(settings: TlsSettings, is_choice: bool) -> ssl.SSLContext:
+def _context(settings: TlsSettings, is_optional: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # Without a password of ours, OpenSSL would ask for one on the terminal, and wait.
+        # Without a password, OpenSSL would ask for one on the terminal, and wait.
         context.load_cert_chain(settings.tls_certificate, settings.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise SettingsError(
@@ -140,7 +140,7 @@ def _context(settings: TlsSettings, is_choice: bool) -> ssl.SSLContext:
                 f"cannot use the authorities in {settings.tls_client_ca}: {_reason(error)}",
                 remedy="collect.tls_client_ca must be certificates in PEM",
             ) from None
-        context.verify_mode = ssl.CERT_OPTIONAL if is_choice else ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
 
 

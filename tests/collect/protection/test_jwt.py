@@ -255,7 +255,7 @@ async def test_keys_from_a_url_that_comes_up_later_and_goes_away_again(
         assert await opens()
         assert (await server.ask(headers=login(token(sub="new")))).status == 200
         assert (await server.ask(headers=login(token(kid="unknown")))).status == 401
-        await until(lambda: "those read before stay in use" in caplog.text)
+        await until(lambda: "the old keys stay in use" in caplog.text)
         # A new key, and the old one withdrawn: what it signed opens nothing, remembered or not.
         fresh = private_key("ES256", 1)
         web.content = jwks(jwk(fresh, "next"))

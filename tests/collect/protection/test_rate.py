@@ -29,7 +29,7 @@ def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Cl
         b"ratelimit-policy": b'"events";q=20;w=2',
         b"ratelimit": b'"events";r=19;t=1',
     }
-    bucket.owe(99)
+    bucket.charge(99)
     assert headers(bucket)[b"ratelimit"] == b'"events";r=0;t=10'
     with pytest.raises(Problem) as refused:
         rates.admit("shop", 10)
@@ -47,7 +47,7 @@ def test_over_time_nobody_gets_more_than_the_rate(clock: Clock) -> None:
     rates, sent = RateLimiter(1.0, clock), 0
     for _ in range(1000):
         try:
-            rates.admit("shop", 10).owe(6)
+            rates.admit("shop", 10).charge(6)
             sent += 7
         except Problem:
             pass
@@ -60,7 +60,7 @@ def test_callers_are_forgotten_before_they_fill_the_memory(
 ) -> None:
     monkeypatch.setattr(rate, "_MOST_BUCKETS", 100)
     rates = RateLimiter(1.0, clock)
-    rates.admit("owes", 1).owe(1000)
+    rates.admit("owes", 1).charge(1000)
     for number in range(1000):
         clock.now += 1.0 if number % 90 == 0 else 0.0
         rates.bucket(f"c{number}", 1)

@@ -198,7 +198,7 @@ async def test_a_position_that_is_not_held_is_a_gap_and_the_whole_ledger(
     gap, snapshot, *rest = await by_socket(server, 6, after="another:0=1")
     assert (gap["type"], snapshot["type"], snapshot["rows"]) == ("gap", "snapshot", [])
     assert in_order([message["row"] for message in rest]) == expected(books)
-    kafka = admin(pipeline.log)  # answers come as long as it served
+    kafka = admin(pipeline.log)  # must exist until the answers have come
     for future in kafka.delete_records([TopicPartition(books.topic, 0, 1)]).values():
         future.result(SECONDS)
     async with pipeline.server() as fresh, Client(fresh.url) as client:

@@ -86,7 +86,9 @@ class Replay:
                 try:
                     chunk = await asyncio.to_thread(chunks.read)
                 except LogError as error:
-                    raise PositionUnavailable(f"the log lacks it: {error.message}") from error
+                    raise PositionUnavailable(
+                        f"the log does not hold it: {error.message}"
+                    ) from error
                 for record in chunk:
                     if record.offset != next_offset and not served.is_uncompacted:
                         raise PositionUnavailable("the log was compacted since")

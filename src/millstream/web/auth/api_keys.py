@@ -1,4 +1,4 @@
-"""API keys: made once, kept as hashes in a file that a running collector reads when it changes."""
+"""API keys, stored as hashes in a file; a running server reads the file when it changes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ import msgspec
 
 from millstream.errors import MillstreamError, SettingsError
 
-PREFIX = "msk_"  # for people, and for programs that look for secrets where none should be
+PREFIX = "msk_"  # for people, and for programs that search files for secrets
 
-
-_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class ApiKey(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a key; not the key."""
+    """The data of a key, without the key itself."""
 
     name: str
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     write: list[str]  # patterns of streams
-    created: _Moment
-    expires: _Moment | None = None
+    created: _Time
+    expires: _Time | None = None
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = None  # events a second
 
     def expired(self, now: float) -> bool:
@@ -44,22 +43,22 @@ class _Content(msgspec.Struct):
 
 
 def digest(key: bytes) -> bytes:
-    """What is kept of a key.
+    """The hash that is stored instead of a key.
 
-    One SHA-256, and no slow hash as for passwords: those make guessing dear where people choose.
-    Nobody guesses 256 random bits, however fast the hash; and each request pays for it.
+    SHA-256 is enough. Passwords need a slow hash, because people choose guessable ones; a key is
+    256 random bits. And each request computes the hash.
     """
     return hashlib.sha256(key).digest()
 
 
 class ApiKeyFile:
-    """The keys in a file, changed by whole files, so that a reader never sees half of one."""
+    """The file of keys. Each change replaces the whole file, so that readers never see a part."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[ApiKey]:
-        """All keys; none if there is no file. SettingsError if it is not one of ours."""
+        """All keys; none if there is no file. SettingsError if it cannot be read."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=_Content).keys
         except FileNotFoundError:
@@ -67,7 +66,7 @@ class ApiKeyFile:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SettingsError(
                 f"cannot read the keys in {self._path}: {_reason(error)}",
-                remedy="correct it, or remove it and make the keys again: `millstream keys create`",
+                remedy="correct it, or remove it and create new keys: `millstream keys create`",
             ) from None
 
     def create(
@@ -78,19 +77,19 @@ class ApiKeyFile:
         expires: datetime | None = None,
         rate: float | None = None,
     ) -> str:
-        """Make a key and return it: nobody can have it again."""
+        """Create a key and return it; it cannot be shown again."""
         key = PREFIX + secrets.token_urlsafe(32)
-        made = ApiKey(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
+        stored = ApiKey(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
         with self._changing() as keys:
             if any(each.name == name for each in keys):
                 raise MillstreamError(
                     f"there is a key {name!r} already", remedy="revoke it, or choose another name"
                 )
-            keys.append(made)
+            keys.append(stored)
         return key
 
     def revoke(self, name: str) -> None:
-        """Forget a key; collectors that run refuse it within a second or so."""
+        """Remove a key; running servers refuse it within about a second."""
         with self._changing() as keys:
             left = [key for key in keys if key.name != name]
             if len(left) == len(keys):
@@ -111,7 +110,7 @@ class ApiKeyFile:
         except OSError as error:
             raise MillstreamError(
                 f"cannot change the keys in {self._path}: {_reason(error)}; they are as before",
-                remedy="write as the user whose collector reads them, or choose another --home",
+                remedy="run this as the user whose server reads them, or choose another --home",
             ) from None
 
     def _replace(self, content: bytes) -> None:
@@ -125,25 +124,25 @@ class ApiKeyFile:
         fresh.replace(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # or a crash could bring a revoked key back
+            os.fsync(folder)  # else a revoked key could be back after a crash
         finally:
             os.close(folder)
 
 
 class ApiKeys:
-    """The keys of a file, by their hashes, for looking up while collecting."""
+    """The keys of a file by their hashes, for checking requests."""
 
     def __init__(self, path: Path) -> None:
         self._file = ApiKeyFile(path)
         self._path = path
-        self.version = 0  # grows when the file was read again: who was found before may be gone
+        self.version = 0  # grows when the file is read again: keys found before may be revoked
         self._seen = self._state()
         self._keys = self._read()
 
     def find(self, hashed: bytes) -> ApiKey | None:
         """The key of this hash, if there is one that has not expired."""
         key = self._keys.get(hashed)
-        # The dictionary compares hashes that the caller knows; this, nothing it could learn from.
+        # The dictionary's comparison leaks timing, but only of hashes that the caller computed.
         if key is None or not hmac.compare_digest(bytes.fromhex(key.sha256), hashed):
             return None
         return None if key.expired(time.time()) else key

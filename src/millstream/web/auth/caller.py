@@ -1,4 +1,4 @@
-"""Who calls, and what the caller may do."""
+"""The caller of a request, and what it may do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _CALLER = "millstream.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A login that was verified, or an address where nobody has to log in."""
+    """An authenticated caller, or an address where no login is needed."""
 
     kind: str  # key, jwt, certificate, address
     name: str
-    streams: frozenset[str]  # that it may write to, of those that there are
+    streams: frozenset[str]  # existing streams that it may write to
     rate: float | None = None  # events a second; None: as the settings say
 
     def check_writes(self, stream: str) -> None:
-        """Problem 403 if it may not write to the stream."""
+        """Problem 403 if the caller may not write to the stream."""
         if stream not in self.streams:
             raise Problem(
                 403,
@@ -32,18 +32,18 @@ class Caller:
 
 
 def matching(patterns: Iterable[str], names: Iterable[str]) -> frozenset[str]:
-    """The names that one of the patterns covers; `*` stands for any characters, nothing else."""
+    """The names that match one of the patterns; only `*` is special: it means any characters."""
     either = "|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns)
     return frozenset(filter(re.compile(either, re.DOTALL).fullmatch, names))
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Let the rest of the request's way know who calls."""
+    """Make the caller known to the application behind the middleware."""
     scope[_CALLER] = caller
 
 
 def caller_name(scope: Scope) -> str:
-    """Who was authenticated; empty if nobody had to be."""
+    """Kind and name of the authenticated caller; empty if no login was needed."""
     caller: Caller | None = scope.get(_CALLER)
     return "" if caller is None or caller.kind == "address" else f"{caller.kind} {caller.name}"
 

@@ -1,4 +1,4 @@
-"""An issuer's public keys, from a file or a URL, fresh without anybody waiting for them."""
+"""An issuer's public keys (JWKS), from a file or a URL, read again in the background."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ from millstream.errors import MillstreamError, SettingsError
 from millstream.syntax.urls import without_secrets
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 _FETCH_SECONDS = 5.0
-_LEAST_RSA_BITS = 2048
+_MIN_RSA_BITS = 2048
 
 _log = logging.getLogger(__name__)
 
 
 class IssuerKeys:
-    """The issuer's keys as they were last read; a read that fails leaves them."""
+    """The issuer's keys as last read; a failed read keeps the old ones."""
 
     def __init__(
         self,
-        place: str,
+        source: str,
         *,
         refresh: float,
         refresh_least: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._place = place
-        self._shown = without_secrets(place) if "://" in place else place
-        self._is_url = "://" in place
+        self._source = source
+        self._shown = without_secrets(source) if "://" in source else source
+        self._is_url = "://" in source
         self._refresh = refresh
         self._refresh_least = refresh_least
         self._clock = clock
         self._keys: list[tuple[str | None, str, Any]] = []  # kid, algorithm, key
         self._read_at = -float("inf")
         self._reading: asyncio.Task[None] | None = None
-        self.version = 0  # grows when other keys were read: what was verified before may be wrong
+        self.version = 0  # grows when the keys change: tokens verified before may be invalid
         if not self._is_url:
-            self._take(_read_file(Path(place)))
+            self._use(_read_file(Path(source)))
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key could be read so far."""
+        """Whether no key was read yet."""
         return not self._keys
 
     def find(self, kid: str | None, algorithm: str) -> list[Any]:
-        """The keys that may have signed: the algorithm comes from them, never from the token."""
+        """The keys that may have signed; each is used with its own algorithm only."""
         return [
             key
             for name, made_for, key in self._keys
             if made_for == algorithm and (kid is None or name == kid)
         ]
 
-    async def look_again(self, seconds: float) -> bool:
-        """Read the keys earlier, since one is missing, and wait a little for it.
+    async def fetch_again(self, seconds: float) -> bool:
+        """Read the keys now, because one is missing, and wait up to `seconds` for it.
 
-        False if that was done a moment ago: strangers must not make us ask the issuer all the time.
+        False if they were just read: unknown callers must not make us ask the issuer all the time.
         """
         if self._reading is None and self._clock() - self._read_at < self._refresh_least:
             return False
@@ -78,7 +78,7 @@ class IssuerKeys:
         return reading.done()
 
     async def watch(self) -> None:
-        """Keep the keys fresh; runs until it is cancelled."""
+        """Read the keys at intervals; runs until cancelled."""
         try:
             while True:
                 await asyncio.wait([self._start()])
@@ -99,15 +99,15 @@ class IssuerKeys:
     async def _read(self) -> None:
         try:
             if self._is_url:
-                self._take(await _fetch(self._place))
+                self._use(await _fetch(self._source))
             else:
-                self._take(await asyncio.to_thread(_read_file, Path(self._place)))
+                self._use(await asyncio.to_thread(_read_file, Path(self._source)))
         except MillstreamError as error:
-            _log.warning("%s; those read before stay in use", error)
+            _log.warning("%s; the old keys stay in use", error)
         finally:
             self._read_at = self._clock()
 
-    def _take(self, text: bytes) -> None:
+    def _use(self, text: bytes) -> None:
         keys = _parse(text, self._shown)
         if [_comparable(each) for each in keys] != [_comparable(each) for each in self._keys]:
             self.version += 1
@@ -116,7 +116,7 @@ class IssuerKeys:
 
 def _read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()[: _MOST_BYTES + 1]
+        return path.read_bytes()[: _MAX_BYTES + 1]
     except OSError as error:
         raise SettingsError(
             f"cannot read the issuer's keys in {path}: {error.strerror}",
@@ -125,14 +125,14 @@ def _read_file(path: Path) -> bytes:
 
 
 def _trust() -> ssl.SSLContext:
-    """Some hundred certificates; with an import that would be a sixth of any collector's start."""
+    """The trusted authorities. Imported late: it takes a sixth of a collector's start."""
     import httpx
 
     return httpx.create_ssl_context()
 
 
 async def _fetch(url: str) -> bytes:
-    """What the URL holds; no redirect is followed, and the size is bounded while it comes."""
+    """The content of the URL, up to a size; follows no redirect."""
     trusted = await asyncio.to_thread(_trust)
     import httpx
 
@@ -148,9 +148,9 @@ async def _fetch(url: str) -> bytes:
                     f"{response.status_code}"
                 )
             text = b""
-            async for chunk in response.aiter_raw():  # small on the wire may be large unpacked
+            async for chunk in response.aiter_raw():  # not decompressed, which could be very large
                 text += chunk
-                if len(text) > _MOST_BYTES:
+                if len(text) > _MAX_BYTES:
                     break
             return text
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
@@ -160,28 +160,29 @@ async def _fetch(url: str) -> bytes:
         ) from None
 
 
-def _parse(text: bytes, place: str) -> list[tuple[str | None, str, Any]]:
+def _parse(text: bytes, source: str) -> list[tuple[str | None, str, Any]]:
     keys = []
     try:
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
         for entry in json.loads(text)["keys"]:
             if found := _usable(entry):
                 keys.append(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"{place} is no JSON Web Key Set ({reason[:200]})") from None
+        raise SettingsError(f"{source} is no JSON Web Key Set ({reason[:200]})") from None
     if not keys:
         raise SettingsError(
-            f"{place} has no key that we verify with", remedy=f"it needs one for {ALGORITHMS}"
+            f"{source} has no usable key",
+            remedy=f"it needs a key for one of {', '.join(ALGORITHMS)}",
         )
     return keys
 
 
 def _usable(entry: dict[str, Any]) -> tuple[str | None, str, Any] | None:
-    """The key, if it is a public one for signatures that we take, and what it is for."""
+    """Its kid, algorithm and key, if it is a public key for signatures that we accept."""
     if entry.get("kty") not in ("RSA", "EC", "OKP"):
-        return None  # `oct` among them: a shared secret is none once others can read it
+        return None  # also `oct`: a shared secret must not be in a public file
     if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
         return None
     try:
@@ -198,7 +199,7 @@ def _usable(entry: dict[str, Any]) -> tuple[str | None, str, Any] | None:
 def _algorithm_of(key: object) -> str | None:
     match key:
         case RSAPublicKey():
-            return "RS256" if key.key_size >= _LEAST_RSA_BITS else None
+            return "RS256" if key.key_size >= _MIN_RSA_BITS else None
         case EllipticCurvePublicKey():
             return "ES256" if isinstance(key.curve, SECP256R1) else None
         case Ed25519PublicKey() | Ed448PublicKey():

@@ -1,4 +1,4 @@
-"""JWT: tokens that an issuer signed, verified by its public keys."""
+"""Authentication by JWT: tokens that an issuer signed, verified with its public keys."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from millstream.web.auth.caller import Caller, matching
 from millstream.web.auth.jwks import ALGORITHMS, IssuerKeys
 from millstream.web.auth.settings import AccessSettings
 
-_LONGEST = 8 * 1024
-_PATIENCE = 2.0  # seconds that a sender waits for keys which have to be fetched
+_MAX_BYTES = 8 * 1024
+_FETCH_SECONDS = 2.0  # that a caller waits for keys which have to be fetched
 
 
 class TokenRefused(Exception):
-    """Why a token is no login; says nothing of what is in it."""
+    """A token is not accepted; the message says why, without the token's content."""
 
 
 class IssuerKeysUnavailable(Exception):
-    """The issuer's keys could not be had so far: nothing is known of the token."""
+    """The issuer's keys could not be read yet, so the token cannot be checked."""
 
 
 class JwtVerifier:
-    """Makes callers of tokens."""
+    """Authenticates callers by JWT."""
 
     def __init__(self, settings: AccessSettings, streams: frozenset[str]) -> None:
         self._settings = settings
@@ -39,12 +39,12 @@ class JwtVerifier:
 
         TokenRefused, IssuerKeysUnavailable.
         """
-        if len(token) > _LONGEST:
+        if len(token) > _MAX_BYTES:
             raise TokenRefused("it is too long")
         text = token.decode("latin-1")
         kid, algorithm = _read_header(text)
         keys = self.keys.find(kid, algorithm)
-        if not keys and await self.keys.look_again(_PATIENCE):
+        if not keys and await self.keys.fetch_again(_FETCH_SECONDS):
             keys = self.keys.find(kid, algorithm)
         if not keys and self.keys.is_empty:
             raise IssuerKeysUnavailable
@@ -53,13 +53,13 @@ class JwtVerifier:
         claims = self._decode(text, keys, algorithm)
         allowed = matching(self._patterns(claims), self._streams)
         name = str(claims.get("sub") or claims.get("client_id") or "")[:200]
-        # No further than floats go: an issuer may write any number for "never".
+        # Limited, because an issuer may write a number for "never" that no float can hold.
         until = float(min(int(claims["exp"]), 1 << 60)) + self._settings.jwt_leeway
         return Caller("jwt", name, allowed), until
 
     def _decode(self, token: str, keys: list[Any], algorithm: str) -> dict[str, Any]:
         error: Exception = TokenRefused("no key of the issuer signed it")
-        for key in keys[:8]:  # several only if the token names none
+        for key in keys[:8]:  # there are several only if the token names none
             try:
                 return jwt.decode(
                     token,
@@ -73,7 +73,7 @@ class JwtVerifier:
             except jwt.InvalidSignatureError:
                 continue
             except jwt.PyJWTError as refused:
-                error = TokenRefused(_why(refused))
+                error = TokenRefused(_reason(refused))
             except (ValueError, TypeError, OverflowError, RecursionError):
                 error = TokenRefused("it is not a JSON Web Token")
         raise error
@@ -94,7 +94,7 @@ class JwtVerifier:
 
 
 def is_token(credential: bytes) -> bool:
-    """Whether it has the form of a JWT, which no key of ours has."""
+    """Whether a credential has the form of a JWT; API keys do not."""
     return credential.count(b".") == 2
 
 
@@ -111,8 +111,8 @@ def _read_header(token: str) -> tuple[str | None, str]:
     return kid if isinstance(kid, str) else None, str(algorithm)
 
 
-def _why(error: jwt.PyJWTError) -> str:
-    """The reason in words of ours: the library's may repeat what the token says."""
+def _reason(error: jwt.PyJWTError) -> str:
+    """The reason in our words: the library's message may repeat the token's content."""
     match error:
         case jwt.ExpiredSignatureError():
             return "it has expired"

@@ -1,13 +1,13 @@
-"""The gate before the collector's HTTP: who calls, may it, and not too often.
+"""Middleware that authenticates callers, checks their rights and limits their rate.
 
-It stands around the application only where there is something to check; else it costs nothing.
+A server without logins and rate limits runs without it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from millstream.web.asgi import (
@@ -25,18 +25,20 @@ from millstream.web.auth.jwt import IssuerKeysUnavailable, JwtVerifier, TokenRef
 from millstream.web.auth.rate import RateLimiter, TokenBucket, set_bucket
 from millstream.web.auth.settings import AccessSettings
 from millstream.web.connections import CERTIFICATE, network_of
-from millstream.web.problem import Problem
+from millstream.web.problem import RETRY, Problem
 
-_STREAMS = "/v1/streams/"
 _OPEN = "/health/"
-_MOST_KNOWN = 10_000
-# A wrong token costs a signature's check, some 50 µs: each address may have that much of our time.
+_MAX_KNOWN = 10_000
+# A wrong token costs a check of its signature, about 50 µs. This limits that work by address.
 _WRONG_TOKENS_PER_SECOND = 20.0
-_REASONS = {401: "login", 403: "rights", 429: "rate"}  # by which refusals are counted
+_REASONS = {401: "login", 403: "rights", 429: "rate"}  # names of the counters
 
 
 class AuthenticationMiddleware:
-    """An ASGI application that lets through to another what it admits."""
+    """An ASGI application that calls another one with authenticated requests only.
+
+    `authorize(caller, path)` raises a Problem if the caller may not use the path at all.
+    """
 
     def __init__(
         self,
@@ -44,17 +46,19 @@ class AuthenticationMiddleware:
         settings: AccessSettings,
         streams: Iterable[str],
         keys_file: Path,
+        authorize: Callable[[Caller, str], None],
     ) -> None:
         self._inner = inner
         self._settings = settings
         self._streams = frozenset(streams)
-        self.keys = ApiKeys(keys_file) if "key" in settings.auth else None
+        self._authorize = authorize
+        self.api_keys = ApiKeys(keys_file) if "key" in settings.auth else None
         self.jwt_verifier = JwtVerifier(settings, self._streams) if "jwt" in settings.auth else None
-        # Who was recognised, by the hash of what they showed, and until when that holds.
+        # Authenticated callers by the hash of their credential, and when that expires.
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._versions = (0, 0)
         self._rates = RateLimiter(settings.rate_burst)
-        self._wrong = RateLimiter(5.0)
+        self._wrong_tokens = RateLimiter(5.0)
         self.refused: Counter[str] = Counter()  # by reason
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,11 +67,9 @@ class AuthenticationMiddleware:
             await self._inner(scope, receive, send)
             return
         try:
-            caller = await self._caller(scope)
-            bucket = self._charge(caller)
-            stream = path[len(_STREAMS) :] if path.startswith(_STREAMS) else ""
-            if stream in self._streams:
-                caller.check_writes(stream)
+            caller = await self._authenticate(scope)
+            bucket = self._take_token(caller)
+            self._authorize(caller, path)
         except Problem as problem:
             self.refused[_REASONS.get(problem.status, "no_keys")] += 1
             await send_problem(send, problem)
@@ -78,7 +80,7 @@ class AuthenticationMiddleware:
             send = _with_headers(send, bucket)
         await self._inner(scope, receive, send)
 
-    async def _caller(self, scope: Scope) -> Caller:
+    async def _authenticate(self, scope: Scope) -> Caller:
         settings = self._settings
         if not settings.auth:
             return Caller("address", _address(scope), self._streams)
@@ -86,55 +88,54 @@ class AuthenticationMiddleware:
         if credential is None:
             certificate = scope.get(CERTIFICATE)
             if certificate and "certificate" in settings.auth:
-                return self._holder(certificate)
-            raise self._refused("no key or token came with the request")
+                return self._by_certificate(certificate)
+            raise self._unauthorized("no key or token came with the request")
         versions = (
-            0 if self.keys is None else self.keys.version,
+            0 if self.api_keys is None else self.api_keys.version,
             0 if self.jwt_verifier is None else self.jwt_verifier.keys.version,
         )
-        if versions != self._versions:  # a key that is gone must not go on opening
+        if versions != self._versions:  # a revoked key must not be accepted any more
             self._known.clear()
             self._versions = versions
         hashed = digest(credential)
         known = self._known.get(hashed)
         if known is None or known[1] <= time.time():
             if is_token(credential) and self.jwt_verifier is not None:
-                known = await self._bearer(self.jwt_verifier, credential, _address(scope))
+                known = await self._by_token(self.jwt_verifier, credential, _address(scope))
             else:
-                known = self._key(hashed)
-            if len(self._known) >= _MOST_KNOWN:
+                known = self._by_key(hashed)
+            if len(self._known) >= _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[hashed] = known
         return known[0]
 
-    def _key(self, hashed: bytes) -> tuple[Caller, float]:
-        key = self.keys.find(hashed) if self.keys is not None else None
+    def _by_key(self, hashed: bytes) -> tuple[Caller, float]:
+        key = self.api_keys.find(hashed) if self.api_keys is not None else None
         if key is None:
-            raise self._refused("the key is unknown, revoked or expired", error="invalid_token")
+            raise self._unauthorized("the key is unknown, revoked or expired", "invalid_token")
         until = key.expires.timestamp() if key.expires else float("inf")
         return Caller("key", key.name, matching(key.write, self._streams), key.rate), until
 
-    async def _bearer(
-        self, bearers: JwtVerifier, token: bytes, address: str
+    async def _by_token(
+        self, verifier: JwtVerifier, token: bytes, address: str
     ) -> tuple[Caller, float]:
-        wrong = self._wrong.bucket(address, _WRONG_TOKENS_PER_SECOND)
+        wrong = self._wrong_tokens.bucket(address, _WRONG_TOKENS_PER_SECOND)
         if wrong.left() < 1:
-            raise Problem(
-                429, "too many wrong tokens from this address", headers=[(b"retry-after", b"1")]
-            )
+            raise Problem(429, "too many wrong tokens from this address", headers=[RETRY])
         try:
-            return await bearers.verify(token)
+            return await verifier.verify(token)
         except TokenRefused as refused:
-            wrong.owe(1)
-            raise self._refused(f"the token is refused: {refused}", error="invalid_token") from None
+            wrong.charge(1)
+            why = f"the token is refused: {refused}"
+            raise self._unauthorized(why, "invalid_token") from None
         except IssuerKeysUnavailable:
             raise Problem(
                 503,
-                "the issuer's keys could not be read so far; nothing was taken in, send it again",
+                "the issuer's keys could not be read so far; nothing was accepted, try again",
                 headers=[(b"retry-after", b"2")],
             ) from None
 
-    def _holder(self, names: tuple[str, ...]) -> Caller:
+    def _by_certificate(self, names: tuple[str, ...]) -> Caller:
         granted = self._settings.tls_client_streams
         if not granted:
             return Caller("certificate", names[0], self._streams)
@@ -143,11 +144,11 @@ class AuthenticationMiddleware:
         ]
         return Caller("certificate", names[0], matching(patterns, self._streams))
 
-    def _charge(self, caller: Caller) -> TokenBucket | None:
+    def _take_token(self, caller: Caller) -> TokenBucket | None:
         rate = self._settings.rate if caller.rate is None else caller.rate
         return self._rates.admit(f"{caller.kind} {caller.name}", rate) if rate else None
 
-    def _refused(self, why: str, *, error: str = "") -> Problem:
+    def _unauthorized(self, why: str, error: str = "") -> Problem:
         challenge = 'Bearer realm="millstream"' + (f', error="{error}"' if error else "")
         return Problem(
             401,
@@ -174,10 +175,10 @@ def _address(scope: Scope) -> str:
 
 
 def _with_headers(send: Send, bucket: TokenBucket) -> Send:
-    async def sending(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers: HeaderList = [*message.get("headers", ()), *bucket.headers()]
             message = {**message, "headers": headers}
         await send(message)
 
-    return sending
+    return send_with_headers

@@ -1,4 +1,4 @@
-"""How much each caller may send: a bucket of tokens, and the headers that tell of it."""
+"""Rate limits by caller: token buckets, and the RateLimit headers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from millstream.web.asgi import HeaderList, Scope
 from millstream.web.problem import Problem
 
 _BUCKET = "millstream.bucket"
-_MOST_BUCKETS = 50_000
+_MAX_BUCKETS = 50_000
 
 
 class TokenBucket:
-    """Fills with `rate` tokens a second up to `size`; may be overdrawn, and then stays shut.
+    """Fills with `rate` tokens a second up to `size`; may be overdrawn.
 
-    So a batch is let in by what is there before it, and paid for by what comes after it: how many
-    events a request has is known only when it is unpacked.
+    The number of events in a request is known only after it is unpacked. So a request is admitted
+    if there is one token, and charged for its events later.
     """
 
     __slots__ = ("_at", "_clock", "_tokens", "rate", "size")
@@ -30,21 +30,21 @@ class TokenBucket:
         self._at = clock()
 
     def left(self) -> float:
-        """Tokens that are in it now."""
+        """Tokens in the bucket now."""
         now = self._clock()
         self._tokens = min(self.size, self._tokens + (now - self._at) * self.rate)
         self._at = now
         return self._tokens
 
-    def take(self, tokens: float = 1.0) -> bool:
-        """Take tokens if there is one at least."""
+    def try_take(self, tokens: float = 1.0) -> bool:
+        """Take tokens if there is at least one."""
         if self.left() < 1.0:
             return False
         self._tokens -= tokens
         return True
 
-    def owe(self, tokens: float) -> None:
-        """Take tokens, whether they are there or not."""
+    def charge(self, tokens: float) -> None:
+        """Take tokens, even if there are fewer."""
         self._tokens -= tokens
 
     @property
@@ -52,11 +52,11 @@ class TokenBucket:
         return self.left() >= self.size
 
     def seconds_to_one(self) -> int:
-        """Whole seconds until a request is let in again; 0: now."""
+        """Whole seconds until a request is admitted again; 0: now."""
         return max(0, math.ceil((1.0 - self.left()) / self.rate))
 
     def headers(self) -> HeaderList:
-        """RateLimit and RateLimit-Policy, as draft-ietf-httpapi-ratelimit-headers has them."""
+        """RateLimit and RateLimit-Policy, as in draft-ietf-httpapi-ratelimit-headers."""
         window = max(1, round(self.size / self.rate))
         left, size = max(0, math.floor(self.left())), math.floor(self.size)
         full = math.ceil((self.size - self.left()) / self.rate)
@@ -67,7 +67,7 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """A bucket for each caller, made when it is first seen, forgotten when it is full again."""
+    """A bucket for each caller; full buckets are removed when there are too many."""
 
     def __init__(self, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst = burst
@@ -75,38 +75,37 @@ class RateLimiter:
         self._buckets: dict[str, TokenBucket] = {}
 
     def admit(self, caller: str, rate: float) -> TokenBucket:
-        """The caller's bucket, one token lighter; Problem 429 if it is empty."""
+        """Take one token from the caller's bucket; Problem 429 if it is empty."""
         bucket = self.bucket(caller, rate)
-        if not bucket.take():
+        if not bucket.try_take():
             wait = bucket.seconds_to_one()
             raise Problem(
                 429,
-                f"more than {rate:g} events a second; nothing was taken in, send it again in "
-                f"{wait} s",
+                f"more than {rate:g} events a second; nothing was accepted, try again in {wait} s",
                 headers=[(b"retry-after", str(wait).encode()), *bucket.headers()],
             )
         return bucket
 
     def bucket(self, caller: str, rate: float) -> TokenBucket:
-        """The caller's bucket as it is."""
+        """The caller's bucket."""
         bucket = self._buckets.get(caller)
         return self._add(caller, rate) if bucket is None or bucket.rate != rate else bucket
 
     def _add(self, caller: str, rate: float) -> TokenBucket:
-        if len(self._buckets) >= _MOST_BUCKETS:
+        if len(self._buckets) >= _MAX_BUCKETS:
             used = [(name, each) for name, each in self._buckets.items() if not each.is_full]
-            self._buckets = dict(used[-_MOST_BUCKETS // 2 :])  # half, so that it is seldom done
+            self._buckets = dict(used[-_MAX_BUCKETS // 2 :])  # half, so that this is rare
         bucket = self._buckets[caller] = TokenBucket(rate, rate * self._burst, self._clock)
         return bucket
 
 
 def set_bucket(scope: Scope, bucket: TokenBucket) -> None:
-    """Let the rest of the request's way know whom to charge."""
+    """Make the caller's bucket known to the application behind the middleware."""
     scope[_BUCKET] = bucket
 
 
 def charge(scope: Scope, events: int) -> None:
-    """Charge this request's caller for the events that were in it; one is paid for already."""
+    """Charge this request's caller for its events; one token was taken at admission."""
     bucket: TokenBucket | None = scope.get(_BUCKET)
     if bucket is not None:
-        bucket.owe(events - 1)
+        bucket.charge(events - 1)

@@ -1,4 +1,4 @@
-"""Settings of the collector's protection: logins, TLS, limits."""
+"""Settings of access to a server: logins, TLS, CORS, rate limits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Login = Literal["key", "jwt", "certificate"]
 
 
 class AccessSettings(HttpSettings, TlsSettings):
-    """Who may send, over what, and how much."""
+    """Who may call a server, and how often."""
 
     auth: list[Login] = Field(
         default_factory=list,
-        description="The logins that are accepted: key (`millstream keys`), jwt, certificate; "
-        "empty: nobody has to log in.",
+        description="Accepted logins: key (`millstream keys`), jwt, certificate; empty: no login "
+        "is needed.",
     )
     keys_file: str = Field(
         "", description="The file of API keys; empty: keys.json in the home. Read when it changes."
@@ -31,15 +31,15 @@ class AccessSettings(HttpSettings, TlsSettings):
     jwt_claim: str = Field(
         "streams",
         description="The claim that lists the streams a token may write to, as an array or as "
-        "words; `*` stands for any characters. A dot leads into a nested claim.",
+        "words; `*` means any characters. A dot separates the names of nested claims.",
     )
     jwt_claim_prefix: str = Field(
         "",
-        description="Only words of the claim that begin so count, without it; as in "
-        "`millstream:write:` with jwt_claim = `scope`.",
+        description="Only words of the claim with this prefix count, and the prefix is removed; "
+        "such as `millstream:write:` with jwt_claim = `scope`.",
     )
     jwt_leeway: float = Field(
-        30.0, ge=0, le=600, description="Seconds that the issuer's clock may be wrong."
+        30.0, ge=0, le=600, description="Maximum difference to the issuer's clock, in seconds."
     )
     jwt_refresh: float = Field(
         300.0, gt=0, description="Seconds after which the issuer's keys are read again."
@@ -47,43 +47,41 @@ class AccessSettings(HttpSettings, TlsSettings):
     jwt_refresh_least: float = Field(
         10.0,
         gt=0,
-        description="Seconds that must pass before an unknown key makes us read them earlier.",
+        description="Minimum seconds between reads that an unknown key causes.",
     )
     tls_client_streams: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="A client certificate's name (common or alternative; `*` is allowed) and the "
-        "streams it may write to; empty: each may write to all.",
+        description="Streams that a client certificate may write to, by its name (common or "
+        "alternative; `*` is allowed); empty: each may write to all.",
     )
     cors_origins: list[str] = Field(
         default_factory=list,
-        description="Origins whose pages may send, as in https://shop.example; `*`: any.",
+        description="Origins whose pages may call, such as https://shop.example; `*`: any.",
     )
     trusted_proxies: list[str] = Field(
         default_factory=list,
-        description="Addresses of proxies whose X-Forwarded-For says who sends.",
+        description="Addresses of proxies whose X-Forwarded-For header names the client.",
     )
     rate: float = Field(
         0.0,
         ge=0,
-        description="Events a second that each login (or address, without logins) may send; beyond "
-        "it, 429. Each worker counts by itself: a sender with connections to several may send as "
-        "much to each. 0: no limit. A key may have its own.",
+        description="Events a second for each login (or address, without logins); beyond it, 429. "
+        "Each worker counts separately, so a client with connections to several may send as much "
+        "to each. 0: no limit. A key may have its own.",
     )
-    rate_burst: float = Field(
-        10.0, ge=1, description="Seconds' worth of `rate` that may come at once."
-    )
+    rate_burst: float = Field(10.0, ge=1, description="Seconds of `rate` that may come at once.")
 
     @field_validator("auth", mode="before")
     @classmethod
-    def _one_login_or_more(cls, value: object) -> object:
+    def _split_logins(cls, value: object) -> object:
         return value.replace(",", " ").split() if isinstance(value, str) else value
 
     @field_validator("jwt_jwks")
     @classmethod
-    def _cannot_be_replaced_on_the_way(cls, value: str) -> str:
+    def _is_authentic(cls, value: str) -> str:
         parts = urlsplit(value)
         if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise ValueError("keys that come over plain http:// could be anybody's; use https://")
+            raise ValueError("keys over plain http:// could be replaced on the way; use https://")
         return value
 
     @field_validator("cors_origins")
@@ -102,7 +100,9 @@ class AccessSettings(HttpSettings, TlsSettings):
     def _logins_are_complete(self) -> AccessSettings:
         missing = {
             "jwt": [
-                name for name in ("jwt_jwks", "jwt_issuer", "jwt_audience") if not self.of(name)
+                name
+                for name in ("jwt_jwks", "jwt_issuer", "jwt_audience")
+                if not getattr(self, name)
             ],
             "certificate": [] if self.tls_client_ca else ["tls_client_ca"],
         }
@@ -114,9 +114,5 @@ class AccessSettings(HttpSettings, TlsSettings):
     @model_validator(mode="after")
     def _certificates_have_rights(self) -> AccessSettings:
         if self.tls_client_streams and "certificate" not in self.auth:
-            raise ValueError("tls_client_streams is only heeded if auth has 'certificate'")
+            raise ValueError("tls_client_streams needs 'certificate' in auth")
         return self
-
-    def of(self, name: str) -> str:
-        """The text setting of that name."""
-        return str(getattr(self, name))
