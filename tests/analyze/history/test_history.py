@@ -1,4 +1,4 @@
-"""The live views against the same queries in batch, over the log of a running pipeline."""
+"""Live views against the same queries in batch, over the log of a running pipeline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def orders(start: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_history_gives_the_answer_of_the_live_view_and_a_wrong_row_is_found(
+def test_verify_agrees_with_the_live_view_and_finds_a_wrong_row(
     live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
     live.start(pipeline(PIPELINE))
@@ -84,7 +84,7 @@ def test_history_gives_the_answer_of_the_live_view_and_a_wrong_row_is_found(
     assert (only_live["kind"], only_live["live"]["city"]) == ("not in the log", "Atlantis")
 
 
-def test_history_has_rows_as_servers_have_them_and_nothing_that_was_not_committed(
+def test_history_queries_give_the_rows_of_servers_without_aborted_records(
     spark: SparkSession, live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
     app, log = pipeline(PIPELINE), live.settings.log
@@ -125,7 +125,7 @@ def test_history_has_rows_as_servers_have_them_and_nothing_that_was_not_committe
     )
 
 
-def test_what_only_spark_or_nobody_can_answer_is_one_line(
+def test_an_error_of_a_history_query_is_one_line(
     spark: object, live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
     app = pipeline('app.stream("orders", schema="id LONG")')
@@ -144,7 +144,7 @@ def test_what_only_spark_or_nobody_can_answer_is_one_line(
     assert invoke(["verify", "order", *place]) == 1
 
 
-def test_rounding_and_estimates_have_a_tolerance_and_nothing_else_has() -> None:
+def test_only_rounding_and_estimates_have_a_tolerance() -> None:
     same = Comparison(
         ("n", "total", "about", "tags"), {"total": 1e-9, "about": 0.05}, frozenset({"tags"})
     )

@@ -1,6 +1,4 @@
-"""Joins of streams, and rows that are taken once: each event is in every row that it belongs to, or
-in the late topic.
-"""
+"""Joins of streams and deduplication: each event is in all its rows, or in the late topic."""
 
 from __future__ import annotations
 
@@ -71,8 +69,8 @@ TIMELESS = {"id": "timeless", "user": "x"}
 Pairs = list[tuple[Judged, Judged | None]]
 
 
-def drawn(stream: str, rng: Random) -> list[Judged]:
-    """Events of which many come about as late as they may."""
+def random_events(stream: str, rng: Random) -> list[Judged]:
+    """Random events, many of which come about as late as is allowed."""
     sendings, lateness = [], LATENESS[stream]
     for number in range(EVENTS):
         at = START + rng.randrange(SPAN)
@@ -83,8 +81,8 @@ def drawn(stream: str, rng: Random) -> list[Judged]:
     return list(judge(in_order(sendings)))
 
 
-def pieces(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str, list[Judged]]]:
-    """As they come, one stream some way before the other, and some of them not at all for long."""
+def in_parts(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str, list[Judged]]]:
+    """The events in parts of random length, so that one stream is ahead of the other."""
     cuts = {s: sorted(rng.randrange(len(of)) for _ in range(PIECES)) for s, of in events.items()}
     for number in range(PIECES + 1):
         yield {
@@ -93,7 +91,7 @@ def pieces(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str
 
 
 def matches(events: Mapping[str, list[Judged]], *, outer: bool = False) -> Pairs:
-    """What a join makes of the events that are let in, by the rule of docs/explanation/time.md."""
+    """The joined pairs of the events that are not late, by the rule of docs/explanation/time.md."""
     clicks, orders = (joined(events[each], LATENESS[each]) for each in ("clicks", "orders"))
     found: Pairs = [(c, o) for c, o in product(clicks, orders) if is_pair(c, o, BOUND)]
     if outer:
@@ -121,15 +119,15 @@ def rows(pairs: Pairs, windows: Windows, by: int = 0) -> dict[str, str]:
     return {window: " ".join(sorted(names)) for window, names in found.items()}
 
 
-def truth(events: Mapping[str, list[Judged]]) -> dict[str, dict[str, str]]:
+def expected_rows(events: Mapping[str, list[Judged]]) -> dict[str, dict[str, str]]:
     return {
         "by_order": rows(matches(events), Tumbling(MINUTE), by=1),
         "all_clicks": rows(matches(events, outer=True), Sliding(2 * MINUTE, MINUTE)),
     }
 
 
-def last(stream: str) -> list[Judged]:
-    """What tells Spark that all is over; of a user who has done nothing else."""
+def closing_event(stream: str) -> list[Judged]:
+    """An event that moves Spark's watermark past all others, of another user."""
     at = START + SPAN + 30 * MINUTE
     end = {"id": f"{stream[0]}-end", "user": f"no {stream}", "at": at}
     return [Judged(Sending(f"{stream[0]}-end", at, at, end), "logged")]
@@ -145,11 +143,11 @@ def send(live: Any, stream: str, events: Iterable[Judged]) -> None:
     assert live._producer.flush(10) == 0
 
 
-def come_to_rest(live: Any) -> None:
-    """All that is there is in, and Spark's watermark is that far."""
+def process_all(live: Any) -> None:
+    """Wait until all events are processed, and Spark's watermark has moved."""
     live.until(lambda: live.queries.settled)
-    for kept in live.queries._kept.values():
-        kept.running.processAllAvailable()
+    for view in live.queries._views.values():
+        view.running.processAllAvailable()
 
 
 def in_late_topic(log: LogSettings, app: str, stream: str) -> dict[str, Any]:
@@ -169,65 +167,67 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
     live: Any, pipeline: Any, eventually: Eventually
 ) -> None:
     rng = Random(SEED)
-    events = {stream: drawn(stream, rng) for stream in LATENESS}
+    events = {stream: random_events(stream, rng) for stream in LATENESS}
     # So Spark forgets as soon as it ever may.
     analyze = SETTINGS.model_copy(update={"slack": "0 seconds"})
     live.settings = Settings(log=live.settings.log, analyze=analyze)
     live.start(app := pipeline(PIPELINE))
-    for number, piece in enumerate(pieces(events, rng)):
+    for number, piece in enumerate(in_parts(events, rng)):
         for stream, some in piece.items():
             send(live, stream, some)
-        come_to_rest(live)
+        process_all(live)
         if number == PIECES // 2:
             live.stop()
             live.start(app)
     for stream in events:
-        send(live, stream, last(stream))
+        send(live, stream, closing_event(stream))
     send(live, "clicks", [Judged(Sending("timeless", 0, 0, TIMELESS), "logged")])
-    come_to_rest(live)
+    process_all(live)
 
     modes = {query.view.name: query.plan.output_mode for query in live.planned}
     assert modes == {"by_order": "update", "all_clicks": "append", "once": "update"}
-    for view, wanted in truth(events).items():
+    for view, wanted in expected_rows(events).items():
         live.gives(partial(shown, live, view), wanted)
     live.gives(partial(ids_of, live, "once"), in_time(events["clicks"]))
-    running = [kept.running for kept in live.queries._kept.values()]
+    running = [view.running for view in live.queries._views.values()]
     assert sum(map(dropped_by_watermark, running)) == 0
     check_late(live, events, eventually)
     for query in (each for each in live.planned if each.view.key):
         verdict = verify(query, live.settings.log, patience=5)
         assert verdict.differences == []
-        assert verdict.same == len(truth(events)[query.view.name])
+        assert verdict.same == len(expected_rows(events)[query.view.name])
         # The last click is in two windows, of which no later event says that they are over.
         assert verdict.awaited == (2 if query.view.name == "all_clicks" else 0)
 
 
 @pytest.mark.timeout(600)
-def test_a_replay_in_pieces_joins_the_same(live: Any, pipeline: Any, spark: SparkSession) -> None:
+def test_a_replay_in_batches_gives_the_same_joins(
+    live: Any, pipeline: Any, spark: SparkSession
+) -> None:
     rng = Random(SEED)
-    events = {stream: drawn(stream, rng) for stream in LATENESS}
+    events = {stream: random_events(stream, rng) for stream in LATENESS}
     analyze = SETTINGS.model_copy(update={"slack": "0 seconds", "batch_events": EVENTS // 4})
     live.settings = Settings(log=live.settings.log, analyze=analyze)
     live.app = app = pipeline(PIPELINE)
     ensure_topics(app, live.settings.log)
     for stream, some in events.items():
-        send(live, stream, [*some, *last(stream)])
+        send(live, stream, [*some, *closing_event(stream)])
     planned = Planner(spark, app, live.settings, replays=True).queries()
     live.queries = Queries(spark, app, live.settings, live._home / "checkpoints")
     live.queries.add_all([replace(query, replays=True) for query in planned])
     ran = {}
 
     def have_replayed() -> bool:
-        kept = live.queries._kept.values()
-        ran.update({each.name: each.running for each in kept if each.running is not None})
-        return all(each.state == "replayed" for each in kept)
+        views = live.queries._views.values()
+        ran.update({each.name: each.running for each in views if each.running is not None})
+        return all(each.state == "replayed" for each in views)
 
     live.until(have_replayed)
     for query in ran.values():
         assert sum(batch["numInputRows"] > 0 for batch in query.recentProgress) >= PIECES
         assert dropped_by_watermark(query) == 0
     assert ran.keys() == {*VIEWS["clicks"]}
-    for view, wanted in truth(events).items():
+    for view, wanted in expected_rows(events).items():
         assert shown(live, view) == wanted
     assert ids_of(live, "once") == in_time(events["clicks"])
 
@@ -312,7 +312,7 @@ SHAPES = {
 
 
 @pytest.mark.usefixtures("spark")
-def test_late_events_are_in_no_join_and_in_nothing_that_is_taken_once(pipeline: Any) -> None:
+def test_late_events_are_left_out_of_joins_and_deduplication(pipeline: Any) -> None:
     app = pipeline(
         STREAMS
         + "".join(
@@ -363,7 +363,7 @@ def v{number}(clicks: DataFrame, orders: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("case", BOUNDED.values(), ids=BOUNDED)
-def test_rows_that_the_join_bounds_in_time_can_be_put_into_windows(
+def test_a_join_with_a_time_bound_can_be_grouped_by_windows(
     planned: Any, case: tuple[str, ...]
 ) -> None:
     for query in planned(grouped_by(*case)).values():
@@ -373,7 +373,7 @@ def test_rows_that_the_join_bounds_in_time_can_be_put_into_windows(
 
 
 @pytest.mark.parametrize("case", ENDLESS.values(), ids=ENDLESS)
-def test_a_window_of_joined_rows_that_never_ends_is_refused(
+def test_a_window_over_a_join_without_a_time_bound_is_refused(
     planned: Any, case: tuple[str, ...]
 ) -> None:
     with pytest.raises(PipelineError, match=r"a window that never ends.*bound the time between"):
@@ -393,7 +393,7 @@ ONCE = {
 
 
 @pytest.mark.parametrize("case", ONCE.values(), ids=ONCE)
-def test_rows_that_tell_the_event_time_are_judged_by_it_when_they_are_taken_once(
+def test_deduplicated_rows_with_the_event_time_are_filtered_by_it(
     planned: Any, case: tuple[str, dict[str, int]]
 ) -> None:
     view = "@app.view\ndef once(clicks: DataFrame) -> DataFrame:\n    return " + case[0]

@@ -1,4 +1,4 @@
-"""What a view's rows tell about where they come from, over many shapes of queries."""
+"""The lineage of a view's rows, for many kinds of queries."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def v(a: DataFrame, b: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("query", POSITION.values(), ids=POSITION.keys())
-def test_rows_of_one_event_each_keep_its_position(planned: Any, query: str) -> None:
+def test_a_row_of_one_event_keeps_its_position(planned: Any, query: str) -> None:
     found = planned(view(query))["v"]
     assert (found.plan.lineage, found.plan.lineage_reason) == ("position", "")
     assert found.rows.columns[-3:] == ["_position", "_received_at", "_event_time"]
@@ -130,7 +130,7 @@ def test_groups_get_a_revision(planned: Any, key: str, query: str) -> None:
 @pytest.mark.parametrize(
     "rows", ["FROM a |> WHERE n > 0", "SELECT * FROM a, LATERAL (SELECT explode(array(1)) AS one)"]
 )
-def test_late_events_are_left_out_behind_a_pipe_and_a_lateral_subquery(
+def test_late_events_are_left_out_after_a_pipe_and_a_lateral_subquery(
     pipeline: Any, planned: Any, rows: str
 ) -> None:
     sql = f"SELECT window(at, '1 minute') AS minute, count(*) AS n FROM ({rows}) GROUP BY 1"

@@ -1,4 +1,4 @@
-"""Groups of groups, and joins of groups: they give their rows once these are final."""
+"""Groups of groups and joins of groups give their rows once, when they are final."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views that join a stream with data that does not change."""
+"""Views that join a stream with static data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_reading_reference_data_takes_few_task_slots(spark: SparkSession) -> Non
 
 
 @pytest.mark.timeout(400)
-def test_a_query_waits_for_task_slots_that_another_job_has_for_a_moment(
+def test_a_query_waits_for_task_slots_that_another_job_uses(
     live: Live, pipeline: Load, spark: SparkSession, eventually: Eventually
 ) -> None:
     slowly = "coalesce(java_method('java.lang.Thread', 'sleep', 20L), '') <> 'never'"

@@ -1,4 +1,4 @@
-"""Views that read views, and queries whose rows cannot be followed to one event."""
+"""Views that read views, and rows that come from several events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def clicks(start: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_views_of_views_are_exact_through_a_restart(live: Any, pipeline: Any) -> None:
+def test_views_of_views_are_exact_after_a_restart(live: Any, pipeline: Any) -> None:
     app = pipeline(f"""{STREAM}
 app.view("ann", sql="SELECT user, page FROM clicks WHERE user = 'ann'")
 app.view("counted", key=["user"], sql="SELECT user, count(*) AS n FROM ann GROUP BY user")

@@ -1,4 +1,4 @@
-"""What the planner decides, and what it says about mistakes."""
+"""The planner's decisions, and its errors about mistakes."""
 
 from __future__ import annotations
 
@@ -69,14 +69,16 @@ MICRO_BATCH = {
 
 
 @pytest.mark.parametrize(("options", "query"), REAL_TIME.values(), ids=REAL_TIME.keys())
-def test_what_spark_can_runs_in_real_time(planned: Any, options: str, query: str) -> None:
+def test_a_query_runs_in_real_time_mode_if_spark_allows_it(
+    planned: Any, options: str, query: str
+) -> None:
     assert planned(function(query, options))["v"].plan.mode == "real_time"
 
 
 @pytest.mark.parametrize(
     ("options", "query", "reason", "lineage"), MICRO_BATCH.values(), ids=MICRO_BATCH.keys()
 )
-def test_the_rest_runs_in_micro_batches_and_says_why(
+def test_other_queries_run_in_micro_batches_and_the_plan_gives_the_reason(
     planned: Any, options: str, query: str, reason: str, lineage: str
 ) -> None:
     plan = planned(function(query, options))["v"].plan
@@ -98,7 +100,7 @@ app.view("slow", sql="SELECT city FROM a", mode="micro_batch")
     assert slots == {"filtered": 4, "counted": 5, "both": 9, "slow": 1}
 
 
-def test_micro_batches_catch_up_in_pieces_where_no_partition_can_overtake(planned: Any) -> None:
+def test_micro_batches_are_limited_if_no_partition_can_overtake_another(planned: Any) -> None:
     body = f"""{STREAMS}
 app.stream("timed", schema="city STRING, at TIMESTAMP", event_time="at")
 app.stream("plain", schema="city STRING")
@@ -121,7 +123,7 @@ app.view("hourly", key=["window"], mode="micro_batch",
     assert in_pieces(partitions=2) == ["batches"]
 
 
-def test_a_replay_in_pieces_forgets_nothing_where_a_partition_can_overtake(
+def test_a_replay_keeps_all_state_if_a_partition_can_overtake_another(
     spark: SparkSession, pipeline: Any
 ) -> None:
     app = pipeline("""
@@ -159,7 +161,7 @@ app.view("sessions", key=["window", "city"], sql="SELECT session_window(at, '1 h
     assert [name for name, delay in delays(one).items() if days.search(delay)] == []
 
 
-def test_too_few_slots_are_an_error_with_the_sum(spark: SparkSession) -> None:
+def test_too_few_slots_are_an_error_with_the_number_needed(spark: SparkSession) -> None:
     check_slots(spark, 24)
     with pytest.raises(MachineError, match="need 25 task slots at once, but Spark has 24"):
         check_slots(spark, 25)
@@ -265,7 +267,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("body", "message", "at"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_names_what_where_and_what_instead(
+def test_an_error_names_the_mistake_the_line_and_the_remedy(
     planned: Any, tmp_path: Path, body: str, message: str, at: str
 ) -> None:
     with pytest.raises(PipelineError) as raised:
@@ -278,7 +280,7 @@ def test_a_mistake_names_what_where_and_what_instead(
     assert "SQLSTATE" not in str(error)
 
 
-def test_a_view_of_rows_reads_what_they_are_made_of(planned: Any, app_name: str) -> None:
+def test_a_view_of_single_events_rows_reads_the_stream_itself(planned: Any, app_name: str) -> None:
     views = planned(f"""{STREAMS}
 app.view("large", sql="SELECT city, n FROM a WHERE n > 10")
 app.view("counted", key=["city"], sql="SELECT city, count(*) AS n FROM large GROUP BY city")
@@ -305,7 +307,7 @@ app.view("alarms", sql="SELECT Key, _key FROM counted", reads={{"counted": "chan
     assert [column.name for column in views["alarms"].plan.columns] == ["Key", "_key"]
 
 
-def test_a_table_that_is_looked_up_is_seen_fresh_by_micro_batches(planned: Any) -> None:
+def test_a_view_with_reference_data_runs_in_micro_batches(planned: Any) -> None:
     body = f"""{STREAMS}
 app.view("totals", key=["city"], sql="SELECT city, count(*) AS total FROM a GROUP BY city")
 
@@ -319,7 +321,7 @@ def shares(b: DataFrame, totals: DataFrame) -> DataFrame:
     assert planned(body.replace("MODE", ", mode='real_time'"))["shares"].plan.mode == "real_time"
 
 
-def test_a_generation_is_the_same_for_the_same_query_and_another_for_another(planned: Any) -> None:
+def test_a_generation_changes_with_the_query_only(planned: Any) -> None:
     def generation(sql: str, options: str = "") -> str:
         found = planned(f"{STREAMS}\napp.view('v', sql='{sql}'{options})")["v"].plan.generation
         assert re.fullmatch("[0-9a-f]{16}", found)
@@ -338,7 +340,7 @@ def test_a_generation_is_the_same_for_the_same_query_and_another_for_another(pla
     assert len(others) == 5
 
 
-def test_a_changed_python_function_inside_a_query_is_a_new_generation(planned: Any) -> None:
+def test_a_changed_python_function_changes_the_generation(planned: Any) -> None:
     body = function("a.select(twice('n').alias('m'))")
     before = planned(body)["v"].plan.generation
     assert planned(body)["v"].plan.generation == before

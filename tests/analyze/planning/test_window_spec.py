@@ -1,4 +1,4 @@
-"""What a plan says of a view's windows."""
+"""How a plan describes a view's windows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ A, BOTH = {"a": 60_000}, {"a": 60_000, "b": 300_000}
 MINUTE = 60_000
 
 
-def test_a_plan_says_which_windows_when_rows_come_and_when_state_goes(planned: Any) -> None:
+def test_a_plan_describes_windows_triggers_and_eviction(planned: Any) -> None:
     plans = {name: query.plan for name, query in planned(BODY).items()}
     assert {name: plan.window_spec for name, plan in plans.items()} == {
         "tumbling": WindowSpec("tumbling", MINUTE, MINUTE, 0, "a", MINUTE, "event", A),
@@ -74,7 +74,7 @@ def test_a_plan_says_which_windows_when_rows_come_and_when_state_goes(planned: A
     assert plans["rows"].eviction == "nothing is kept"
 
 
-def test_a_plan_says_that_a_condition_on_groups_takes_no_row_out(planned: Any) -> None:
+def test_a_plan_says_that_having_removes_no_row(planned: Any) -> None:
     counted = "SELECT city, count(*) AS n FROM a GROUP BY city"
     windows = "SELECT session_window(at, '1 minute') AS w, city, count(*) AS n FROM a GROUP BY 1, 2"
     plans = planned(f"""

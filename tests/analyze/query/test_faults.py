@@ -1,4 +1,4 @@
-"""Queries come back when what they stand on does, and their answers are exact."""
+"""Queries recover after faults of Kafka and of the disk, and their rows are exact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def send(live: Any, sent: Counter[str], count: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kafka_that_does_not_answer_for_longer_than_clients_wait_only_delays(
+def test_queries_recover_after_kafka_did_not_answer_for_longer_than_the_timeouts(
     live: Any, pipeline: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = kafka_options
@@ -63,7 +63,7 @@ def test_kafka_that_does_not_answer_for_longer_than_clients_wait_only_delays(
 
 
 @pytest.mark.timeout(300)
-def test_a_full_disk_under_the_checkpoints_only_delays(
+def test_queries_recover_after_the_disk_of_the_checkpoints_was_full(
     live: Any, pipeline: Any, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "home", 4 << 20) as disk:

@@ -1,4 +1,4 @@
-"""Views that run on real Spark against real Kafka give what plain Python computes."""
+"""Views on real Spark and real Kafka give the same rows as plain Python."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ app.view("ids", sql="SELECT id FROM orders")
     )
 
 
-def test_a_query_killed_in_its_first_batch_begins_again(live: Any, pipeline: Any) -> None:
+def test_a_query_killed_in_its_first_batch_starts_again(live: Any, pipeline: Any) -> None:
     app = pipeline(f"""{STREAM}
 app.view("n", key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY city")
 """)
@@ -193,7 +193,7 @@ app.view("same", key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP
     ] == [next(q.plan.generation for q in live.planned if q.view.name == "v")]
 
 
-def test_a_view_that_fails_restarts_and_its_neighbours_go_on(live: Any, pipeline: Any) -> None:
+def test_a_failing_view_is_restarted_and_the_others_go_on(live: Any, pipeline: Any) -> None:
     live.start(
         pipeline(f"""{STREAM}
 app.view("fragile", key=["all"], sql="SELECT 'all' AS `all`, "

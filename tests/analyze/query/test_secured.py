@@ -1,4 +1,4 @@
-"""Views over a cluster that lets in only who has a password."""
+"""Views over a Kafka cluster that requires a password."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.analyze.conftest import Live
 from tests.log.guarded import guarded_broker
 
 
-def test_spark_reads_and_writes_through_the_guarded_door(
+def test_spark_reads_and_writes_with_a_password(
     spark: SparkSession, pipeline: Any, tmp_path: Path
 ) -> None:
     with guarded_broker(tmp_path / "kafka") as as_ann:

@@ -1,4 +1,4 @@
-"""Events as Spark reads them: what the collector accepts has the same meaning here."""
+"""Spark reads every event with the meaning that the collector gave it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TIMES = {
 }
 
 
-def test_times_are_text_or_counts_wherever_they_are(spark: SparkSession) -> None:
+def test_times_are_text_or_numbers_at_any_depth(spark: SparkSession) -> None:
     schema = "t TIMESTAMP, a ARRAY<TIMESTAMP>, m MAP<STRING, TIMESTAMP>, s STRUCT<t: TIMESTAMP>"
     written = [
         {"t": each, "a": [each], "m": {"k": each}, "s": {"t": each}} for each, _ in TIMES.values()
@@ -79,7 +79,7 @@ def test_every_type_that_a_schema_can_have_is_read(spark: SparkSession) -> None:
     assert row == {**known, "d": 3.0, "e": amount, "f": amount, "day": day}
 
 
-def test_hidden_columns_are_there_by_name_and_in_no_one_s_way(spark: SparkSession) -> None:
+def test_hidden_columns_can_be_named_but_are_not_in_select_star(spark: SparkSession) -> None:
     frame = read(spark, "n INT, t TIMESTAMP", {"n": 1, "t": 1}, {"n": 1, "t": 1}, event_time="t")
     assert frame.columns == frame.select("*").columns == ["n", "t"]
     assert frame.dropDuplicates().count() == 1
@@ -114,7 +114,7 @@ PARTLY = [
 ]
 
 
-def test_what_a_stream_keeps_though_it_does_not_fit_is_null_and_ends_no_query(
+def test_an_event_that_does_not_match_the_schema_is_null_and_does_not_fail(
     spark: SparkSession,
 ) -> None:
     schema = "n INT NOT NULL, t TIMESTAMP, a ARRAY<INT>, s STRUCT<d: DATE>, b BOOLEAN"
@@ -142,7 +142,7 @@ def test_a_column_may_have_any_name(spark: SparkSession, name: str) -> None:
     assert frame.collect()[0][0].timestamp() == 5
 
 
-def test_an_event_is_parsed_once_whatever_is_asked_of_it(spark: SparkSession) -> None:
+def test_an_event_is_parsed_only_once(spark: SparkSession) -> None:
     value = {"id": 1, "city": "Delhi", "at": "2026-11-16T09:00:45Z"}
     schema = "id LONG, city STRING, at TIMESTAMP"
     frame = read(spark, schema, value, {**value, "id": 7}, event_time="at")

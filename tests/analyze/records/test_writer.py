@@ -1,4 +1,4 @@
-"""Result rows as records."""
+"""Result rows as Kafka records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of checkpoints: one for each edition of a view, gone only when they may be."""
+"""The folders of checkpoints: one for each edition of a view."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.runtime.home import Home
 
 
-def keep(checkpoints: Path, *folders: str) -> None:
+def make_checkpoints(checkpoints: Path, *folders: str) -> None:
     for folder in folders:
         (checkpoints / folder).mkdir(parents=True)
         marker = {"generation": f"of {folder}", "reads": {}, "topic": "id"}
         (checkpoints / folder / "generation.json").write_text(json.dumps(marker))
 
 
-def test_former_editions_go_and_the_one_that_is_served_stays(tmp_path: Path) -> None:
-    keep(tmp_path, "by_city", "by_city.2", "by_city_and_day", "removed")
+def test_checkpoints_of_former_editions_are_deleted_and_the_served_one_stays(
+    tmp_path: Path,
+) -> None:
+    make_checkpoints(tmp_path, "by_city", "by_city.2", "by_city_and_day", "removed")
     assert checkpoint_generations(tmp_path, "shop", "by_city") == {
         "shop.view.by_city": "of by_city",
         "shop.view.by_city.2": "of by_city.2",
@@ -51,7 +53,7 @@ def test_a_removed_views_state_is_kept_until_somebody_agrees_to_drop_it(
     ensure_topics(app, log_settings)
     recreate_topic(app, log_settings, "old", 1)
     home = Home(tmp_path / "home")
-    keep(home.checkpoints, "old.1", "older")
+    make_checkpoints(home.checkpoints, "old.1", "older")
     assert drop_noted(home, log_settings, app.name, []) == ["old", "older"]
     note_drop(home, "old")
     assert drop_noted(home, log_settings, app.name, []) == ["older"]

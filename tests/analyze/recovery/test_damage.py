@@ -1,4 +1,4 @@
-"""A damaged checkpoint is named, with what to do; nothing begins anew behind the user's back."""
+"""A damaged checkpoint is reported with a remedy; no view silently starts again from scratch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_a_kill_leaves_is_no_damage(checkpoint: Path) -> None:
+def test_a_killed_query_leaves_no_damage(checkpoint: Path) -> None:
     check_checkpoint(checkpoint, begun=True)
     (checkpoint / "commits" / "2").unlink()
     (checkpoint / "offsets" / ".3.half.tmp").write_bytes(b"v1")
@@ -49,7 +49,7 @@ def test_what_a_kill_leaves_is_no_damage(checkpoint: Path) -> None:
         ("../abc.notes.json", b"?"),
     ],
 )
-def test_a_file_that_is_gone_or_not_its_own_is_named(
+def test_a_missing_or_broken_file_is_named(
     checkpoint: Path, file: str, content: bytes | None
 ) -> None:
     from millstream.analyze.recovery.checkpoint_notes import read_notes
@@ -65,7 +65,7 @@ def test_a_file_that_is_gone_or_not_its_own_is_named(
     assert "`millstream rebuild clicks`" in str(damage.value.of("clicks"))
 
 
-def test_a_checkpoint_that_lost_all_its_batches_is_not_taken_for_a_new_one(
+def test_a_checkpoint_that_lost_all_its_batches_is_damaged(
     checkpoint: Path,
 ) -> None:
     for name in ("offsets", "commits"):
@@ -77,9 +77,7 @@ def test_a_checkpoint_that_lost_all_its_batches_is_not_taken_for_a_new_one(
 
 
 @pytest.mark.timeout(400)
-def test_a_view_with_a_damaged_state_file_says_so_and_its_neighbours_go_on(
-    live: Any, pipeline: Any
-) -> None:
+def test_a_damaged_state_file_is_reported_and_other_views_go_on(live: Any, pipeline: Any) -> None:
     app = pipeline("""
 app.stream("orders", schema="id LONG, city STRING")
 app.view("garbled", key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY city")

@@ -15,7 +15,7 @@ from millstream.log.topic_names import stream_topic
 from millstream.values.report import LostEvents
 
 
-def test_a_loss_is_what_lies_between_where_it_left_off_and_what_is_there() -> None:
+def test_lost_events_are_between_the_read_offset_and_the_oldest_one() -> None:
     read = ReadOffsets({"t": {"0": 5, "1": 9}}, 1)
     held = {"t": {0: (8, 20), 1: (9, 9), 2: (4, 7), 3: (0, 7)}}
     assert list(find_lost(read, held, 2)) == [
@@ -26,7 +26,7 @@ def test_a_loss_is_what_lies_between_where_it_left_off_and_what_is_there() -> No
     assert str(LostEvents("t", 0, 5, 8, 2)) == "3 events of t/0, 5-7"
 
 
-def test_a_loss_that_is_seen_again_is_the_same_one() -> None:
+def test_a_loss_that_is_found_again_is_the_same_one() -> None:
     first, later = LostEvents("t", 0, 5, 8, 2), LostEvents("t", 0, 5, 9, 3)
     assert add_lost([first], [LostEvents("t", 0, 5, 8, 9)]) == (first,)
     assert add_lost([first], [later]) == (later,)
@@ -37,7 +37,7 @@ def test_a_loss_that_is_seen_again_is_the_same_one() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_events_that_retention_took_are_named_and_the_view_goes_on_or_stops(
+def test_deleted_events_are_reported_and_the_view_goes_on_or_stops(
     live: Any, pipeline: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = pipeline("""
@@ -85,7 +85,7 @@ app.view("counts", key=["all"], mode="micro_batch",
 
 
 @pytest.mark.timeout(400)
-def test_events_that_retention_took_under_running_queries_are_named_too(
+def test_events_deleted_while_queries_run_are_reported(
     live: Any, pipeline: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     # So slow, and each event so large, that most of them are not even fetched when they are gone.
@@ -123,9 +123,7 @@ app.view("stops", mode="micro_batch", on_data_loss="stop",
 
 
 @pytest.mark.timeout(400)
-def test_events_that_are_gone_before_a_querys_first_commit_are_named_too(
-    live: Any, pipeline: Any
-) -> None:
+def test_events_deleted_before_a_querys_first_commit_are_reported(live: Any, pipeline: Any) -> None:
     never = {"analyze": live.settings.analyze.model_copy(update={"checkpoint_interval": "1 hour"})}
     live.settings = live.settings.model_copy(update=never)
     app = pipeline("""

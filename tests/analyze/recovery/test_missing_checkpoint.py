@@ -1,4 +1,4 @@
-"""A checkpoint that is gone: what the view starts from, and what is not in it, is said."""
+"""A view without its checkpoint reports what it starts from and what it lacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app.view("by_city", key=["city"], sql="SELECT city, count(*) AS n FROM orders GR
 
 
 @pytest.mark.timeout(400)
-def test_a_view_without_its_checkpoint_says_what_it_starts_from_and_lacks(
+def test_a_view_without_its_checkpoint_reports_what_it_starts_from_and_lacks(
     spark: SparkSession,
     log_settings: LogSettings,
     tmp_path: Path,

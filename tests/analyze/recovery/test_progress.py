@@ -1,4 +1,4 @@
-"""How far a view has read is what its checkpoint says; with Spark itself in test_queries."""
+"""How far a view has read, by its checkpoint; test_queries does the same with Spark."""
 
 from __future__ import annotations
 

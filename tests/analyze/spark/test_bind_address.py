@@ -1,4 +1,4 @@
-"""Spark's class that opens the real-time shuffle's servers, changed to bind to one address."""
+"""The patched class that binds the servers of the real-time shuffle to one address."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_changed_class_is_one_that_java_loads_and_verifies(tmp_path: Path) -
     assert f"Main method not found in class {name}" in answer.stderr
 
 
-def test_the_jar_is_made_once_and_again_if_it_is_damaged(tmp_path: Path) -> None:
+def test_the_jar_is_made_once_and_repaired_if_damaged(tmp_path: Path) -> None:
     jar = make_jar(spark_jars(), tmp_path)
     before = jar.stat().st_mtime_ns
     assert make_jar(spark_jars(), tmp_path) == jar
@@ -58,17 +58,17 @@ def test_the_jar_is_made_once_and_again_if_it_is_damaged(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", [b"", b"no class", original()[:2000], original()[:-20]])
-def test_a_class_that_is_not_known_is_left_alone(damage: bytes) -> None:
+def test_an_unknown_class_is_not_patched(damage: bytes) -> None:
     with pytest.raises(NotPatched):
         bind_by_property(damage.replace(b"createServer", b"createSerber"))
 
 
-def test_a_class_that_was_changed_is_not_changed_again() -> None:
+def test_a_patched_class_is_not_patched_again() -> None:
     with pytest.raises(NotPatched, match="is not the expected one"):
         bind_by_property(bind_by_property(original()))
 
 
-def test_without_the_class_spark_starts_and_the_open_ports_are_said(
+def test_without_the_class_spark_starts_and_a_warning_names_the_open_ports(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "millstream.analyze"):
@@ -79,7 +79,7 @@ def test_without_the_class_spark_starts_and_the_open_ports_are_said(
     assert why_unbound(spark_jars()) == ""
 
 
-def test_the_drivers_class_path_begins_with_it_also_before_the_users() -> None:
+def test_the_patched_jar_is_first_in_the_drivers_class_path() -> None:
     key = "spark.driver.extraClassPath"
     ours = configuration(AnalyzeSettings(), 2)[key]
     assert ours.endswith(".jar")

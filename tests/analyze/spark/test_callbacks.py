@@ -1,4 +1,4 @@
-"""The port on which Spark calls Python back answers nobody but Spark."""
+"""The port on which Spark calls Python accepts only Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 
 @pytest.mark.timeout(300)
-def test_the_callback_port_demands_its_token_while_spark_uses_it(
+def test_the_callback_port_requires_its_token(
     live: Any, pipeline: Any, spark: SparkSession
 ) -> None:
     live.start(

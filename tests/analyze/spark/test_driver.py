@@ -1,3 +1,5 @@
+"""The options of the driver's JVM."""
+
 from __future__ import annotations
 
 import os
@@ -10,12 +12,12 @@ from millstream.analyze.spark.driver import class_archive, executor_options, jav
 from millstream.analyze.spark.session import java_process
 
 
-def test_spark_starts_from_the_archive_that_the_setup_has_made(spark: SparkSession) -> None:
+def test_spark_starts_from_the_class_archive(spark: SparkSession) -> None:
     mapped = Path(f"/proc/{java_process(spark)}/maps").read_text()
     assert str(class_archive().find()) in mapped
 
 
-def test_a_cache_with_a_blank_in_its_path_is_one_option() -> None:
+def test_a_cache_path_with_a_space_is_one_option() -> None:
     assert java_options(["-XX:SharedArchiveFile=/a b"]).endswith(' "-XX:SharedArchiveFile=/a b"')
 
 
@@ -26,7 +28,7 @@ FIRST_ONLY = "-XX:TieredStopAtLevel=1"
     ("cores", "said", "both"),
     [(2, None, False), (4, None, True), (2, True, True), (16, False, False), (None, None, False)],
 )
-def test_java_compiles_twice_where_there_are_cores_for_it_or_somebody_says_so(
+def test_the_second_compiler_depends_on_cores_or_the_setting(
     monkeypatch: pytest.MonkeyPatch, cores: int | None, said: bool | None, both: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

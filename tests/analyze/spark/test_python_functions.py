@@ -1,4 +1,4 @@
-"""Python functions in views: the interpreter and the modules that Spark's workers have."""
+"""Python functions in views: the interpreter and the modules of Spark's workers."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ app.view("plain", sql="SELECT id FROM orders")
 
 
 @pytest.mark.timeout(300)
-def test_a_module_that_workers_lack_is_named_and_no_event_is_set_aside(
-    live: Any, pipeline: Any
-) -> None:
+def test_a_missing_module_is_named_and_no_event_is_set_aside(live: Any, pipeline: Any) -> None:
     live.start(
         pipeline(f"""{STREAM}
 @F.udf("string")
@@ -130,7 +128,7 @@ def told(orders: DataFrame) -> DataFrame:
     assert not isinstance(live.queries._views["told"].phase, Searching)
 
 
-def test_what_a_worker_lacks_is_not_an_event_s_fault() -> None:
+def test_a_missing_dependency_is_not_a_data_error() -> None:
     def raised(error: str) -> str:
         return f"PythonException: \nTraceback (most recent call last):\n  File x, line 1\n{error}\n"
 

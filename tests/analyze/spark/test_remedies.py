@@ -1,4 +1,4 @@
-"""Queries that no stream can run: what Spark's refusal is in plain words, and what to write."""
+"""Queries that Spark does not stream: the reason in plain words, and the remedy."""
 
 from __future__ import annotations
 
@@ -81,15 +81,13 @@ IN_PYTHON = {
 
 
 @pytest.mark.parametrize("reason", IN_SQL)
-def test_sql_that_no_stream_can_run_comes_with_the_sql_that_can(planned: Any, reason: str) -> None:
+def test_unsupported_sql_is_refused_with_a_remedy_in_sql(planned: Any, reason: str) -> None:
     key, query, instead = IN_SQL[reason]
     check(planned, f'app.view("v", key={key}, sql="""{query}""")', reason, instead)
 
 
 @pytest.mark.parametrize("reason", IN_PYTHON)
-def test_python_that_no_stream_can_run_comes_with_the_python_that_can(
-    planned: Any, reason: str
-) -> None:
+def test_unsupported_python_is_refused_with_a_remedy_in_python(planned: Any, reason: str) -> None:
     key, query, instead = IN_PYTHON[reason]
     body = f"@app.view(key={key})\ndef v(a: DataFrame, b: DataFrame) -> DataFrame:\n return {query}"
     check(planned, body, reason, instead)
@@ -102,7 +100,7 @@ def check(planned: Any, view: str, reason: str, instead: str) -> None:
     assert instead in caught.value.remedy
 
 
-def test_what_is_to_be_written_instead_is_planned(planned: Any) -> None:
+def test_the_remedies_can_be_planned(planned: Any) -> None:
     found = planned(f'''{STREAMS}
 app.view("users", key="city", sql="""SELECT city, count(*) AS users
     FROM (SELECT DISTINCT city, n FROM a) GROUP BY city""")
@@ -117,7 +115,7 @@ app.view("three", sql="""SELECT x.first_at, x.at FROM (
     assert len(found) == 4
 
 
-def test_every_mistake_is_told_at_once(planned: Any) -> None:
+def test_all_mistakes_are_reported_at_once(planned: Any) -> None:
     with pytest.raises(PipelineErrors) as caught:
         planned(f"""{STREAMS}
 app.view("fine", sql="SELECT n FROM a")
@@ -129,9 +127,7 @@ app.view("misspelt", sql="SELECT cty FROM a")
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_in_an_sql_file_options_are_told_as_sql_has_them(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_errors_in_an_sql_file_name_options_as_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "shop.sql"
     head = "CREATE STREAM a (city STRING, n INT);\n"
 

@@ -1,4 +1,4 @@
-"""What RocksDB keeps in memory of all views' state."""
+"""The cache that the state of all views shares."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store(catalyst: Catalyst, folder: Path, statistics: Any) -> Iterator[Any]:
         database.close()
 
 
-def test_what_finds_the_keys_of_a_big_state_file_stays_in_memory(
+def test_the_filter_of_a_large_state_file_stays_in_memory(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     catalyst = Catalyst(spark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from millstream.analyze.lineage.grouping import columns_above
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
@@ -13,6 +14,7 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
     references,
+    unwrapped,
 )
 
 # `constant`: it has the same value in all rows of a key.
@@ -24,20 +26,12 @@ def column_kinds(
     catalyst: Catalyst, plan: LogicalPlan, output: list[Attribute], aggregate: LogicalPlan
 ) -> dict[str, ColumnKind]:
     """The kind of each result column, by its name."""
-    found = _kinds(catalyst, plan, aggregate)
+    own = {
+        identity(each): _aggregate_kind(catalyst, each)
+        for each in items(aggregate.aggregateExpressions())
+    }
+    found = columns_above(plan, aggregate, own, _project_kind)
     return {str(each.name()): found.get(identity(each), "other") for each in output}
-
-
-def _kinds(catalyst: Catalyst, plan: LogicalPlan, aggregate: LogicalPlan) -> dict[int, ColumnKind]:
-    if plan.fastEquals(aggregate):
-        aggregates = items(plan.aggregateExpressions())
-        return {identity(each): _aggregate_kind(catalyst, each) for each in aggregates}
-    below: dict[int, ColumnKind] = {}
-    for child in items(plan.children()):
-        below |= _kinds(catalyst, child, aggregate)
-    if name_of(plan) == "Project":
-        return {identity(each): _project_kind(each, below) for each in items(plan.projectList())}
-    return below
 
 
 def _aggregate_kind(catalyst: Catalyst, expression: Expression) -> ColumnKind:
@@ -56,10 +50,3 @@ def _project_kind(expression: Expression, below: dict[int, ColumnKind]) -> Colum
     if name_of(unwrapped(expression)) == "AttributeReference":
         return used.pop()
     return "other"
-
-
-def unwrapped(expression: Expression) -> Expression:
-    """The expression without its aliases and casts."""
-    while name_of(expression) in ("Alias", "Cast"):
-        expression = expression.child()
-    return expression

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from millstream.analyze.lineage.additive import unwrapped
+from millstream.analyze.lineage.grouping import columns_above
 from millstream.analyze.spark.catalyst import (
     Attribute,
     Catalyst,
@@ -28,6 +28,7 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
     references,
+    unwrapped,
 )
 from millstream.analyze.spark.realtime import UnsupportedQuery
 
@@ -172,26 +173,16 @@ def errors_shown(
     plan: LogicalPlan, aggregate: LogicalPlan, errors: Mapping[int, Attribute]
 ) -> dict[str, Attribute]:
     """The errors by the result's column names; NotEstimable if a column has none."""
-    found = _origins(plan, aggregate, {each: each for each in errors})
+    found = columns_above(plan, aggregate, {each: each for each in errors}, _origin)
     output = [(str(each.name()), found.get(identity(each))) for each in items(plan.output())]
     return {name: errors[of] for name, of in output if of is not None}
 
 
-def _origins(plan: LogicalPlan, aggregate: LogicalPlan, own: dict[int, int]) -> dict[int, int]:
-    """Maps the ids of a plan's columns to those of the Aggregate's columns."""
-    if plan.fastEquals(aggregate):
-        return own
-    below: dict[int, int] = {}
-    for child in items(plan.children()):
-        below |= _origins(child, aggregate, own)
-    if name_of(plan) != "Project":
-        return below
-    found = {}
-    for each in items(plan.projectList()):
-        inner = each.child() if name_of(each) == "Alias" else each
-        if name_of(inner) == "AttributeReference":
-            if identity(inner) in below:
-                found[identity(each)] = below[identity(inner)]
-        elif references(inner) & below.keys():
-            raise _combined(str(each.name()))
-    return found
+def _origin(expression: Expression, below: dict[int, int]) -> int | None:
+    """The id of the estimate that a column is; None if it depends on no estimate."""
+    inner = expression.child() if name_of(expression) == "Alias" else expression
+    if name_of(inner) == "AttributeReference":
+        return below.get(identity(inner))
+    if references(inner) & below.keys():
+        raise _combined(str(expression.name()))
+    return None

@@ -30,104 +30,84 @@ from millstream.values.hidden_columns import (
     WEIGHT,
 )
 
+_POSITION_TYPE = "struct<source: string, partition: int, offset: bigint>"
+
 
 def union(
     catalyst: Catalyst, plan: LogicalPlan, branches: Sequence[RewrittenPlan]
 ) -> RewrittenPlan:
     """The Union of rewritten plans, with the hidden columns that all of them have."""
     sources = frozenset[str]().union(*(branch.sources for branch in branches))
-    if any(branch.revision is not None for branch in branches):
-        alike = [
-            _only(catalyst, branch.plan, child)
-            for branch, child in zip(branches, items(plan.children()), strict=True)
-        ]
-        return RewrittenPlan(
-            plan.withNewChildren(catalyst.seq(alike)),
-            sources,
-            why_no_position="it puts grouped results together",
-        )
-    why_not = next((branch.why_no_position for branch in branches if branch.position is None), "")
+    is_grouped = any(branch.revision is not None for branch in branches)
     has_weights = all(branch.weight is not None for branch in branches)
     lists_late = any(branch.id is not None for branch in branches)
-    fresh, seen, number = [], set[str](), 1
+    fresh, seen, number, hidden = [], set[str](), 1, dict[str, Column]()
     for child, branch in zip(items(plan.children()), branches, strict=True):
         # Rows of the same event from two branches are two results. The label distinguishes them:
         # a number that no branch of a union inside this branch has.
         label = f"#{number}" if branch.sources & seen else ""
         seen |= branch.sources
         number += branch.branches
-        kept = [catalyst.column(attribute) for attribute in items(child.output())]
-        hidden = _union_columns(catalyst, branch, label)
-        if lists_late:
-            hidden += _late_event_columns(catalyst, branch)
-        if has_weights:
-            paths = sum(bool(branch.sources & other.sources) for other in branches)
-            hidden += _weight_columns(catalyst, branch, paths)
-        fresh.append(catalyst.analysed(catalyst.frame(branch.plan).select(*kept, *hidden)))
+        paths = sum(bool(branch.sources & other.sources) for other in branches)
+        if not is_grouped:
+            weights = _weight_columns(catalyst, branch, paths) if has_weights else {}
+            hidden = _hidden_columns(catalyst, branch, label, lists_late) | weights
+        own = [catalyst.column(attribute) for attribute in items(child.output())]
+        rows = catalyst.frame(branch.plan).select(*own, *hidden.values())
+        fresh.append(catalyst.analysed(rows))
+    if is_grouped:
+        made = plan.withNewChildren(catalyst.seq(fresh))
+        return RewrittenPlan(made, sources, why_no_position="it puts grouped results together")
     made = plan.copy(catalyst.seq(fresh), plan.byName(), plan.allowMissingCol())
-    place = len(items(plan.output()))
-    position, row, received, event_time, closed, *more = items(made.output())[place:]
-    names = [*(("watermark", "id") if lists_late else ()), "weight", "spread"]
+    added = items(made.output())[len(items(plan.output())) :]
     united = RewrittenPlan(
         made,
         sources,
-        position,
-        row,
-        max(branch.levels for branch in branches),
-        received,
-        event_time,
-        closed,
-        **dict(zip(names, more, strict=False)),
+        levels=max(branch.levels for branch in branches),
+        **dict(zip(hidden, added, strict=True)),
         why_no_weight=next((b.why_no_weight for b in branches if b.weight is None), ""),
         branches=number - 1,
     )
+    why_not = next((branch.why_no_position for branch in branches if branch.position is None), "")
     return united.without_position(why_not) if why_not else united
 
 
-def _only(catalyst: Catalyst, plan: LogicalPlan, like: LogicalPlan) -> LogicalPlan:
-    """The plan with only those of its columns that `like` has."""
-    kept = [catalyst.column(attribute) for attribute in items(like.output())]
-    return catalyst.analysed(catalyst.frame(plan).select(*kept))
+def _hidden_columns(
+    catalyst: Catalyst, branch: RewrittenPlan, label: str, lists_late: bool
+) -> dict[str, Column]:
+    """The hidden columns of a branch, by their names in RewrittenPlan; null if it lacks them."""
 
+    def column(attribute: Attribute | None, kind: str) -> Column:
+        return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
 
-def _union_columns(catalyst: Catalyst, branch: RewrittenPlan, label: str) -> list[Column]:
-    kind = "struct<source: string, partition: int, offset: bigint>"
-    position = _column(catalyst, branch.position, kind)
+    position = column(branch.position, _POSITION_TYPE)
     if label and branch.position is not None:
         source = F.concat(position.getField("source"), F.lit(label)).alias("source")
         rest = [position.getField(name).alias(name) for name in ("partition", "offset")]
         position = F.struct(source, *rest)
-    row = F.coalesce(_column(catalyst, branch.row, "bigint"), F.lit(0).cast("bigint"))
-    times = [
-        _column(catalyst, each, "timestamp")
-        for each in (branch.received, branch.event_time, branch.closed)
-    ]
-    named = zip(
-        (position.cast(kind), row, *times),
-        (POSITION, "_row", RECEIVED, EVENT_TIME, CLOSED),
-        strict=True,
-    )
-    return [each.alias(name) for each, name in named]
+    row = F.coalesce(column(branch.row, "bigint"), F.lit(0).cast("bigint"))
+    found = {
+        "position": position.cast(_POSITION_TYPE).alias(POSITION),
+        "row": row.alias("_row"),
+        "received": column(branch.received, "timestamp").alias(RECEIVED),
+        "event_time": column(branch.event_time, "timestamp").alias(EVENT_TIME),
+        "closed": column(branch.closed, "timestamp").alias(CLOSED),
+    }
+    if lists_late:
+        found["watermark"] = column(branch.watermark, "timestamp").alias(WATERMARK)
+        found["id"] = column(branch.id, "string").alias(ID)
+    return found
 
 
-def _late_event_columns(catalyst: Catalyst, branch: RewrittenPlan) -> list[Column]:
-    """The columns that identify a late event; null in a branch that does not read a stream."""
-    return [
-        _column(catalyst, branch.watermark, "timestamp").alias(WATERMARK),
-        _column(catalyst, branch.id, "string").alias(ID),
-    ]
-
-
-def _column(catalyst: Catalyst, attribute: Attribute | None, kind: str) -> Column:
-    return F.lit(None).cast(kind) if attribute is None else catalyst.column(attribute)
-
-
-def _weight_columns(catalyst: Catalyst, branch: RewrittenPlan, paths: int) -> list[Column]:
+def _weight_columns(catalyst: Catalyst, branch: RewrittenPlan, paths: int) -> dict[str, Column]:
     """`paths`: through how many branches rows of one event may come, together or not at all."""
     spread = F.lit(float(paths))
     if branch.spread is not None:
         spread *= catalyst.column(branch.spread)
-    return [catalyst.column(branch.weight).alias(WEIGHT), spread.alias("_spread")]
+    return {
+        "weight": catalyst.column(branch.weight).alias(WEIGHT),
+        "spread": spread.alias("_spread"),
+    }
 
 
 def joins_streams(plan: LogicalPlan) -> bool:

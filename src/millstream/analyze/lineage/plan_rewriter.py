@@ -318,10 +318,7 @@ class PlanRewriter:
 
     def _count_windows(self, plan: LogicalPlan, child: RewrittenPlan) -> RewrittenPlan:
         if child.position is None or len(child.sources) != 1:
-            why = (
-                child.why_no_position
-                or "it puts several inputs together, which have no order in common"
-            )
+            why = child.why_no_position or "its inputs have no order in common"
             raise UnsupportedQuery(f"its events cannot be counted for windows: {why}")
         assert child.received is not None
         assert child.event_time is not None

@@ -16,7 +16,7 @@ from millstream.analyze.planning.build import build, mistake, trace_view
 from millstream.analyze.planning.fingerprint import generation
 from millstream.analyze.planning.query import Query
 from millstream.analyze.planning.reading import Reading, ReadingRules, streams_of
-from millstream.analyze.planning.result_columns import columns_of, spelled, window_of
+from millstream.analyze.planning.result_columns import columns_of, window_of
 from millstream.analyze.planning.run_mode import Decision, decide_lineage, decide_mode
 from millstream.analyze.planning.trigger_check import plan_output
 from millstream.analyze.planning.window_spec import (
@@ -27,7 +27,7 @@ from millstream.analyze.planning.window_spec import (
     window_spec,
 )
 from millstream.analyze.records.reader import kafka_options, parse_events, read_stream
-from millstream.analyze.spark.catalyst import Catalyst, identity, named
+from millstream.analyze.spark.catalyst import Catalyst, identity, named, spelled
 from millstream.analyze.spark.python_workers import modules_of, ship_modules
 from millstream.analyze.spark.session import start_session
 from millstream.errors import PipelineError, PipelineErrors

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, TimestampType
 
@@ -27,8 +25,3 @@ def window_of(rows: DataFrame, names: tuple[str, ...]) -> str | None:
         ):
             return field.name
     return None
-
-
-def spelled(key: Iterable[str], columns: list[str]) -> tuple[str, ...]:
-    """The key's columns, spelled as in the result: Spark ignores case."""
-    return tuple(next(c for c in columns if c.lower() == name.lower()) for name in key)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from millstream.analyze.lineage.lineage import TracedQuery
 from millstream.analyze.plan import OutputPlan
 from millstream.analyze.planning.build import mistake
+from millstream.analyze.spark.catalyst import spelled
 from millstream.errors import QueryError
 from millstream.expression.condition import compile_condition
 from millstream.pipeline.model import View
@@ -55,7 +54,11 @@ def plan_output(
     if view.accumulation == "discard":
         others = [name for name, kind in traced.column_kinds.items() if kind == "other"]
         _check_additive(view, "accumulation='discard'", others)
-    ledger = tuple(_spelled(view, traced.columns))
+    known = {name.lower() for name in traced.columns}
+    if unknown := [name for name in view.ledger if name.lower() not in known]:
+        problem = f"has {unknown[0]!r} in its ledger, which is not in its result"
+        raise mistake(view, problem, suggest(unknown[0], traced.columns))
+    ledger = spelled(view.ledger, traced.columns)
     _check_additive(view, "a ledger", [name for name in ledger if name not in additive])
     return OutputPlan(
         str(view.trigger), view.accumulation, additive, ledger, not view.has_output_options
@@ -84,13 +87,3 @@ def _check_additive(view: View, what: str, others: list[str]) -> None:
             "differences of such a value do not add up",
             "take it out of the result, or select the counts and sums that it is computed from",
         )
-
-
-def _spelled(view: View, columns: Iterable[str]) -> Iterable[str]:
-    """The ledger's columns, spelled as in the result: Spark ignores case."""
-    known = {name.lower(): name for name in columns}
-    for name in view.ledger:
-        if name.lower() not in known:
-            problem = f"has {name!r} in its ledger, which is not in its result"
-            raise mistake(view, problem, suggest(name, known.values()))
-        yield known[name.lower()]

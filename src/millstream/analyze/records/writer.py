@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from millstream.analyze.spark.catalyst import named
+from millstream.analyze.spark.catalyst import named, spelled
 from millstream.values.hidden_columns import POSITION
 
 # Fixed width, in UTC: times sort as text, and no reader has to guess a zone.
@@ -20,7 +20,7 @@ def encode(rows: DataFrame, key: tuple[str, ...] | None) -> DataFrame:
     """The rows as (key, value), with their hidden columns inside the value."""
     value = F.to_json(F.struct(*(named(name) for name in rows.columns)), JSON)
     if key is not None:
-        record_key = _json_array([named(_spelled(name, rows.columns)) for name in key])
+        record_key = _json_array([*map(named, spelled(key, rows.columns))])
     elif POSITION in rows.columns:
         # Rows of one source partition share a key, so that they stay in order.
         position = F.col(POSITION)
@@ -40,8 +40,3 @@ def _json_array(columns: list[Column]) -> Column:
     # Spark's arrays have one type. So each column is an array; these are joined without brackets.
     bare = [F.substring(text, F.lit(2), F.length(text) - 2) for text in each]
     return F.concat(F.lit("["), F.concat_ws(",", *bare), F.lit("]"))
-
-
-def _spelled(name: str, columns: list[str]) -> str:
-    """The column, spelled as in the result: Spark ignores case, and so may the user's key."""
-    return next((each for each in columns if each.lower() == name.lower()), name)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from millstream.analyze.plan import ViewPlan
+from millstream.analyze.recovery.progress import batch_numbers
 from millstream.errors import LogError, TopicChanged
 from millstream.log.consumer import bounds
 from millstream.log.settings import LogSettings
@@ -167,8 +168,7 @@ def clear_unless_begun(checkpoint: Path) -> None:
 
     It may hold incomplete files, with which Spark would not start.
     """
-    offsets = checkpoint / "offsets"
-    if not offsets.is_dir() or not any(entry.name.isdigit() for entry in offsets.iterdir()):
+    if not batch_numbers(checkpoint / "offsets"):
         clear(checkpoint)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from millstream.analyze.recovery.progress import batch_numbers
 from millstream.analyze.spark.realtime import condense
 from millstream.errors import ViewFailed
 
@@ -51,7 +52,7 @@ def check_checkpoint(checkpoint: Path, begun: bool) -> None:
         _read_json(marker)
         if not checkpoint.is_dir():
             raise CheckpointDamaged(checkpoint, "the folder is missing")
-    offsets, commits = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
+    offsets, commits = batch_numbers(checkpoint / "offsets"), batch_numbers(checkpoint / "commits")
     if begun and not commits:
         raise CheckpointDamaged(checkpoint / "commits", "the committed batches are missing")
     if commits:
@@ -78,12 +79,6 @@ def explain_state_error(view: str, text: str) -> str:
     causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)", text, re.MULTILINE)
     why = condense(re.sub(r"(?:File|of file)[: ]+\S+", "", (causes or [text])[-1]))
     return str(_view_failed(view, files[-1] if files else "its state", why))
-
-
-def _batches(folder: Path) -> set[int]:
-    if not folder.is_dir():
-        return set()
-    return {int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()}
 
 
 def _check_log(file: Path) -> None:

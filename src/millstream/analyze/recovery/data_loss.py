@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from millstream.analyze.recovery.progress import ReadOffsets
+from millstream.analyze.recovery.progress import ReadOffsets, batch_numbers
 from millstream.values.report import LostEvents
 
 _DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|data may have been lost|OffsetOutOfRangeException")
@@ -53,8 +53,8 @@ def skip_lost(checkpoint: Path, lost: Iterable[LostEvents]) -> None:
     oldest: dict[str, dict[str, int]] = {}
     for each in lost:
         oldest.setdefault(each.topic, {})[str(each.partition)] = each.stop
-    committed = max(_batches(checkpoint / "commits"), default=0)
-    for batch in _batches(checkpoint / "offsets"):
+    committed = max(batch_numbers(checkpoint / "commits"), default=0)
+    for batch in batch_numbers(checkpoint / "offsets"):
         if batch >= committed:
             _raise_offsets(checkpoint / "offsets" / str(batch), oldest)
 
@@ -72,7 +72,3 @@ def _raise_offsets(file: Path, oldest: Mapping[str, Mapping[str, int]]) -> None:
     fresh.write_text("\n".join(lines))
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
     fresh.replace(file)
-
-
-def _batches(folder: Path) -> list[int]:
-    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())

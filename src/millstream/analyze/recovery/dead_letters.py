@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import read_range
-from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.values.report import BrokenEvent
 
-_SECONDS = 30.0
+_TIMEOUT = 30.0  # seconds
 
 
 class DeadLetters:
@@ -42,7 +41,7 @@ class DeadLetters:
         try:
             partitions = {(event.topic, event.partition) for event in events}
             asked = [TopicPartition(*partition) for partition in sorted(partitions)]
-            done = {(p.topic, p.partition): p.offset for p in consumer.committed(asked, _SECONDS)}
+            done = {(p.topic, p.partition): p.offset for p in consumer.committed(asked, _TIMEOUT)}
             new = [e for e in events if e.offset >= done[e.topic, e.partition]]
             if new:
                 self._copy(new, consumer)
@@ -55,31 +54,25 @@ class DeadLetters:
 
     def _copy(self, events: list[BrokenEvent], consumer: Consumer) -> None:
         producer = Producer(client_config(self._log, transactional_id=self._name))
-        producer.init_transactions(_SECONDS)
+        producer.init_transactions(_TIMEOUT)
         producer.begin_transaction()
-        for event, record in self._records(events):
-            headers = [*record.headers, *self._headers(event)]
-            producer.produce(
-                self._late[event.topic],
-                record.value,
-                record.key,
-                timestamp=record.timestamp,
-                headers=headers,  # type: ignore[arg-type]
-            )
         ends: dict[tuple[str, int], int] = {}
         for event in events:
-            at = (event.topic, event.partition)
-            ends[at] = max(ends.get(at, 0), event.offset + 1)
+            at, end = (event.topic, event.partition), event.offset + 1
+            ends[at] = max(ends.get(at, 0), end)
+            for record in read_range(self._log, *at, event.offset, end):
+                headers = [*record.headers, *self._headers(event)]
+                producer.produce(
+                    self._late[event.topic],
+                    record.value,
+                    record.key,
+                    timestamp=record.timestamp,
+                    headers=headers,  # type: ignore[arg-type]
+                )
         copied = [TopicPartition(*at, end) for at, end in ends.items()]
         group = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(copied, group, _SECONDS)
-        producer.commit_transaction(_SECONDS)
-
-    def _records(self, events: list[BrokenEvent]) -> Iterator[tuple[BrokenEvent, Record]]:
-        for event in events:
-            span = (event.offset, event.offset + 1)
-            for record in read_range(self._log, event.topic, event.partition, *span):
-                yield event, record
+        producer.send_offsets_to_transaction(copied, group, _TIMEOUT)
+        producer.commit_transaction(_TIMEOUT)
 
     def _headers(self, event: BrokenEvent) -> list[tuple[str, bytes]]:
         values = {

@@ -72,8 +72,10 @@ def without_events(frame: DataFrame, broken: Iterable[BrokenEvent]) -> DataFrame
     return catalyst.frame(replace_leaves(catalyst, catalyst.analysed(frame), filtered))
 
 
-def find_poison(pending: Iterable[RecordRange], attempt: Attempt) -> Iterator[RecordRange]:
-    """The single records on which the query fails, lowest first per partition.
+def find_poison(
+    pending: Iterable[RecordRange], attempt: Attempt
+) -> Iterator[tuple[RecordRange, str]]:
+    """The single records on which the query fails, with the reasons, lowest first per partition.
 
     It finds at most `_MAX_FOUND`, and stops after the first batch of a partition that has some:
     the query can then go on, and fails again if there are more.
@@ -91,13 +93,15 @@ def find_poison(pending: Iterable[RecordRange], attempt: Attempt) -> Iterator[Re
                 break
 
 
-def _bisect(records: RecordRange, attempt: Attempt, fails: bool = False) -> Iterator[RecordRange]:
+def _bisect(
+    records: RecordRange, attempt: Attempt, fails: bool = False
+) -> Iterator[tuple[RecordRange, str]]:
     """`fails`: it is known that the query fails on one of the records."""
-    is_one = records.stop - records.start == 1
-    if not (fails and not is_one) and not attempt(records):
+    if records.stop - records.start == 1:
+        if reason := attempt(records):
+            yield records, reason
         return
-    if is_one:
-        yield records
+    if not fails and not attempt(records):
         return
     middle = (records.start + records.stop) // 2
     found = False

@@ -18,7 +18,7 @@ from millstream.analyze.recovery.checkpoint_notes import (
     write_notes,
 )
 from millstream.analyze.recovery.dead_letters import DeadLetters
-from millstream.analyze.recovery.poison import Attempt, RecordRange, batch_attempt, find_poison
+from millstream.analyze.recovery.poison import RecordRange, batch_attempt, find_poison
 from millstream.analyze.recovery.progress import committed_offsets
 from millstream.analyze.spark.catalyst import Catalyst, streamed_topics
 from millstream.errors import ViewFailed
@@ -81,18 +81,12 @@ class PoisonSearch(threading.Thread):
         topics = streamed_topics(Catalyst.of(rows).analysed(rows))
         held = {topic: bounds(self._log, topic) for topic in topics}
         attempt = batch_attempt(rows, held, kafka_options(self._log))
-        reasons: dict[RecordRange, str] = {}
-        for one in find_poison(self._pending(held), self._recording(attempt, reasons)):
-            yield BrokenEvent(one.topic, one.partition, one.start, reasons[one], now_ms())
 
-    def _recording(self, attempt: Attempt, reasons: dict[RecordRange, str]) -> Attempt:
-        def recorded(records: RecordRange) -> str:
-            if self._is_cancelled.is_set():
-                return ""
-            reasons[records] = attempt(records)
-            return reasons[records]
+        def attempt_unless_cancelled(records: RecordRange) -> str:
+            return "" if self._is_cancelled.is_set() else attempt(records)
 
-        return recorded
+        for one, reason in find_poison(self._pending(held), attempt_unless_cancelled):
+            yield BrokenEvent(one.topic, one.partition, one.start, reason, now_ms())
 
     def _pending(self, held: dict[str, dict[int, tuple[int, int]]]) -> Iterator[RecordRange]:
         """The records that the query has not committed and that the log still holds."""

@@ -27,12 +27,11 @@ NOTHING_READ = ReadOffsets({}, 0)
 def committed_offsets(checkpoint: Path) -> ReadOffsets:
     """The end offsets of the newest committed batch."""
     try:
-        batches = [entry for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
-        newest = max(batches, key=lambda entry: int(entry.name), default=None)
-        if newest is None:
+        if not (batches := batch_numbers(checkpoint / "commits")):
             return NOTHING_READ
-        committed_at = newest.stat().st_mtime_ns // 1_000_000
-        text = (checkpoint / "offsets" / newest.name).read_text()
+        newest = str(max(batches))
+        committed_at = (checkpoint / "commits" / newest).stat().st_mtime_ns // 1_000_000
+        text = (checkpoint / "offsets" / newest).read_text()
     except (FileNotFoundError, NotADirectoryError):  # not started, or just being cleared
         return NOTHING_READ
     return ReadOffsets(_offsets(text), committed_at)
@@ -50,12 +49,19 @@ def initial_offsets(checkpoint: Path) -> ReadOffsets:
 
 def planned_offsets(checkpoint: Path) -> dict[str, dict[str, int]]:
     """The end offsets of the newest micro-batch, committed or not."""
+    folder = checkpoint / "offsets"
+    batches = batch_numbers(folder)
     try:
-        batches = [entry for entry in (checkpoint / "offsets").iterdir() if entry.name.isdigit()]
-        newest = max(batches, key=lambda entry: int(entry.name), default=None)
-        return {} if newest is None else _offsets(newest.read_text(), further=max)
-    except (FileNotFoundError, NotADirectoryError):
+        return _offsets((folder / str(max(batches))).read_text(), further=max) if batches else {}
+    except FileNotFoundError:
         return {}
+
+
+def batch_numbers(folder: Path) -> set[int]:
+    """The batches that have a file in the folder; none if there is no such folder."""
+    if not folder.is_dir():
+        return set()
+    return {int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()}
 
 
 def _offsets(text: str, further: Callable[[int, int], int] = min) -> dict[str, dict[str, int]]:

@@ -125,6 +125,19 @@ def identity(attribute: Attribute) -> int:
     return int(attribute.exprId().id())
 
 
+def unwrapped(expression: Expression) -> Expression:
+    """The expression without its aliases and casts."""
+    while name_of(expression) in ("Alias", "Cast"):
+        expression = expression.child()
+    return expression
+
+
+def spelled(names: Iterable[str], columns: Iterable[str]) -> tuple[str, ...]:
+    """The names, spelled as the columns are: Spark ignores case."""
+    known = {column.lower(): column for column in columns}
+    return tuple(known[name.lower()] for name in names)
+
+
 def references(expression: Expression) -> set[int]:
     return {identity(each) for each in items(expression.references().toSeq())}
 
