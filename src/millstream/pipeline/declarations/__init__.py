@@ -1,8 +1,8 @@
-"""Streams and views from what the user wrote, each option checked as far as it can be by itself."""
+"""Declarations of streams and views: each option is checked as far as it can be by itself."""
 
 from __future__ import annotations
 
-from millstream.pipeline.declarations.option_checks import check_name
+from millstream.pipeline.declarations.declaration import check_name
 from millstream.pipeline.declarations.stream import STREAM_OPTIONS, declare_stream
 from millstream.pipeline.declarations.view import VIEW_OPTIONS, declare_view
 

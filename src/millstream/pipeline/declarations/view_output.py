@@ -1,13 +1,12 @@
-"""The options that say when a view's rows are shown, and how: trigger, accumulation, ledger."""
+"""The options that control which rows of a view are output: trigger, accumulation, ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import QueryError
 from millstream.expression.condition import parse
-from millstream.pipeline.declarations.option_checks import choice
+from millstream.pipeline.declarations.declaration import Declaration
 from millstream.pipeline.trigger import (
     EVERY_CHANGE,
     FORMS,
@@ -18,36 +17,34 @@ from millstream.pipeline.trigger import (
 )
 from millstream.pipeline.view_sql import SelectQuery
 from millstream.syntax.names import suggest
-from millstream.syntax.source_location import Statement, mistake
 
 OUTPUT_OPTIONS = ("trigger", "accumulation", "ledger")
 
 
 class OutputOptions(NamedTuple):
+    """The parsed options."""
+
     trigger: Trigger
     accumulation: Accumulation
     ledger: tuple[str, ...]
 
 
 def declare_output(
-    statement: Statement,
-    what: str,
-    options: Mapping[str, Any],
-    key: tuple[str, ...] | None,
-    query: SelectQuery | None,
+    declared: Declaration, key: tuple[str, ...] | None, query: SelectQuery | None
 ) -> OutputOptions:
-    """What the options say; `query` is the view's SQL, where it has any."""
-    declared = OutputOptions(
-        _trigger(statement, what, options.get("trigger")),
-        choice(statement, what, "accumulation", options, "accumulate", Accumulation),
-        _ledger(statement, what, options.get("ledger"), key, query),
+    """The output options of a view; `query` is its SQL, if it has any."""
+    output = OutputOptions(
+        _trigger(declared),
+        declared.choice("accumulation", "accumulate", Accumulation),
+        _ledger(declared, key, query),
     )
     if key is None:
-        _check_plain(statement, what, declared)
-    return declared
+        _check_defaults(declared, output)
+    return output
 
 
-def _trigger(statement: Statement, what: str, value: object) -> Trigger:
+def _trigger(declared: Declaration) -> Trigger:
+    value = declared.get("trigger")
     if value is None:
         return EVERY_CHANGE
     try:
@@ -55,77 +52,44 @@ def _trigger(statement: Statement, what: str, value: object) -> Trigger:
             raise ValueError(f"{value!r} is no trigger; write {FORMS}")
         trigger = parse_trigger(value)
     except ValueError as error:
-        message, _, remedy = str(error).partition("; ")
-        raise mistake(
-            statement, f"{what} has trigger: {message}", remedy=remedy, option="trigger"
-        ) from None
+        problem, _, remedy = str(error).partition("; ")
+        raise declared.mistake(f"has trigger: {problem}", remedy, "trigger") from None
     if isinstance(trigger, When):
         try:
             parse(trigger.condition, "the condition")
         except QueryError as error:
-            raise mistake(
-                statement,
-                f"{what} has trigger={value[:100]!r}: {error.message}",
-                remedy="write a condition on result columns, as in 'when n > 100'",
-                option="trigger",
-            ) from None
+            problem = f"has trigger={value[:100]!r}: {error.message}"
+            remedy = "write a condition on result columns, as in 'when n > 100'"
+            raise declared.mistake(problem, remedy, "trigger") from None
     return trigger
 
 
 def _ledger(
-    statement: Statement,
-    what: str,
-    value: object,
-    key: tuple[str, ...] | None,
-    query: SelectQuery | None,
+    declared: Declaration, key: tuple[str, ...] | None, query: SelectQuery | None
 ) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    names = (value,) if isinstance(value, str) else value
-    if (
-        not isinstance(names, (list, tuple))
-        or not names
-        or not all(isinstance(name, str) and name for name in names)
-        or len({name.lower() for name in names}) < len(names)
-    ):
-        raise mistake(
-            statement,
-            f"{what} has ledger={value!r}",
-            remedy="write the names of amounts in its result, each once, as in ledger=['clicks']",
-            option="ledger",
-        )
+    remedy = "write the names of amounts in its result, each once, as in ledger=['clicks']"
+    names = declared.column_names("ledger", remedy)
+    if len({name.lower() for name in names}) < len(names):
+        raise declared.mistake(f"has ledger={declared.get('ledger')!r}", remedy, "ledger")
+    columns = query.columns if query is not None else None
     for name in names:
         if name.lower() in {each.lower() for each in key or ()}:
-            raise mistake(
-                statement,
-                f"{what} has the key column {name!r} in its ledger, and a key is no amount",
-                remedy="name columns that count or sum",
-                option="ledger",
-            )
-        if query is not None and query.columns is not None:
-            known = [each.lower() for each in query.columns]
-            if name.lower() not in known:
-                raise mistake(
-                    statement,
-                    f"{what} has {name!r} in its ledger, which is not in its result",
-                    remedy=suggest(name, query.columns) or f"select it, as in … AS {name}",
-                    option="ledger",
-                )
-    return tuple(names)
+            problem = f"has the key column {name!r} in its ledger, and a key is no amount"
+            raise declared.mistake(problem, "name columns that count or sum", "ledger")
+        if columns is not None and name.lower() not in {each.lower() for each in columns}:
+            problem = f"has {name!r} in its ledger, which is not in its result"
+            remedy = suggest(name, columns) or f"select it, as in … AS {name}"
+            raise declared.mistake(problem, remedy, "ledger")
+    return names
 
 
-def _check_plain(statement: Statement, what: str, declared: OutputOptions) -> None:
-    """Only rows that replace each other can be held back, taken back or made up for."""
-    has = {
-        "trigger": declared.trigger != EVERY_CHANGE,
-        "accumulation": declared.accumulation != "accumulate",
-        "ledger": bool(declared.ledger),
+def _check_defaults(declared: Declaration, output: OutputOptions) -> None:
+    """PipelineError for an output option of a view without key, whose rows never change."""
+    given = {
+        "trigger": output.trigger != EVERY_CHANGE,
+        "accumulation": output.accumulation != "accumulate",
+        "ledger": bool(output.ledger),
     }
-    for option, given in has.items():
-        if given:
-            raise mistake(
-                statement,
-                f"{what} has {option} but no key, and only a table's rows change",
-                remedy=f"add key=[…], or leave {option} out",
-                option=option,
-            )
+    for option in (option for option, is_given in given.items() if is_given):
+        problem = f"has {option} but no key, and only a table's rows change"
+        raise declared.mistake(problem, f"add key=[…], or leave {option} out", option)
