@@ -1,4 +1,4 @@
-"""What a user writes: an `App` with its streams and views."""
+"""`App`: the object on which a user declares streams and views."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class App:
-    """A pipeline: streams in, views out."""
+    """A pipeline: streams and views."""
 
     def __init__(self, name: str) -> None:
         self._start(Call.of_user(), name)
 
     @classmethod
-    def at(cls, statement: Statement, name: str) -> App:
-        """An app that is declared by something else than a Python call."""
+    def declared_by(cls, statement: Statement, name: str) -> App:
+        """An app that an SQL statement declares."""
         app = cls.__new__(cls)
         app._start(statement, name)
         return app
@@ -58,20 +58,20 @@ class App:
         description: str = "",
         **unknown: Never,
     ) -> Stream:
-        """Declare events that come in.
+        """Declare a stream of events.
 
         schema: Spark DDL, or a dataclass, msgspec Struct or pydantic model.
-        key: the column by which events are spread over partitions; order holds per key.
+        key: the column that decides an event's partition; events of a key stay in order.
         event_time: the TIMESTAMP column that says when an event happened.
-        lateness: how long a window waits for events that come late.
-        ahead: how far in the future an event may be dated; beyond, it is set aside.
-        delivery: what holds when something dies: exactly_once, at_least_once or at_most_once.
+        lateness: how long a window waits for late events.
+        ahead: how far in the future an event may be dated; a later one is set aside.
+        delivery: the guarantee after a crash: exactly_once, at_least_once or at_most_once.
         retention: how long the log keeps events.
-        source: where the collector pulls events from, or its URL; posting works as well.
-        dedup: how long a sender's id (Idempotency-Key, CloudEvents id) makes a retry safe.
-        on_invalid: reject what does not fit the schema, or keep it in the stream, marked.
-        shed: what may be dropped under pressure: 'random', or an SQL condition on an event.
-        shed_at: how full the journal is when that begins, between 0 and 1.
+        source: what the collector reads events from, or its URL; HTTP works as well.
+        dedup: how long a retry with the same id (Idempotency-Key, CloudEvents id) is recognised.
+        on_invalid: reject events that do not fit the schema, or keep them in the stream, marked.
+        shed: events that may be dropped under load: 'random', or an SQL condition on an event.
+        shed_at: how full the journal is when shedding begins, between 0 and 1.
         """
         options = {
             "schema": schema,
@@ -148,21 +148,22 @@ class App:
         description: str = "",
         **unknown: Never,
     ) -> Any:
-        """Declare what a continuous query keeps: above a function, or with sql=.
+        """Declare a view, the result of a continuous query: above a function, or with sql=.
 
-        name: the view's name; a function's own name if left out.
-        key: result columns of which each combination has one row; makes the view a table.
-        keep: how long a table's row stays: after its window's end, else after its last change.
-        mode: real_time or micro_batch forces one; auto takes real_time where Spark can.
+        name: the view's name; by default the function's name.
+        key: result columns that identify a row; makes the view a table.
+        keep: how long a table's row stays after its window's end, or after its last change.
+        mode: real_time or micro_batch; auto chooses real_time where Spark supports it.
         sql: a SELECT in Spark SQL over streams and views.
-        reads: how each table among the inputs is read: its "changes", or as "reference".
-        on_data_loss: continue or stop when retention took events before the view came to them.
-        trigger: when a row is shown: 'every change', 'every 10 seconds', 'every 100 events',
+        reads: how each table among the inputs is read: "changes" or "reference".
+        on_data_loss: continue or stop if retention deleted events before the view read them.
+        trigger: when a row is output: 'every change', 'every 10 seconds', 'every 100 events',
             'when n > 100', 'at the watermark'.
-        accumulation: what it shows: accumulate, discard (what is new), retract (old, then new).
-        ledger: counts and sums of which each final row is entered, and each correction.
-        shed: how far behind the view may be before it takes a sample of its input, and tells
-            estimates with their error; 'stream': only weigh what its streams have shed.
+        accumulation: what is output: accumulate (the whole row), discard (only what is new) or
+            retract (the old row, then the new one).
+        ledger: counts and sums; the ledger gets an entry for each final row and correction.
+        shed: how far the view may fall behind before it processes a sample of its input; rows
+            are then estimates with their errors. 'stream': only weigh what its streams have shed.
         """
         call = Call.of_user()
         if callable(name):
@@ -222,7 +223,7 @@ class App:
         return view
 
     def check(self) -> None:
-        """PipelineError if the declarations, now that all are there, do not fit together."""
+        """PipelineError if the declarations do not fit together; call it after the last one."""
         for statement in self._undecorated.values():
             raise mistake(
                 statement,

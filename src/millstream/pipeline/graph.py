@@ -1,4 +1,4 @@
-"""How streams and views hang together: inputs exist, none feeds itself, tables are read as said."""
+"""Checks the graph of streams and views: inputs exist, no cycles, tables are read as declared."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from millstream.syntax.names import suggest
 
 
 def check_graph(streams: Mapping[str, Stream], views: Mapping[str, View]) -> None:
-    """PipelineError at the first view whose inputs cannot be what the user meant."""
+    """PipelineError at the first view with a wrong input."""
     for view in views.values():
         _check_inputs(view, streams, views)
     in_order(views)
     for view in views.values():
         _check_reads(view, views)
-        _check_answer(view)
+        _check_aggregate(view)
 
 
 def in_order(views: Mapping[str, View]) -> list[View]:
@@ -57,7 +57,7 @@ def _check_inputs(view: View, streams: Mapping[str, Stream], views: Mapping[str,
 
 
 def _check_reads(view: View, views: Mapping[str, View]) -> None:
-    """A table's rows are not events: one changes often, so to count them counts changes."""
+    """A view must say how it reads a table: its rows change, so they are not events."""
     for name in view.inputs:
         table = name in views and views[name].key is not None
         if table and name not in view.reads:
@@ -79,7 +79,7 @@ def _check_reads(view: View, views: Mapping[str, View]) -> None:
 
 
 def _check_accumulation(view: View, table: View) -> None:
-    """What a row says must make sense to the one who reads it."""
+    """PipelineError if the view cannot use the rows that the table outputs."""
     match table.accumulation, view.reads[table.name]:
         case "retract", "changes":
             raise _wrong(
@@ -97,7 +97,8 @@ def _check_accumulation(view: View, table: View) -> None:
             )
 
 
-def _check_answer(view: View) -> None:
+def _check_aggregate(view: View) -> None:
+    """A view that aggregates needs a key: a new row must replace an old one."""
     if view.sql is None or view.key is not None:
         return
     query = parse_select(view.sql)

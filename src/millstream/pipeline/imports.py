@@ -1,4 +1,4 @@
-"""The modules beside a pipeline that it imports, at its top or inside of a function."""
+"""Finds the modules beside a pipeline that it imports, at its top or inside a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def imported_modules(file: Path, folder: Path) -> dict[str, Path]:
     """The Python files below `folder` that `file` imports, directly or through others.
 
-    Each is listed by its path from the folder, in order; `file` itself is not among them.
+    They are listed by their path from the folder, in order, without `file` itself.
     """
     found: dict[str, Path] = {}
     pending = [file.resolve()]
@@ -28,7 +28,7 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # SQL, or what an interpreter was given: it imports nothing
+        return  # SQL, or no Python file: it imports nothing
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -41,7 +41,7 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def _package(file: Path, folder: Path, level: int) -> list[str]:
-    """The package that the leading dots of an import stand for."""
+    """The package that the leading dots of an import mean."""
     if not level or not file.is_relative_to(folder):
         return []
     parts = file.relative_to(folder).parts[:-1]
@@ -51,8 +51,8 @@ def _package(file: Path, folder: Path, level: int) -> list[str]:
 def _files(folder: Path, parts: list[str]) -> Iterator[Path]:
     """The files that an import of `a.b.c` executes: a package's, and the module's own."""
     for count in range(1, len(parts) + 1):
-        place = folder.joinpath(*parts[:count])
-        for file in (place / "__init__.py", place.with_suffix(".py")):
+        module = folder.joinpath(*parts[:count])
+        for file in (module / "__init__.py", module.with_suffix(".py")):
             if file.is_file():
                 yield file
                 break

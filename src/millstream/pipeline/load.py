@@ -1,4 +1,4 @@
-"""A pipeline file, Python or SQL, as an `App` that has been checked."""
+"""Loads a pipeline file, Python or SQL, as a checked `App`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from millstream.syntax.source_location import is_ours
 
 
 def load(path: Path) -> App:
-    """The app that a .py or .sql file defines; PipelineError for everything wrong in it."""
+    """The app that a .py or .sql file defines; PipelineError for any mistake in it."""
     source = _read(path)
     if path.suffix == ".sql":
         app = read_script(source, str(path))
     else:
-        app = _the_app(_execute(source, path), path)
+        app = _find_app(_execute(source, path), path)
     if not app.views and not app.streams:
         raise PipelineError(
             f"the app {app.name!r} has no streams",
@@ -62,16 +62,16 @@ def _execute(source: str, path: Path) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
     folder = str(path.resolve().parent)
-    if folder not in sys.path:  # the pipeline's own modules lie beside it
+    if folder not in sys.path:  # its own modules are beside it
         sys.path.insert(0, folder)
-    # Dataclasses look their module up to resolve annotations.
+    # Dataclasses look up their module to resolve annotations.
     sys.modules[name] = module
     try:
         code = compile(source, str(path), "exec")
-        with _types_read_here(source, path):
+        with _parse_return_types(source, path):
             exec(code, module.__dict__)
     except PipelineError as error:
-        raise (error if error.file else _placed(error, path)) from None
+        raise (error if error.file else _with_location(error, path)) from None
     except SyntaxError as error:
         raise PipelineError(
             f"{type(error).__name__}: {error.msg}",
@@ -85,20 +85,20 @@ def _execute(source: str, path: Path) -> ModuleType:
     return module
 
 
-def _types_read_here(source: str, path: Path) -> contextlib.AbstractContextManager[None]:
-    """Lets pyspark's functions take types as text; nothing to do where none is used."""
+def _parse_return_types(source: str, path: Path) -> contextlib.AbstractContextManager[None]:
+    """Let pyspark accept return types as text; does nothing if pyspark is not used."""
     texts = (file.read_bytes() for file in imported_modules(path, path.parent).values())
     if "pyspark" not in source and not any(b"pyspark" in text for text in texts):
         return contextlib.nullcontext()  # pyspark takes a second to import
-    from millstream.pipeline.return_types import types_read_here
+    from millstream.pipeline.return_types import parse_return_types_without_spark
 
-    return types_read_here()
+    return parse_return_types_without_spark()
 
 
-def _placed(error: PipelineError, path: Path) -> PipelineError:
-    """An error of what pyspark asked us, with the user's line."""
-    place = _failure(error, path)
-    return PipelineError(error.message, remedy=error.remedy, file=place.file, line=place.line)
+def _with_location(error: PipelineError, path: Path) -> PipelineError:
+    """An error without a location, with the user's line."""
+    at = _failure(error, path)
+    return PipelineError(error.message, remedy=error.remedy, file=at.file, line=at.line)
 
 
 def _failure(error: BaseException, path: Path) -> PipelineError:
@@ -129,26 +129,26 @@ def _failure(error: BaseException, path: Path) -> PipelineError:
 
 
 def _lacks_spark(error: BaseException, stack: traceback.StackSummary) -> bool:
-    """Whether pyspark was asked for what it needs a session for: an expression, say."""
+    """Whether pyspark failed because it needs a session, for example for an expression."""
     inside = bool(stack) and "pyspark" in Path(stack[-1].filename).parts
     return inside and (isinstance(error, AssertionError) or "_NOT_EXISTS]" in str(error))
 
 
 def _is_beside(file: str, path: Path) -> bool:
-    """Whether a file is the user's own, too, and not one of a package that they use."""
+    """Whether a file belongs to the user, and not to an installed package."""
     folder = path.resolve().parent
     return "site-packages" not in file and Path(file).is_relative_to(folder) and not is_ours(file)
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Let Spark's workers have the user's functions, as they cannot import the pipeline file."""
+    """Send the user's functions to Spark's workers, which cannot import the pipeline file."""
     if "pyspark" in sys.modules:
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _the_app(module: ModuleType, path: Path) -> App:
+def _find_app(module: ModuleType, path: Path) -> App:
     apps = list(
         {id(each): each for each in vars(module).values() if isinstance(each, App)}.values()
     )

@@ -1,4 +1,4 @@
-"""The model that every tier works from: what the user's streams and views are."""
+"""The model of a pipeline that all tiers use: its streams and views."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
 OnDataLoss = Literal["continue", "stop"]
-# Of a view's `shed`: what its streams have shed is weighed, no more.
+# A value of a view's `shed`: it weighs what its streams have shed, and sheds nothing itself.
 WEIGHED_ONLY: Literal["stream"] = "stream"
 SHED_AT_RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Events that come in."""
+    """A stream of events."""
 
     name: str
     schema: Schema
@@ -37,25 +37,25 @@ class Stream:
     source: SourceDescription | None
     location: SourceLocation
     description: str = ""
-    dedup: timedelta = timedelta(hours=1)  # how long a sender's id is remembered
+    dedup: timedelta = timedelta(hours=1)  # how long a retry with the same id is recognised
     on_invalid: OnInvalid = "reject"
-    shed: str | None = None  # "random", or an SQL condition for what matters least
+    shed: str | None = None  # "random", or an SQL condition for the events to drop
     shed_at: float = 0.8  # how full the journal is when shedding begins
     ahead: timedelta = timedelta(minutes=1)  # how far in the future an event may be dated
 
     def validator(self) -> Validator:
-        """Checks the bytes of this stream's events."""
+        """The validator of this stream's events."""
         return Validator(self.schema, key=self.key, event_time=self.event_time)
 
     @property
     def remembers_ids(self) -> bool:
-        """Whether a retry with the same id is recognised: what exactly once means to a sender."""
+        """Whether a sender's retry with the same id is recognised."""
         return self.delivery == "exactly_once" and bool(self.dedup)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a continuous query keeps: a table if it has a key, else a stream of result rows."""
+    """The result of a continuous query: a table if it has a key, else a stream of rows."""
 
     name: str
     inputs: tuple[str, ...]
@@ -66,22 +66,22 @@ class View:
     function: Callable[..., Any] | None  # exactly one of function and sql is set
     sql: str | None
     location: SourceLocation
-    # For each input that is a table: whether its changes are read as events, or it is looked up.
+    # For each input that is a table: whether its changes are read as events, or rows are looked up.
     reads: Mapping[str, Reading] = field(default_factory=dict, hash=False)
     on_data_loss: OnDataLoss | None = None  # None: as the settings say
-    trigger: Trigger = EVERY_CHANGE  # when a row is shown
-    accumulation: Accumulation = "accumulate"  # what a shown row says: all, or what is new
-    ledger: tuple[str, ...] = ()  # the columns whose amounts are entered, once a row is final
-    # How far behind it may be before it takes a sample of its input; None: it never does, and
-    # counts each event as one, even if that stands for others that its stream has shed.
+    trigger: Trigger = EVERY_CHANGE  # when a row is output
+    accumulation: Accumulation = "accumulate"  # whether a row has all, or only what is new
+    ledger: tuple[str, ...] = ()  # columns with amounts, entered once a row is final
+    # How far it may fall behind before it processes a sample of its input. None: it never does, and
+    # counts each event as one, even if it stands for others that its stream has shed.
     shed: timedelta | Literal["stream"] | None = None
 
     @property
     def has_output_options(self) -> bool:
-        """Whether rows are shown otherwise than as the query gives them."""
+        """Whether a trigger or accumulation decides which of the query's rows are output."""
         return self.trigger != EVERY_CHANGE or self.accumulation != "accumulate"
 
     @property
     def sheds_after(self) -> timedelta | None:
-        """How far behind it is when it begins to shed, if it ever does."""
+        """How far behind it is when it begins to shed; None if it never sheds."""
         return self.shed if isinstance(self.shed, timedelta) else None

@@ -1,4 +1,4 @@
-"""The topics of a pipeline: which ones there are, how they are configured, and their creation."""
+"""The topics of a pipeline: their names and configuration, and their creation."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from millstream.pipeline.app import App
 from millstream.pipeline.model import View
 from millstream.syntax.duration import milliseconds, parse_duration
 
-_AUDIT_KEPT = timedelta(days=1)
-_FOR_EVER = {
+_AUDIT_RETENTION = timedelta(days=1)
+_KEEP_FOREVER = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "message.timestamp.type": "CreateTime",
 }
-_LARGEST_REJECTED = 64 << 20  # bytes of a record; Kafka takes no request of over 100 MB
-_SEEN_MARGIN = timedelta(minutes=10)  # beyond the window: clocks differ, and collectors start late
+_LARGEST_REJECTED = 64 << 20  # bytes of a record; Kafka accepts no request over 100 MB
+_SEEN_MARGIN = timedelta(minutes=10)  # beyond `dedup`: clocks differ, and collectors start late
 
 
 def topics(app: App, log: LogSettings) -> Iterator[Topic]:
@@ -44,15 +44,15 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
         kept = _retained(stream.retention)
         for name in (stream_topic, late_topic):
             yield Topic(name(app.name, stream.name), log.partitions, kept)
-        # What is too large for a stream is kept as well.
+        # Events that are too large for the stream are stored here as well.
         large = {**kept, "max.message.bytes": str(_LARGEST_REJECTED)}
         yield Topic(rejected_topic(app.name, stream.name), log.partitions, large)
         if stream.remembers_ids:
             seen = _retained(stream.dedup + _SEEN_MARGIN)
             yield Topic(seen_topic(app.name, stream.name), 1, seen)
     for view in app.views.values():
-        yield from _of_view(app.name, view, log)
-    yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_KEPT))
+        yield from _view_topics(app.name, view, log)
+    yield Topic(audit_topic(app.name), 1, _retained(_AUDIT_RETENTION))
     yield Topic(views_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(rebuilds_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
@@ -60,7 +60,7 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
 
 
 def event_topics(app: App) -> list[str]:
-    """Where collectors put events: each stream's topic, and that of what it rejected."""
+    """The topics that collectors write events to: each stream's own and its rejected topic."""
     of = (stream_topic, rejected_topic)
     return [topic(app.name, name) for name in app.streams for topic in of]
 
@@ -71,36 +71,36 @@ def written_topic(app: str, view: View) -> str:
 
 
 def ensure_topics(app: App, log: LogSettings, names: Container[str] | None = None) -> None:
-    """Create missing topics and correct the retention of existing ones; processes may race.
+    """Create missing topics and update the retention of existing ones; processes may race.
 
-    Only the topics with these `names`, if they are given.
+    If `names` is given, only those topics.
     """
     create_topics(log, [each for each in topics(app, log) if names is None or each.name in names])
 
 
 def recreate_topic(app: App, log: LogSettings, view_name: str, edition: int = 0) -> str:
-    """Make what a view's query writes to anew, empty and with another id, which is returned.
+    """Delete and create again the topics that a view's query writes to; returns the new topic id.
 
-    Where its rows are shown otherwise, the topic with those too, and last: whoever shows them until
-    then shows them anew after that.
+    The topic with the output rows comes last: when it changes, the process that outputs rows starts
+    from scratch.
     """
     view = app.views[view_name]
-    shown = replace(_view(app.name, view, log), name=edition_topic(app.name, view_name, edition))
+    output = replace(_view(app.name, view, log), name=edition_topic(app.name, view_name, edition))
     if not view.has_output_options:
-        return recreate(shown, log)
+        return recreate(output, log)
     if edition:
         recreate(_panes(app.name, view, edition), log)
     written = recreate(_changes(app.name, view, log, edition), log)
-    recreate(shown, log)
+    recreate(output, log)
     return written
 
 
-def _of_view(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
+def _view_topics(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
     yield _view(app, view, log)
     if view.has_output_options:
         yield _changes(app, view, log)
     if view.ledger:
-        yield Topic(ledger_topic(app, view.name), log.partitions, _FOR_EVER)
+        yield Topic(ledger_topic(app, view.name), log.partitions, _KEEP_FOREVER)
     if view.has_output_options or view.ledger:
         yield _panes(app, view)
 
@@ -108,7 +108,7 @@ def _of_view(app: str, view: View, log: LogSettings) -> Iterator[Topic]:
 def _view(app: str, view: View, log: LogSettings) -> Topic:
     config = (
         _retained(parse_duration(log.retention))
-        if view.key is None or view.accumulation == "discard"  # what is new adds up only as a whole
+        if view.key is None or view.accumulation == "discard"  # all rows are needed for the sum
         else _compacted(parse_duration(log.history))
     )
     return Topic(view_topic(app, view.name), log.partitions, config)
@@ -124,7 +124,7 @@ def _panes(app: str, view: View, edition: int = 0) -> Topic:
 
 
 def _retained(kept: timedelta) -> dict[str, str]:
-    # Only whole segments are deleted: with ten of them, what is kept is at most a tenth too much.
+    # Kafka deletes whole segments: with ten of them, at most a tenth too much is kept.
     segment = min(max(kept / 10, timedelta(minutes=1)), timedelta(days=1))
     return {
         "cleanup.policy": "delete",
@@ -135,7 +135,7 @@ def _retained(kept: timedelta) -> dict[str, str]:
 
 
 def _compacted(history: timedelta) -> dict[str, str]:
-    # The segment that is written to is never compacted: small ones keep a busy table's topic small.
+    # Kafka never compacts the active segment: small segments keep a busy table's topic small.
     return {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(milliseconds(history)),

@@ -1,7 +1,7 @@
-"""Return types of Python functions that are written as text, read before Spark runs.
+"""Parses the return types of Python functions without Spark.
 
-`@F.udf("string")` at the top of a pipeline makes pyspark ask a JVM what "string" is. A pipeline is
-read before there is one, so the text is read here.
+`@F.udf("string")` at the top of a pipeline makes pyspark ask a JVM what "string" means. A pipeline
+is loaded before a JVM runs, so this module parses the text instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _NAMES = {
-    **{"TINYINT": "ByteType", "SMALLINT": "ShortType", "INT": "IntegerType"},
-    **{"BIGINT": "LongType", "FLOAT": "FloatType", "DOUBLE": "DoubleType"},
-    **{"STRING": "StringType", "BINARY": "BinaryType", "BOOLEAN": "BooleanType"},
-    **{"DATE": "DateType", "TIMESTAMP": "TimestampType", "TIMESTAMP_NTZ": "TimestampNTZType"},
+    "TINYINT": "ByteType",
+    "SMALLINT": "ShortType",
+    "INT": "IntegerType",
+    "BIGINT": "LongType",
+    "FLOAT": "FloatType",
+    "DOUBLE": "DoubleType",
+    "STRING": "StringType",
+    "BINARY": "BinaryType",
+    "BOOLEAN": "BooleanType",
+    "DATE": "DateType",
+    "TIMESTAMP": "TimestampType",
+    "TIMESTAMP_NTZ": "TimestampNTZType",
     "VARIANT": "VariantType",
 }
 _ALIASES = ("long", "short", "byte", "integer", "decimal", "array", "map", "struct")
@@ -33,30 +41,30 @@ _COLUMNS = re.compile(r"\s*(?:`[^`]+`|\w+)\s*(?::|\s)\s*\w")  # "name TYPE" or "
 
 
 @contextlib.contextmanager
-def types_read_here() -> Iterator[None]:
-    """Let pyspark take return types as text, though no Spark runs; it keeps what was read."""
+def parse_return_types_without_spark() -> Iterator[None]:
+    """Let pyspark accept return types as text while no Spark runs."""
     from pyspark.sql import udf, udtf
 
-    places: list[Any] = [udf, udtf]
-    before = [place._parse_datatype_string for place in places]
-    for place in places:
-        place._parse_datatype_string = read_return_type
+    modules: list[Any] = [udf, udtf]
+    originals = [module._parse_datatype_string for module in modules]
+    for module in modules:
+        module._parse_datatype_string = parse_return_type
     try:
         with warnings.catch_warnings():
-            # pyspark warns of every plain function that has type hints.
+            # pyspark warns about every plain function that has type hints.
             warnings.filterwarnings("ignore", message="Cannot infer the eval type")
             yield
     finally:
-        for place, theirs in zip(places, before, strict=True):
-            place._parse_datatype_string = theirs
+        for module, original in zip(modules, originals, strict=True):
+            module._parse_datatype_string = original
 
 
-def read_return_type(text: str) -> DataType:
-    """The type, or the columns of a struct, that the text describes; PipelineError if none."""
+def parse_return_type(text: str) -> DataType:
+    """The type, or the columns of a struct, that the text describes; PipelineError if none does."""
     written = f"struct<{text}>" if _COLUMNS.match(text) else text
     try:
         tree = exp.DataType.build(written, dialect="spark")
-        if text.count("<") != text.count(">"):  # which sqlglot lets pass
+        if text.count("<") != text.count(">"):  # sqlglot accepts that
             raise ValueError(text)
         return _type(tree)
     except (SqlglotError, ValueError, LookupError):

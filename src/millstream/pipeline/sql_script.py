@@ -1,4 +1,4 @@
-"""A whole pipeline as SQL: CREATE STREAM and CREATE VIEW statements.
+"""Loads a pipeline that is an SQL script of CREATE STREAM and CREATE VIEW statements.
 
 CREATE APP meetup;                      -- optional: the file's name without .sql if left out
 CREATE STREAM rsvps (rsvp_id LONG, mtime TIMESTAMP)
@@ -25,15 +25,15 @@ _FORMS = {
     "VIEW": "CREATE VIEW name WITH (key = 'column', …) AS SELECT …;",
     "APP": "CREATE APP name;",
 }
-# What other databases call it.
+# Words of other databases.
 _INSTEAD = {"TABLE": "STREAM", "SOURCE": "STREAM", "TOPIC": "STREAM", "MATERIALIZED": "VIEW"}
-# Options in Python that the statement itself has a place for.
+# Options that are part of the statement itself in SQL.
 _OUTSIDE = {"schema", "sql", "name"}
 
 
 @dataclass(slots=True)
 class SqlStatement:
-    """One statement of a script, with the line where each of its options stands."""
+    """One statement of a script, with the line of each of its options."""
 
     location: SourceLocation
     lines: dict[str, int] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class _Script:
         statement = self._statement()
         name = Path(self.file).stem
         if self.tokens.skip("CREATE", "APP"):
-            name = self.tokens.take_name("the app's name", _FORMS["APP"])
+            name = self.tokens.expect_name("the app's name", _FORMS["APP"])
             self._end("APP", statement)
-            return App.at(statement, name)
+            return App.declared_by(statement, name)
         try:
-            return App.at(statement, name)
+            return App.declared_by(statement, name)
         except PipelineError as error:
             raise PipelineError(
                 f"the file's name gives the app's, but {error.message}",
@@ -113,7 +113,7 @@ class _Script:
         )
 
     def _read_stream(self, app: App, statement: SqlStatement) -> None:
-        name = self.tokens.take_name("the stream's name", _FORMS["STREAM"])
+        name = self.tokens.expect_name("the stream's name", _FORMS["STREAM"])
         opening = self.tokens.expect("(", _FORMS["STREAM"])
         closing = self._skip_to_closing(opening)
         statement.lines["schema"] = line_at(self.text, opening.start)
@@ -123,7 +123,7 @@ class _Script:
         app.add_stream(statement, name, {**options, "schema": schema})
 
     def _read_view(self, app: App, statement: SqlStatement) -> None:
-        name = self.tokens.take_name("the view's name", _FORMS["VIEW"])
+        name = self.tokens.expect_name("the view's name", _FORMS["VIEW"])
         options = self._read_options(statement, "VIEW")
         self.tokens.expect("AS", _FORMS["VIEW"])
         first = last = self.tokens.next
@@ -131,8 +131,8 @@ class _Script:
             raise self.tokens.unexpected("a SELECT is expected", _FORMS["VIEW"])
         while (token := self.tokens.next) and token.token_type is not TokenType.SEMICOLON:
             if self._begins_statement():
-                raise self._lacks_semicolon(statement, last)
-            last = self.tokens.take()
+                raise self._missing_semicolon(statement, last)
+            last = self.tokens.advance()
         assert last is not None
         self.tokens.skip(";")
         statement.lines["sql"] = line_at(self.text, first.start)
@@ -145,7 +145,7 @@ class _Script:
         self.tokens.expect("(", _FORMS[kind])
         while not self.tokens.skip(")"):
             start = self.tokens.next
-            name = self.tokens.take_name("an option", _FORMS[kind]).lower()
+            name = self.tokens.expect_name("an option", _FORMS[kind]).lower()
             statement.lines[name] = line_at(self.text, start.start if start else 0)
             if name in options:
                 raise self.tokens.error(f"option {name!r} is there twice", "leave one out", start)
@@ -162,7 +162,7 @@ class _Script:
         return options
 
     def _read_value(self, option: str) -> Any:
-        """A text, a list of texts, or names with a text each."""
+        """A text, a list of texts, or names with texts."""
         if not self.tokens.skip("("):
             return self._read_text(option)
         values: list[str] = []
@@ -172,7 +172,7 @@ class _Script:
             text = (
                 self._read_text(option)
                 if token and token.token_type is TokenType.STRING
-                else self.tokens.take_name("a text in quotes", f"write {option} = ('a', 'b')")
+                else self.tokens.expect_name("a text in quotes", f"write {option} = ('a', 'b')")
             )
             if self.tokens.skip("="):
                 named[text] = self._read_text(option)
@@ -190,12 +190,12 @@ class _Script:
             raise self.tokens.unexpected(
                 f"a text in quotes is expected for {option}", f"write {option} = 'value'"
             )
-        self.tokens.take()
+        self.tokens.advance()
         return token.text
 
     def _skip_to_closing(self, opening: Token) -> Token:
         depth = 1
-        while token := self.tokens.take():
+        while token := self.tokens.advance():
             depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
             if depth == 0:
                 return token
@@ -206,7 +206,7 @@ class _Script:
     def _begins_statement(self) -> bool:
         return any(self.tokens.next_is("CREATE", kind) for kind in (*_FORMS, *_INSTEAD))
 
-    def _lacks_semicolon(self, statement: SqlStatement, last: Token | None) -> PipelineError:
+    def _missing_semicolon(self, statement: SqlStatement, last: Token | None) -> PipelineError:
         line = line_at(self.text, last.end) if last else statement.location.line
         return self.tokens.error(
             f"the statement in line {statement.location.line} has no semicolon at its end",
@@ -216,7 +216,7 @@ class _Script:
 
     def _end(self, kind: str, statement: SqlStatement) -> None:
         if self._begins_statement():
-            raise self._lacks_semicolon(statement, self.tokens.before)
+            raise self._missing_semicolon(statement, self.tokens.before)
         if not self.tokens.skip(";") and self.tokens.next is not None:
             raise self.tokens.unexpected("';' is expected", f"write {_FORMS[kind]}")
 

@@ -1,4 +1,4 @@
-"""When a view shows a row: the values behind `trigger=`, and the words that users write."""
+"""Triggers: when a view outputs a row. Parses the option `trigger`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_EVENTS = 10**12
 
 @dataclass(frozen=True, slots=True)
 class EveryChange:
-    """Each change of a row is shown."""
+    """Outputs each change of a row."""
 
     def __str__(self) -> str:
         return "every change"
@@ -28,7 +28,7 @@ class EveryChange:
 
 @dataclass(frozen=True, slots=True)
 class EveryInterval:
-    """The rows that have changed are shown at each full interval of the clock."""
+    """Outputs the changed rows at each full interval of the clock."""
 
     interval: timedelta
 
@@ -38,7 +38,7 @@ class EveryInterval:
 
 @dataclass(frozen=True, slots=True)
 class EveryEvents:
-    """A row is shown with each so many events that are in it."""
+    """Outputs a row after each `count` events in it."""
 
     count: int
 
@@ -48,7 +48,7 @@ class EveryEvents:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A row is shown each time that the condition on it becomes true."""
+    """Outputs a row each time that the condition becomes true for it."""
 
     condition: str
 
@@ -58,7 +58,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class AtWatermark:
-    """A window's row is shown when the watermark has passed its end, and when it is corrected."""
+    """Outputs a window's row when the watermark passes its end, and at each correction."""
 
     def __str__(self) -> str:
         return "at the watermark"

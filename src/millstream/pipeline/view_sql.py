@@ -1,4 +1,4 @@
-"""What can be known about a view's SQL without running it."""
+"""Parses a view's SQL, without running it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,31 @@ from millstream.pipeline.windows import marker
 from millstream.syntax.names import closest
 from millstream.syntax.tokens import line_at, split_tokens
 
-_KEYWORDS = (
-    *(
-        "SELECT",
-        "FROM",
-        "WHERE",
-        "GROUP",
-        "BY",
-        "HAVING",
-        "JOIN",
-        "LEFT",
-        "INNER",
-        "ON",
-        "AS",
-        "AND",
-    ),
-    *("OR", "UNION", "ALL", "DISTINCT", "LATERAL", "VIEW", "CASE", "WHEN", "THEN", "ELSE", "END"),
-)
+_KEYWORDS = [
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "HAVING",
+    "JOIN",
+    "LEFT",
+    "INNER",
+    "ON",
+    "AS",
+    "AND",
+    "OR",
+    "UNION",
+    "ALL",
+    "DISTINCT",
+    "LATERAL",
+    "VIEW",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+]
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "(")
 _FORM = "a view's sql is one SELECT"
 COUNT_WINDOW = "count_window"
@@ -42,22 +50,22 @@ COUNT_WINDOW = "count_window"
 
 @dataclass(frozen=True, slots=True)
 class SelectQuery:
-    """A SELECT, as far as its text tells."""
+    """What the text of a SELECT tells."""
 
     inputs: tuple[str, ...]
-    columns: tuple[str, ...] | None  # None: not knowable from the text (SELECT *)
+    columns: tuple[str, ...] | None  # None: unknown (SELECT *)
     aggregates: bool
-    grouping: tuple[str, ...]  # the result columns that are not aggregated, if it aggregates
+    grouping: tuple[str, ...]  # if it aggregates: the result columns without an aggregate
 
 
 def parse_select(text: str) -> SelectQuery:
-    """What a SELECT reads and gives; PipelineError (without a file) if it is not one SELECT."""
+    """The inputs and columns of a SELECT; PipelineError (without a file) if it is not one."""
     tree = _parse(text)
     counts = _check_count_windows(tree, text)
     inputs = _inputs(tree, text)
     if not inputs:
         raise PipelineError("the sql reads no stream and no view", remedy="write FROM and its name")
-    # A window's row that comes when the window is full, and never changes, replaces no other.
+    # The row of a window by count never changes, so it replaces no other row.
     aggregates = _aggregates(tree) and not counts
     names = [_name(each) for each in tree.selects]
     grouping = [
@@ -74,7 +82,7 @@ def parse_select(text: str) -> SelectQuery:
 
 
 def to_spark_sql(text: str) -> str:
-    """The SELECT as Spark takes it: with what stands for `count_window(…)`, which Spark lacks."""
+    """The SELECT for Spark: with markers for `count_window(…)`, which Spark lacks."""
     pieces, copied = [], 0
     for call in _count_windows(text):
         pieces += [text[copied : call.start], call.marker]
@@ -115,7 +123,7 @@ def _count_windows(text: str) -> Iterator[_Call]:
 
 
 def _check_count_windows(tree: exp.Query, text: str) -> bool:
-    """Whether there are windows by count; PipelineError if one of them is not as it should be."""
+    """Whether there are windows by count; PipelineError if one of them is wrong."""
     calls = list(_count_windows(text))
     for select in tree.find_all(exp.Select):
         for each in select.selects:
@@ -143,7 +151,7 @@ def _parse(text: str) -> exp.Query:
 
 
 def _check_one_select(tokens: list[Token], text: str) -> None:
-    """Look before sqlglot does, which takes what it does not know for a command, without a word."""
+    """Check before sqlglot parses: it silently takes unknown statements for commands."""
     if not tokens:
         raise PipelineError("the sql is empty", remedy="write a SELECT")
     first = text[tokens[0].start : tokens[0].end + 1]
@@ -171,7 +179,7 @@ def _threes(tokens: list[Token]) -> list[tuple[Token, Token | None, Token | None
 def _plain_window(token: Token, after: Token | None, then: Token | None) -> Token:
     """`window` is a keyword only in `WINDOW name AS`; else it is Spark's function or its column.
 
-    sqlglot takes it for the keyword after GROUP BY.
+    After GROUP BY, sqlglot takes it for the keyword.
     """
     if token.token_type is not TokenType.WINDOW:
         return token
@@ -183,12 +191,12 @@ def _plain_window(token: Token, after: Token | None, then: Token | None) -> Toke
 
 
 def _inputs(tree: exp.Query, text: str) -> tuple[str, ...]:
-    """The tables that the query names, without those that it defines itself, in order."""
+    """The tables that the query reads, without its own CTEs and subqueries, in order."""
     names: dict[str, None] = {}
     for scope in traverse_scope(tree):
         for source in scope.sources.values():
             if isinstance(source, Scope) or not isinstance(source.this, exp.Identifier):
-                continue  # a CTE, a subquery, or a function that makes rows
+                continue  # a CTE, a subquery, or a table function
             if source.db:
                 written = source.sql("spark")
                 raise PipelineError(
@@ -196,12 +204,12 @@ def _inputs(tree: exp.Query, text: str) -> tuple[str, ...]:
                     remedy=f"write {source.name} if that is one of them",
                     line=line_at(text, max(text.find(source.db), 0)),
                 )
-            names[source.name.lower()] = None  # Spark's names of tables ignore case
+            names[source.name.lower()] = None  # Spark ignores the case of table names
     return tuple(names)
 
 
 def _aggregates(tree: exp.Query) -> bool:
-    """Whether rows of an input are folded into fewer anywhere in the query."""
+    """Whether any part of the query aggregates rows."""
     return any(
         select.args.get("group")
         or select.args.get("distinct")
@@ -218,7 +226,7 @@ def _is_aggregate(projection: exp.Expr, select: exp.Select) -> bool:
 
 
 def _name(projection: exp.Expr) -> str:
-    """The result column's name as Spark will have it; empty where Spark makes one up."""
+    """The result column's name in Spark; empty if Spark generates one."""
     if projection.is_star:
         return "*"
     if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)):
@@ -233,16 +241,16 @@ _NAMED_AFTER = ("window", "session_window")
 
 def _syntax_error(error: ParseError, tokens: list[Token], text: str) -> PipelineError:
     detail = error.errors[0]
-    # sqlglot's column is that of the word's end.
+    # sqlglot reports the column of the word's end.
     lines = text.split("\n")
     at = sum(len(line) + 1 for line in lines[: detail["line"] - 1]) + detail["col"] - 1
     before = [token for token in tokens if token.start <= at]
     near = before[-1] if before else None
-    # A mistyped keyword is taken for a name, and the words after it make no sense.
+    # sqlglot takes a mistyped keyword for a name, and fails at the words after it.
     suspects = [*reversed(before[-2:]), *before[:1]]
     for token in suspects:
         if token.token_type is not TokenType.VAR or len(token.text) < 3:
-            continue  # too short to tell a mistyped word from a name
+            continue  # too short to distinguish a mistyped word from a name
         close = closest(token.text, _KEYWORDS)
         if close and close != token.text.upper() and abs(len(close) - len(token.text)) <= 1:
             return PipelineError(

@@ -78,7 +78,7 @@ def _read_columns(tokens: Tokens, path: str, reserved: Container[str] = ()) -> S
 
 def _read_column(tokens: Tokens, path: str, before: list[Field], reserved: Container[str]) -> Field:
     start = tokens.next
-    name = tokens.take_name("a column's name", _FORM)
+    name = tokens.expect_name("a column's name", _FORM)
     try:
         check_name(name, path, reserved)
     except PipelineError as error:
@@ -100,7 +100,7 @@ def _read_column(tokens: Tokens, path: str, before: list[Field], reserved: Conta
         if tokens.skip("NOT", "NULL"):
             required = True
         elif tokens.skip("COMMENT"):
-            token = tokens.take()
+            token = tokens.advance()
             if token is None or token.token_type is not TokenType.STRING:
                 raise tokens.error(
                     f"the COMMENT of column {path + name!r} is not a text in quotes",
@@ -117,7 +117,7 @@ def _read_type(tokens: Tokens, path: str) -> Type:
     if token is None or not is_name(token) or token.token_type is TokenType.IDENTIFIER:
         raise tokens.unexpected(f"a type for column {path!r} is expected", f"write {_SUPPORTED}")
     word = tokens.written(token).upper()
-    tokens.take()
+    tokens.advance()
     if word in _NESTED:
         return _read_nested(tokens, word, path)
     if word in _DECIMALS:
@@ -155,7 +155,7 @@ def _read_decimal(tokens: Tokens, start: Token, path: str) -> Primitive:
     numbers = [10, 0]
     if tokens.skip("("):
         for index in (0, 1):
-            token = tokens.take()
+            token = tokens.advance()
             if token is None or not token.text.isdigit():
                 raise tokens.error(
                     f"column {path!r} is no DECIMAL(p,s)", "write DECIMAL(10,2)", token

@@ -18,12 +18,12 @@ _UNITS = {
     "d": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
-_MOST_DIGITS = 8  # what a timedelta holds in any unit
+_MOST_DIGITS = 8  # fits into a timedelta in any unit
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that `text` writes; ValueError says what to write instead."""
+    """The duration in a text; ValueError says what to write instead."""
     total, at = timedelta(), 0
     while match := _PART.match(text.lower(), at):
         unit = _UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))

@@ -1,4 +1,4 @@
-"""Names that users give, and the close ones to suggest when they mistype."""
+"""Checks names that users give, and suggests close ones for mistyped names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# Kafka allows 249 characters for a topic's name, which holds the app's name and one more.
+# Kafka allows 249 characters for a topic's name, which contains the app's name and another one.
 _LONGEST = 100
 
 
 def name_problem(name: object) -> str:
-    """Why `name` cannot name an app, a stream or a view; empty if it can."""
+    """Why `name` is not valid for an app, stream or view; empty if it is."""
     if not isinstance(name, str):
         return f"is a {type(name).__name__}, not a text"
     if not _NAME.fullmatch(name):
@@ -23,7 +23,7 @@ def name_problem(name: object) -> str:
 
 
 def name_like(text: str) -> str:
-    """A valid name that resembles `text`, to suggest."""
+    """A valid name that resembles `text`."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:_LONGEST]
     return name if name[:1].isalpha() else f"x_{name}".rstrip("_")
 
@@ -36,7 +36,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """What to write instead of `name`: the close one, or the list of all."""
+    """A remedy for an unknown `name`: the closest known one, or all of them."""
     known = list(known)
     if close := closest(name, known):
         return f"did you mean {close!r}?"

@@ -1,4 +1,4 @@
-"""Where in the user's files something is written, down to the line inside a text that they pass."""
+"""Source locations in the user's files, down to a line inside a text argument."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ def is_ours(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Where in the user's files something was written."""
+    """A line in one of the user's files."""
 
     file: str
     line: int
 
 
 class Statement(Protocol):
-    """What the user wrote to declare one thing: a call in Python, a statement in SQL."""
+    """A user's declaration: a call in Python, or a statement in SQL."""
 
     @property
     def location(self) -> SourceLocation: ...
 
     def line_of(self, option: str, line: int = 1) -> int:
-        """The file's line of the `line`-th line of an option's value."""
+        """The line in the file where line number `line` of an option's value is."""
         ...
 
 
 def mistake(
     statement: Statement, message: str, *, remedy: str = "", option: str = "", line: int = 1
 ) -> PipelineError:
-    """The error to raise about a statement, or about the `line`-th line of one of its options."""
+    """The error to raise about a statement, or about line number `line` of one of its options."""
     at = statement.line_of(option, line) if option else statement.location.line
     return PipelineError(message, remedy=remedy, file=statement.location.file, line=at)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in a user's Python file; the source is read only when there is an error to place."""
+    """A call in a user's Python file; the source is read only to locate an error."""
 
     location: SourceLocation
     _span: tuple[int | None, ...]
 
     @classmethod
     def of_user(cls) -> Call:
-        """The innermost call that was not made by Millstream itself."""
+        """The innermost call from a file that is not Millstream's."""
         frame: FrameType | None = sys._getframe(1)
         while frame.f_back and is_ours(frame.f_code.co_filename):  # type: ignore[union-attr]
             frame = frame.f_back  # type: ignore[union-attr]
@@ -84,7 +84,7 @@ def _parse(file: str) -> ast.Module | None:
     linecache.checkcache(file)
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # not the text that runs
+    except SyntaxError:  # not the code that runs
         return None
 
 
@@ -93,7 +93,7 @@ def _span(node: ast.expr) -> tuple[int | None, ...]:
 
 
 def _resolve(node: ast.expr, tree: ast.Module | None) -> ast.expr:
-    """The value of a name that the file assigns once; else the expression itself."""
+    """The value of a name that the file assigns exactly once; else the expression itself."""
     if not isinstance(node, ast.Name) or tree is None:
         return node
     values = [
@@ -113,7 +113,7 @@ def _line_inside(node: ast.expr, line: int) -> int:
     ]
     if len(texts) == 1:
         text = texts[0]
-        # Lines of the value are lines of the file only where no newline is written as \n.
+        # Lines of the value are lines of the file only if no newline is written as \n.
         if str(text.value).count("\n") == (text.end_lineno or text.lineno) - text.lineno:
             return text.lineno + line - 1
         return text.lineno

@@ -1,4 +1,4 @@
-"""A cursor over the words of SQL text, with errors that point to the line and word."""
+"""A cursor over the tokens of SQL text, with errors that point to a line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.errors import PipelineError
 
 
 class Tokens:
-    """The tokens of a text in Spark's dialect, taken one by one."""
+    """A cursor over the tokens of a text in Spark's dialect."""
 
     def __init__(self, text: str, what: str) -> None:
         self.text = text
@@ -25,11 +25,11 @@ class Tokens:
 
     @property
     def before(self) -> Token | None:
-        """The token that was taken last, or None at the start."""
+        """The last consumed token, or None at the start."""
         return self._tokens[self._at - 1] if self._at else None
 
     def ahead(self, count: int) -> list[Token]:
-        """The next tokens, without taking them."""
+        """The next tokens, without consuming them."""
         return self._tokens[self._at : self._at + count]
 
     def next_is(self, *words: str) -> bool:
@@ -38,28 +38,28 @@ class Tokens:
         return len(upcoming) == len(words) and all(map(_is, upcoming, words))
 
     def skip(self, *words: str) -> bool:
-        """Take these tokens if they are next."""
+        """Consume these tokens if they are next."""
         if not self.next_is(*words):
             return False
         self._at += len(words)
         return True
 
-    def take(self) -> Token | None:
-        """The next token, taken; None at the end."""
+    def advance(self) -> Token | None:
+        """Consume the next token; None at the end."""
         token = self.next
         self._at += 1
         return token
 
     def expect(self, word: str, remedy: str = "") -> Token:
-        """Take `word`; PipelineError if something else is next."""
+        """Consume `word`; PipelineError if something else is next."""
         if not self.next_is(word):
             raise self.unexpected(f"{word!r} is expected", remedy)
-        token = self.take()
+        token = self.advance()
         assert token is not None
         return token
 
-    def take_name(self, what: str, remedy: str = "") -> str:
-        """Take a name, plain or in backquotes."""
+    def expect_name(self, what: str, remedy: str = "") -> str:
+        """Consume a name, plain or in backquotes; PipelineError if something else is next."""
         token = self.next
         if token is None or not is_name(token):
             raise self.unexpected(f"{what} is expected", remedy)
@@ -71,12 +71,12 @@ class Tokens:
         return self.text[token.start : token.end + 1]
 
     def unexpected(self, message: str, remedy: str = "") -> PipelineError:
-        """The error that tells what stands where something else should."""
+        """The error for a token that is not the expected one."""
         found = f"not {self.written(self.next)!r}" if self.next else "but the text ends"
         return self.error(f"{self.what} cannot be read: {message}, {found}", remedy)
 
     def error(self, message: str, remedy: str = "", at: Token | None = None) -> PipelineError:
-        """An error at a token, or where the cursor stands."""
+        """An error at a token, or at the cursor."""
         at = at or self.next
         start = at.start if at else len(self.text.rstrip())
         return PipelineError(message, remedy=remedy, line=line_at(self.text, start))
@@ -87,7 +87,7 @@ def split_tokens(text: str, what: str) -> list[Token]:
     try:
         return Spark().tokenize(text)
     except SqlglotError:
-        start = _left_open(text)
+        start = _unclosed_at(text)
         raise PipelineError(
             f"{what} has a quote or comment that is not closed: {text[start : start + 20]!r}",
             remedy="close it",
@@ -95,8 +95,8 @@ def split_tokens(text: str, what: str) -> list[Token]:
         ) from None
 
 
-def _left_open(text: str) -> int:
-    """Where the quote or comment opens that has no end: after the longest prefix that is sound."""
+def _unclosed_at(text: str) -> int:
+    """The start of the quote or comment without end: after the longest valid prefix."""
     for opening in sorted({i for i, c in enumerate(text) if c in "'\"`/"}):
         try:
             Spark().tokenize(text[:opening])
@@ -107,7 +107,7 @@ def _left_open(text: str) -> int:
 
 
 def is_name(token: Token) -> bool:
-    """Whether the token is a name in backquotes or a word, be it a keyword or not."""
+    """Whether the token is a name in backquotes, or any word, even a keyword."""
     return token.token_type is TokenType.IDENTIFIER or (
         token.token_type is not TokenType.STRING
         and token.text.replace("_", "a").isalnum()
@@ -121,5 +121,5 @@ def _is(token: Token, word: str) -> bool:
 
 
 def line_at(text: str, at: int) -> int:
-    """The line, from 1, of a place in a text."""
+    """The line, from 1, of an index in a text."""
     return text.count("\n", 0, at) + 1

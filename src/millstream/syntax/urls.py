@@ -6,6 +6,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def without_secrets(url: str) -> str:
-    """A URL without what may be secret in it: user, password and query."""
+    """A URL without its user, password and query, which may be secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

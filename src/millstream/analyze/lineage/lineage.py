@@ -26,7 +26,7 @@ from millstream.analyze.spark.catalyst import Attribute, Catalyst, LogicalPlan, 
 from millstream.analyze.spark.realtime import UnsupportedQuery
 from millstream.analyze.windows.count_window import Counted
 from millstream.analyze.windows.window import Grouped
-from millstream.pipeline.windows import marked
+from millstream.pipeline.windows import parse_marker
 from millstream.values.hidden_columns import ERROR, EVENT_TIME, LATE, POSITION, RECEIVED, REVISION
 
 
@@ -79,7 +79,7 @@ def trace(
     if rewritten.counted is not None and key is None:
         # These rows never change: without a key, their event's position identifies them.
         rewritten = replace(rewritten, revision=None)
-    if marked(str(rewritten.plan.toString())):
+    if parse_marker(str(rewritten.plan.toString())):
         raise UnsupportedQuery("by_count(…), or count_window(…), is not a column: group by it")
     output = items(plan.output())
     columns = [catalyst.column(attribute) for attribute in output]

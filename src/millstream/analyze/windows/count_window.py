@@ -28,7 +28,7 @@ from millstream.analyze.spark.catalyst import (
     name_of,
 )
 from millstream.analyze.spark.realtime import UnsupportedQuery
-from millstream.pipeline.windows import CountWindow, marked
+from millstream.pipeline.windows import CountWindow, parse_marker
 from millstream.values.hidden_columns import EVENT_TIME, POSITION, RECEIVED, REVISION
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
@@ -58,7 +58,7 @@ class Counted:
 def counted_window(aggregate: LogicalPlan) -> CountWindow | None:
     """The windows by count that an Aggregate groups by, if it does."""
     for group in items(aggregate.groupingExpressions()):
-        if window := marked(str(group.toString())):
+        if window := parse_marker(str(group.toString())):
             return window
     return None
 
@@ -73,7 +73,7 @@ def count_windows(
     groups = items(aggregate.groupingExpressions())
     window = counted_window(aggregate)
     assert window is not None
-    keys = [group for group in groups if not marked(str(group.toString()))]
+    keys = [group for group in groups if not parse_marker(str(group.toString()))]
     functions = _functions(aggregate)
     read = {
         identity(a): a
@@ -289,7 +289,7 @@ def _replaced(
 
 
 def _is_marker(node: Expression) -> bool:
-    return name_of(node) == "CreateNamedStruct" and marked(str(node.toString())) is not None
+    return name_of(node) == "CreateNamedStruct" and parse_marker(str(node.toString())) is not None
 
 
 def columns(counted: Counted) -> dict[str, Attribute]:
