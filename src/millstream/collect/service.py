@@ -223,8 +223,11 @@ async def _assemble(
     producers: list[BatchProducer] = []
 
     async def intake_of(journal: Journal) -> Intake:
-        producers.append(await BatchProducer.open(settings.log, event_topics(app)))
-        return Intake(app, collect, journal, producers[-1], failed, dedup, queues)
+        make_producer = partial(BatchProducer, settings.log, event_topics(app))
+        intake = Intake(app, collect, journal, make_producer, failed, dedup, queues)
+        await intake.forwarder.producer.connect()
+        producers.append(intake.forwarder.producer)
+        return intake
 
     def reporter_of(intake: Intake, readers: Sequence[SourceReader] = ()) -> Reporter:
         return Reporter(intake, readers, reports, audit_topic(app.name))

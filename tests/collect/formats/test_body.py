@@ -7,17 +7,16 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collect.formats.unpack import unpack
 
 from millstream.collect.formats.body import (
     BodyFormat,
-    BodyRefused,
-    Limits,
     UnreadableContentType,
     check_readable,
     format_of,
     split,
-    unpack,
 )
+from millstream.collect.formats.unpacked import BodyRefused, Limits
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -10,9 +10,10 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collect.formats.unpack import unpack
 
-from millstream.collect.formats.body import BodyRefused, Limits, UnpackedBody, unpack
 from millstream.collect.formats.cloudevents import attributes_in
+from millstream.collect.formats.unpacked import BodyRefused, Limits, UnpackedBody
 
 ATTRIBUTES = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order"}
 HEADERS = [(f"ce-{name}".encode(), value.encode()) for name, value in ATTRIBUTES.items()]

@@ -12,9 +12,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.collect.formats.unpack import unpack
 
-from millstream.collect.formats.body import BodyRefused, Limits, unpack
 from millstream.collect.formats.compression import decompress, encoding_of
+from millstream.collect.formats.unpacked import BodyRefused, Limits
 
 MIB = 1024 * 1024
 COMPRESS = {"gzip": gzip.compress, "zstd": zstandard.ZstdCompressor(level=19).compress}

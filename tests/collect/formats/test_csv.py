@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream import App
-from millstream.collect.formats.body import BodyRefused, Limits, UnpackedBody, Unpacker
+from millstream.collect.formats.body import Unpacker
+from millstream.collect.formats.unpacked import BodyRefused, Limits, UnpackedBody
 from millstream.errors import InvalidEvent
 from millstream.schema import parse_schema
 

@@ -15,15 +15,10 @@ from hypothesis import strategies as st
 from tests.events import Case, cases
 
 from millstream import App
-from millstream.collect.formats.body import (
-    BodyRefused,
-    Limits,
-    UnpackedBody,
-    Unpacker,
-    check_readable,
-    encoding_of,
-)
+from millstream.collect.formats.body import Unpacker, check_readable
 from millstream.collect.formats.cloudevents import attributes_in
+from millstream.collect.formats.compression import encoding_of
+from millstream.collect.formats.unpacked import BodyRefused, Limits, UnpackedBody
 from millstream.errors import InvalidEvent
 
 LIMITS = Limits(max_body=2000, max_events=20, max_line=500, max_depth=10, max_event=400)

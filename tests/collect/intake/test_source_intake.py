@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,12 @@ async def small_intake(
     )
     ids = Producer(log_settings)
     dedup = await Dedup.open(app, log_settings, ids, 1000)
-    producer = await BatchProducer.open(log_settings, event_topics(app))
     failed = FailedStore(folder / "failed")
-    intake = Intake(app, CollectSettings(), journal, producer, failed, dedup, WaitQueues(0))
+    make_producer = partial(BatchProducer, log_settings, event_topics(app))
+    queues = WaitQueues(0)
+    intake = Intake(app, CollectSettings(), journal, make_producer, failed, dedup, queues)
+    producer = intake.forwarder.producer
+    await producer.connect()
     reading = asyncio.create_task(intake.forwarder.run())
     yield intake
     reading.cancel()

@@ -79,10 +79,10 @@ def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
         found, entries = recovered(written.name, data[:size], tmp_path / "cut")
         whole = sum(end <= size for end in ends(data))
         assert entries == PAYLOADS[:whole]
-        assert found.damaged == []
+        assert found.report.damaged == []
         assert DamageStore(tmp_path / "cut" / "damaged").lost() == [], "nobody was answered for it"
         assert found.segments[0].size == (tmp_path / "cut" / written.name).stat().st_size
-        assert found.cut_bytes == size - found.segments[0].size
+        assert found.report.cut_bytes == size - found.segments[0].size
 
 
 async def test_one_of_the_two_beginnings_is_enough(tmp_path: Path) -> None:
@@ -116,7 +116,9 @@ def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
         kept = {path.read_bytes() for path in (tmp_path / "turned" / "damaged").iterdir()}
         if hit >= 0:
             assert changed[begins[hit] : ends(data)[hit]] in kept
-        assert found.cut_bytes + sum(path.stat().st_size for path in found.damaged) > 0
+        assert (
+            found.report.cut_bytes + sum(path.stat().st_size for path in found.report.damaged) > 0
+        )
         lost = DamageStore(tmp_path / "turned" / "damaged").lost()
         if hit < len(PAYLOADS) - 1:  # the length of the last one may look as if it had been torn
             assert [(each.first, each.entries) for each in lost] == [(hit + 1, 1)] * (hit >= 0)

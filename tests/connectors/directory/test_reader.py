@@ -20,11 +20,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collect.formats.unpack import unpack
 from tests.collect.recording_output import FillingOutput, RecordingOutput
 from tests.collect.waiting import until
 from tests.connectors.case import running
 
-from millstream.collect.formats.body import unpack
 from millstream.collect.formats.unpacked import Limits
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text

@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ from millstream.errors import LogError
 from millstream.log.broker import Broker
 from millstream.log.connection import admin
 from millstream.log.consumer import bounds, read_range
-from millstream.log.producing.batch_producer import Batch, BatchProducer, Fields, RecordRefused
+from millstream.log.producing.batch_producer import (
+    Batch,
+    BatchProducer,
+    Fields,
+    OnResult,
+    RecordRefused,
+)
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -33,16 +40,15 @@ DAY = 86_400_000
 class Sender:
     """Hands numbered records over, and keeps what becomes of each."""
 
-    def __init__(self, producer: BatchProducer, topic: str) -> None:
+    def __init__(self, make: Callable[[OnResult], BatchProducer], topic: str) -> None:
         self.waits_for_log = True
         self.offsets: dict[int, int] = {}
         self.refused: dict[int, str] = {}
         self.handed_over = 0
         self.timestamp = TODAY
-        self.producer = producer
+        self.producer = make(self._answered)
         self._topic = topic
         self._values: list[tuple[bytes, bytes | None]] = []
-        producer.on_result = self._answered
 
     def send(self, *values: bytes, key: bytes | None = b"same") -> None:
         for value in values:
@@ -71,11 +77,12 @@ class Sender:
 
 @asynccontextmanager
 async def sending(log: LogSettings, topic: str, patience: float = 30.0) -> AsyncIterator[Sender]:
-    producer = await BatchProducer.open(log, [topic], patience)
+    sender = Sender(partial(BatchProducer, log, [topic], patience=patience), topic)
+    await sender.producer.connect()
     try:
-        yield Sender(producer, topic)
+        yield sender
     finally:
-        await producer.close()
+        await sender.producer.close()
 
 
 async def records(log: LogSettings, topic: str) -> list[Record]:
@@ -211,13 +218,13 @@ async def test_records_for_a_topic_that_is_gone_are_refused_and_others_go_on(
     log_settings: LogSettings, topic: str, app_name: str
 ) -> None:
     gone = await asyncio.to_thread(make_topic, log_settings, f"{app_name}.gone", 1)
-    producer = await BatchProducer.open(log_settings, [topic, gone], patience=2.0)
-    lost, kept = Sender(producer, gone), Sender(producer, topic)
 
     def answered(batch: Batch, outcome: int | LogError) -> None:
         (lost if batch.topic == gone else kept)._answered(batch, outcome)
 
-    producer.on_result = answered
+    producer = BatchProducer(log_settings, [topic, gone], answered, patience=2.0)
+    await producer.connect()
+    lost, kept = Sender(lambda _: producer, gone), Sender(lambda _: producer, topic)
     lost.send(b"before")
     await lost.settled()
     await asyncio.to_thread(remove_topic, log_settings, gone)
@@ -293,8 +300,9 @@ async def test_closing_does_not_wait_for_a_kafka_that_is_away(
 ) -> None:
     log = LogSettings(bootstrap=own_broker.bootstrap)
     topic = await asyncio.to_thread(make_topic, log, f"{app_name}.events", 1)
-    producer = await BatchProducer.open(log, [topic])
-    sender = Sender(producer, topic)
+    sender = Sender(partial(BatchProducer, log, [topic]), topic)
+    producer = sender.producer
+    await producer.connect()
     if how == "killed":
         own_broker.kill()
     else:
@@ -313,11 +321,12 @@ async def test_it_opens_when_kafka_comes_and_not_before(own_broker: Broker, app_
     log = LogSettings(bootstrap=own_broker.bootstrap)
     topic = await asyncio.to_thread(make_topic, log, f"{app_name}.events", 1)
     own_broker.kill()
-    opening = asyncio.create_task(BatchProducer.open(log, [topic]))
-    await asyncio.wait([opening], timeout=1.0)
-    assert not opening.done()
+    producer = BatchProducer(log, [topic], lambda *_: None)
+    connecting = asyncio.create_task(producer.connect())
+    await asyncio.wait([connecting], timeout=1.0)
+    assert not connecting.done()
     await asyncio.to_thread(own_broker.start)
-    producer = await opening
+    await connecting
     await producer.close()
 
 
@@ -328,9 +337,10 @@ async def test_a_password_lets_in(tmp_path: Path) -> None:
         async with sending(log, topic) as sender:
             sender.send(b"value")
             await sender.settled()
-        opening = asyncio.create_task(BatchProducer.open(as_ann("wrong"), [topic]))
-        await asyncio.wait([opening], timeout=1.0)
-        assert not opening.done()
-        opening.cancel()
+        producer = BatchProducer(as_ann("wrong"), [topic], lambda *_: None)
+        connecting = asyncio.create_task(producer.connect())
+        await asyncio.wait([connecting], timeout=1.0)
+        assert not connecting.done()
+        connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await opening
+            await connecting

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from millstream.collect.formats import cloudevents, csv
-from millstream.collect.formats.compression import decompress, encoding_of
+from millstream.collect.formats.compression import decompress
 from millstream.collect.formats.unpacked import (
     BodyRefused,
     Limits,
@@ -23,26 +23,12 @@ from millstream.collect.formats.unpacked import (
     too_many,
 )
 from millstream.errors import InvalidEvent
-from millstream.schema import Schema, Struct
+from millstream.schema import Schema
 from millstream.schema.nesting import is_deeper
-
-__all__ = [
-    "BodyFormat",
-    "BodyRefused",
-    "Limits",
-    "UnpackedBody",
-    "Unpacker",
-    "check_readable",
-    "encoding_of",
-    "format_of",
-    "split",
-    "unpack",
-]
 
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITE = b" \t\r\n"
-_NO_SCHEMA = Struct(())
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -209,18 +195,6 @@ class Unpacker:
                 unpacked.faults[index] = InvalidEvent(
                     f"objects and arrays are nested more than {most} deep", remedy="send it flatter"
                 )
-
-
-def unpack(
-    body: bytes,
-    content_type: str,
-    encoding: str,
-    limits: Limits,
-    attributes: Mapping[str, str] = _NO_ATTRIBUTES,
-    schema: Schema = _NO_SCHEMA,
-) -> UnpackedBody:
-    """As `Unpacker.unpack`; without a schema, every cell of CSV is text."""
-    return Unpacker(schema, limits).unpack(body, content_type, encoding, attributes)
 
 
 def split(body: bytes, body_format: BodyFormat) -> list[bytes]:

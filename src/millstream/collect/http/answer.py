@@ -99,16 +99,17 @@ class Answers:
 
     def _receipt(self, entry: Entry, index: int) -> str:
         original = entry.originals.get(index) if entry.originals else None
-        if original is not None:
-            return self._original_receipt(entry, index, original)
-        delivery = entry.deliveries[index]
+        if original is None:
+            delivery, received_at = entry.deliveries[index], entry.message.received_at
+            event = (entry.collector, entry.sequence, index)
+        else:
+            delivery, received_at = self._delivery_of(original), original.received_at
+            event = (original.collector, original.sequence, original.index)
         return self._receipts.write(
             Receipt(
-                entry.collector,
-                entry.sequence,
-                index,
+                *event,
                 entry.stream.name,
-                entry.message.received_at,
+                received_at,
                 None if delivery is None else delivery.partition,
                 None if delivery is None else delivery.offset,
                 index in entry.rejections,
@@ -118,21 +119,6 @@ class Answers:
     def _receipt_without_offset(self, entry: Entry) -> Receipt:
         received_at = entry.message.received_at
         return Receipt(entry.collector, entry.sequence, 0, entry.stream.name, received_at)
-
-    def _original_receipt(self, entry: Entry, index: int, original: Original) -> str:
-        delivery = self._delivery_of(original)
-        return self._receipts.write(
-            Receipt(
-                original.collector,
-                original.sequence,
-                original.index,
-                entry.stream.name,
-                original.received_at,
-                None if delivery is None else delivery.partition,
-                None if delivery is None else delivery.offset,
-                index in entry.rejections,
-            )
-        )
 
 
 def _warning(entry: Entry) -> str:

@@ -278,11 +278,10 @@ def _open(call: Described) -> Described:
     return {**call, "security": []}
 
 
-def _json(text: str, schema: str) -> Described:
+def _json(text: str, schema: str, media: str = "application/json") -> Described:
     content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
-    return {"description": text, "content": {"application/json": content}}
+    return {"description": text, "content": {media: content}}
 
 
 def _problem(text: str, schema: str = "Problem") -> Described:
-    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}}
-    return {"description": text, "content": {"application/problem+json": content}}
+    return _json(text, schema, "application/problem+json")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from millstream.collect.formats.body import encoding_of
 from millstream.collect.formats.cloudevents import PREFIX, attributes_in
+from millstream.collect.formats.compression import encoding_of
 from millstream.collect.formats.unpacked import BodyRefused
 from millstream.collect.intake.intake import Ack
 from millstream.pipeline.model import Stream

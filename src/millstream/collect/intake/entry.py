@@ -34,16 +34,6 @@ _NO_INDEXES: Mapping[int, int] = MappingProxyType({})
 _OWN_ATTRIBUTES = frozenset({"specversion", "datacontenttype"})
 
 
-class OutgoingRecord(NamedTuple):
-    """One event as it is sent to Kafka."""
-
-    topic: str
-    value: bytes
-    key: bytes | None
-    timestamp: int
-    headers: Headers
-
-
 class IdClaim(NamedTuple):
     """A sender's id, and the events of an entry that it covers."""
 
@@ -249,12 +239,8 @@ class Entry:
             else:
                 self.done.set_exception(error)
 
-    def record(self, index: int) -> OutgoingRecord:
-        """The event at an index as it is sent to Kafka; call `prepare_records` before."""
-        return OutgoingRecord(*self.fields(index))
-
     def fields(self, index: int) -> Fields:
-        """As `record`, as a plain tuple: on the hot path."""
+        """The event at an index as it is sent to Kafka; call `prepare_records` before."""
         value, headers, key = self.values[index], self.common_headers.copy(), self.keys[index]
         if index:
             headers.append((event.INDEX, b"%d" % index))

@@ -13,14 +13,20 @@ import sys
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from millstream.collect.intake.entry import Entry, OutgoingRecord
+from millstream.collect.intake.entry import Entry
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.recent_entries import RecentEntries
 from millstream.collect.intake.stream_intake import StreamIntake
 from millstream.collect.journal import Journal
 from millstream.collect.settings import CollectSettings
 from millstream.errors import LogError, MillstreamError
-from millstream.log.producing.batch_producer import Batch, BatchProducer, RecordRefused
+from millstream.log.producing.batch_producer import (
+    Batch,
+    BatchProducer,
+    Fields,
+    OnResult,
+    RecordRefused,
+)
 from millstream.log.producing.producer import RecordMetadata
 from millstream.runtime.measure import Clock, Rate
 from millstream.values.clock import now_ms
@@ -33,6 +39,7 @@ _UNBOUNDED = (sys.maxsize, sys.maxsize)  # events and bytes: for entries that sk
 
 _log = logging.getLogger(__name__)
 
+MakeProducer = Callable[[OnResult], BatchProducer]
 Read = Callable[[int, int], Awaitable[list[tuple[int, bytes]]]]
 Restore = Callable[[int, bytes, Entry | None], Awaitable[Entry | None]]
 
@@ -43,7 +50,7 @@ class Forwarder:
     def __init__(
         self,
         journal: Journal,
-        producer: BatchProducer,
+        make_producer: MakeProducer,
         failed: FailedStore,
         settings: CollectSettings,
         *,
@@ -62,8 +69,7 @@ class Forwarder:
             clock()
         )  # when Kafka last acknowledged events; at first, the time of start
         self._journal = journal
-        self._producer = producer
-        producer.on_result = self._on_answer
+        self.producer = make_producer(self._on_answer)
         self._failed = failed
         self._settings = settings
         self._read = read
@@ -302,11 +308,11 @@ class Forwarder:
 
     def _produce(self, entry: Entry, end: int, room: tuple[int, int]) -> None:
         """Give an entry's next events to the producer, up to `end` or until there is no room."""
-        add, skip, (most, most_bytes) = self._producer.add, entry.skip, room
+        add, skip, (most, most_bytes) = self.producer.add, entry.skip, room
         count = size = 0
         for index in range(entry.next_index, end):
             if index in skip:
-                self._settle(entry, index)
+                self._settle(entry)
             elif count >= most or size >= most_bytes:
                 break
             else:
@@ -332,8 +338,8 @@ class Forwarder:
         if isinstance(outcome, LogError):
             self._on_error(batch, outcome)
         elif outcome < 0:  # it is in the log, at an unknown offset
-            for entry, index in batch.records:
-                self._settle(entry, index)
+            for entry, _ in batch.records:
+                self._settle(entry)
         else:
             topic, partition = batch.topic, batch.partition
             for offset, (entry, index) in enumerate(batch.records, outcome):
@@ -368,7 +374,7 @@ class Forwarder:
         for entry, index in batch.records:
             entry.failures[index] = str(failure)
             task = asyncio.get_running_loop().create_task(
-                self._store_refused(entry, index, entry.record(index), str(failure))
+                self._store_refused(entry, entry.fields(index), str(failure))
             )
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
@@ -378,40 +384,32 @@ class Forwarder:
         entry.prepare_records()
         for index in range(entry.size):
             entry.failures[index] = reason
-            await self._store_failed(entry.record(index), reason)
-            self._settle(entry, index)
+            await self._store_failed(entry.fields(index), reason)
+            self._settle(entry)
 
-    async def _store_refused(
-        self, entry: Entry, index: int, record: OutgoingRecord, reason: str
-    ) -> None:
-        name = await self._store_failed(record, reason)
+    async def _store_refused(self, entry: Entry, fields: Fields, reason: str) -> None:
+        name = await self._store_failed(fields, reason)
         _log.error(
             "Kafka refused an event for good: %s; see `millstream failed show %s`",
             reason,
             name,
-            extra={"topic": record.topic, "failed": name},
+            extra={"topic": fields[0], "failed": name},
         )
-        self._settle(entry, index)
+        self._settle(entry)
 
-    async def _store_failed(self, record: OutgoingRecord, reason: str) -> str:
+    async def _store_failed(self, fields: Fields, reason: str) -> str:
         """Put a record into the failed store, retrying until it is there; its id."""
+        topic, value, key, timestamp, headers = fields
         while True:
             try:
                 return await asyncio.to_thread(
-                    self._failed.put,
-                    record.topic,
-                    record.key,
-                    record.value,
-                    record.headers,
-                    record.timestamp,
-                    reason,
+                    self._failed.put, topic, key, value, headers, timestamp, reason
                 )
             except (OSError, MillstreamError) as error:
                 _log.error("cannot write to the failed store: %s; trying again", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _settle(self, entry: Entry, index: int, delivery: RecordMetadata | None = None) -> None:
-        entry.deliveries[index] = delivery
+    def _settle(self, entry: Entry) -> None:
         entry.unsettled -= 1
         if entry.unsettled == 0:
             self._finish(entry)

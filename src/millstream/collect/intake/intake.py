@@ -28,7 +28,7 @@ from millstream.collect.intake.direct_sender import DirectSender
 from millstream.collect.intake.duplicates import Duplicates, carries_ids, mark_all_duplicates
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.failed import FailedStore
-from millstream.collect.intake.forward import Forwarder
+from millstream.collect.intake.forward import Forwarder, MakeProducer
 from millstream.collect.intake.lost_events import explained
 from millstream.collect.intake.recent_entries import RecentEntries
 from millstream.collect.intake.stream_intake import StreamIntake, unpack_in_thread
@@ -36,7 +36,6 @@ from millstream.collect.journal import DamagedPiece, DamageStore, Journal
 from millstream.collect.raw_message import RawMessage, UnreadableMessage, decode, encode, is_small
 from millstream.collect.settings import CollectSettings
 from millstream.errors import JournalBroken, JournalFull
-from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import RecordMetadata
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
@@ -59,7 +58,7 @@ class Intake:
         app: App,
         settings: CollectSettings,
         journal: Journal,
-        producer: BatchProducer,
+        make_producer: MakeProducer,
         failed: FailedStore,
         dedup: Dedup,
         queues: WaitQueues,
@@ -78,7 +77,7 @@ class Intake:
         self.recent = RecentEntries()
         self.forwarder = Forwarder(
             journal,
-            producer,
+            make_producer,
             failed,
             settings,
             read=self.read_journal,

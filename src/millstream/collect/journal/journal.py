@@ -65,7 +65,7 @@ class Journal:
     ) -> None:
         self.identity = identity.identity
         self.start = identity.start
-        self.recovery = found.report()
+        self.recovery = found.report
         self.max_bytes = settings.max_bytes
         self.pending_entries = self.recovery.entries
         self.pending_bytes = self.recovery.bytes

@@ -31,9 +31,9 @@ from millstream.values.clock import now_ms
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recovery:
-    """The result of opening a journal."""
+    """What was found on opening a journal."""
 
     entries: int = 0  # pending: durable, and not known to be settled
     bytes: int = 0  # of the pending entries
@@ -53,26 +53,8 @@ class RecoveredState:
     start: int = 0
     settled: int = 0
     last: int = 0  # the largest sequence number
-    cut_bytes: int = 0
-    damaged: list[Path] = field(default_factory=list)
     pieces: list[DamagedPiece] = field(default_factory=list)  # damaged, and no torn ends
-    lost: int = 0
-    seconds: float = 0.0
-
-    def report(self) -> Recovery:
-        return Recovery(
-            sum(segment.unsettled for segment in self.segments),
-            sum(
-                length
-                for segment in self.segments
-                for length, settled in zip(segment.lengths, segment.settled, strict=True)
-                if not settled
-            ),
-            self.cut_bytes,
-            self.damaged,
-            self.lost,
-            self.seconds,
-        )
+    report: Recovery = field(default_factory=Recovery)
 
 
 class CleanClose(NamedTuple):
@@ -108,7 +90,7 @@ def recover(folder: Path, disk: Disk, closed: CleanClose = CleanClose()) -> Reco
     _settle(found)
     _note_lost(found, DamageStore(folder / "damaged"))
     _warn_of_files(folder / "damaged")
-    found.seconds = time.perf_counter() - began
+    found.report.seconds = time.perf_counter() - began
     return found
 
 
@@ -149,6 +131,9 @@ def _settle(found: RecoveredState) -> None:
             segment.settled[:known] = b"\1" * known
         segment.unsettled = segment.settled.count(0)
         found.last = max(found.last, segment.after - 1)
+        found.report.entries += segment.unsettled
+        lengths = zip(segment.lengths, segment.settled, strict=True)
+        found.report.bytes += sum(length for length, settled in lengths if not settled)
 
 
 def _note_lost(found: RecoveredState, store: DamageStore) -> None:
@@ -158,7 +143,7 @@ def _note_lost(found: RecoveredState, store: DamageStore) -> None:
         entries = max(0, piece.first + piece.entries - first)
         lost = msgspec.structs.replace(piece, first=first, entries=entries)
         if store.note(lost) and entries:
-            found.lost += entries
+            found.report.lost += entries
             _log.error(
                 "journal: %d accepted entries, from sequence %d on, are lost: %s; see "
                 "`millstream failed list`",
@@ -285,7 +270,7 @@ class _SegmentRecovery:
             writable.truncate(damage.begin)
             os.fsync(writable.fileno())
         self._segment.size = damage.begin
-        self._found.cut_bytes += size
+        self._found.report.cut_bytes += size
         self._found.last = self._segment.after - 1 + size // HEADER + 1
 
     def _set_aside(self, file: BinaryIO, damage: DamagedRange, entries: int = 0) -> None:
@@ -296,7 +281,7 @@ class _SegmentRecovery:
         self._damaged = self._piece(damage.begin, data, words, entries)
         if path is None:
             return
-        self._found.damaged.append(path)
+        self._found.report.damaged.append(path)
         _log.error(
             "journal: bytes %d to %d of %s are damaged; set aside as %s, and skipped",
             damage.begin,

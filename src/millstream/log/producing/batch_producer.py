@@ -137,16 +137,23 @@ class _Partition:
 
 
 class BatchProducer:
-    """An idempotent producer that belongs to one event loop. Created by `open`.
+    """An idempotent producer that belongs to one event loop. Call `connect` first.
 
     Records of one key stay in order. While Kafka is down, records wait without a limit.
     """
 
     def __init__(
-        self, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
+        self,
+        log: LogSettings,
+        topics: Iterable[str],
+        on_result: OnResult,
+        patience: float = _REQUEST_SECONDS,
     ) -> None:
-        # Called with the first record's offset (-1: unknown), or the error.
-        self.on_result: OnResult = _no_handler
+        """`on_result` gets each batch, and its first record's offset (-1: unknown) or an error.
+
+        `patience`: seconds until a request is sent again, or a topic counts as deleted.
+        """
+        self._on_result = on_result
         self._config = asyncio_config(
             log,
             enable_idempotence=True,
@@ -166,21 +173,13 @@ class BatchProducer:
         self._is_replacing = False
         self._is_closed = False
 
-    @classmethod
-    async def open(
-        cls, log: LogSettings, topics: Iterable[str], patience: float = _REQUEST_SECONDS
-    ) -> BatchProducer:
-        """A connected producer for existing topics; waits for Kafka.
-
-        `patience`: seconds until a request is sent again, or a topic counts as deleted.
-        """
-        producer = cls(log, topics, patience)
+    async def connect(self) -> None:
+        """Connect to Kafka, which has the topics; waits for it. If cancelled, it is closed."""
         try:
-            await producer._connect()
+            await self._connect()
         except BaseException:
-            await producer.close()
+            await self.close()
             raise
-        return producer
 
     def add(self, owner: PendingRecords, index: int) -> int:
         """Add a record, to be sent soon; returns its size. Never blocks."""
@@ -288,7 +287,7 @@ class BatchProducer:
         if isinstance(outcome, RecordRefused) and isinstance(outcome.__cause__, _TOO_LARGE):
             self._split(place, batch, outcome)
         else:
-            self.on_result(batch, outcome)
+            self._on_result(batch, outcome)
         if isinstance(outcome, OutcomeUnknown):
             self._is_closed = True  # what follows must not come before it
         elif self._is_stale:
@@ -358,7 +357,7 @@ class BatchProducer:
         """Split a batch that is too large in halves, to find the record that Kafka refuses."""
         if len(batch.records) == 1:
             place.most = _MOST_BYTES
-            self.on_result(batch, refused)
+            self._on_result(batch, refused)
             return
         place.most = place.room = max(batch.size // 2, _LEAST_BYTES)
         middle = len(batch.records) // 2
@@ -429,7 +428,3 @@ async def _close_client(client: AIOKafkaProducer) -> None:
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _no_handler(batch: Batch, outcome: int | LogError) -> None:
-    raise LogError("the producer has no `on_result`")
