@@ -56,7 +56,7 @@ bench-windows: setup ## measure each kind of window, and PyFlink beside it; fetc
 
 MINUTES ?= 10
 soak: setup-test ## kill the collector and Kafka at random for MINUTES (10), then count the events
-	$(BIN)/python -m tests.collect.crashing --minutes $(MINUTES)
+	$(BIN)/python -m tests.collect.crash_runs --minutes $(MINUTES)
 
 ROUNDS ?= 5
 soak-time: setup-test ## random events, kills, rebuilds and changes, ROUNDS times (5), compared with a batch computation

@@ -1,4 +1,4 @@
-"""What the collection tests share: a collector, a look into the log, a WebSocket peer, waiting."""
+"""Shared by the tests of collect: a running collector, and access to its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from tests.collect.waiting import until as until
+from tests.collect.wait_until import until as until
 from tests.collect.websocket_peer import Peer as Peer
 
 from millstream.collect.journal import JournalSettings

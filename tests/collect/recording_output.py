@@ -1,4 +1,4 @@
-"""An output for tests of sources: it remembers what it was offered, and stores it when told to."""
+"""A ReaderOutput for tests: it records the offered messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class RecordingOutput:
-    """Takes nothing while `open` is not set, and puts nothing on disk while `disk` is not."""
+    """Accepts nothing while `open` is not set, and stores nothing while `disk` is not set."""
 
     bookmark: bytes | None = None
     messages: list[bytes] = field(default_factory=list)
@@ -50,7 +50,7 @@ class RecordingOutput:
 
 
 class FillingOutput(RecordingOutput):
-    """Takes so many messages, and no more until it is emptied."""
+    """Accepts so many messages, and no more until `empty` is called."""
 
     def __init__(self, room: int, bookmark: bytes | None = None) -> None:
         super().__init__(bookmark)
@@ -58,11 +58,11 @@ class FillingOutput(RecordingOutput):
 
     @property
     def full(self) -> bool:
-        """Whether it waits to be emptied."""
+        """Whether it accepts no more."""
         return not self.open.is_set()
 
     def empty(self) -> None:
-        """Take whatever comes from now on."""
+        """Accept everything from now on."""
         self._room = sys.maxsize
         self.open.set()
 

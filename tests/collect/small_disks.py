@@ -1,4 +1,4 @@
-"""Disks with little room, for real: each a tmpfs of its own, which only root can mount."""
+"""Real disks with little space: each is a tmpfs, which only root can mount."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[SmallDisk]:
-    """A disk of so many bytes at this folder."""
+    """Mount a disk of so many bytes at this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
     try:
@@ -22,20 +22,20 @@ def small_disk(folder: Path, size: int) -> Iterator[SmallDisk]:
 
 
 class SmallDisk:
-    """What can happen to it."""
+    """A mounted disk that can be filled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        """Somebody else takes all the room that is left."""
+        """Use up all free space."""
         with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
             while file.write(bytes(4096)) == 4096:
                 pass
 
     def make_room(self) -> None:
-        """And gives it back."""
+        """Free that space again."""
         self._ballast.unlink()
 
     def grow(self, size: int) -> None:

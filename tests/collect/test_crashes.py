@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.collect.crashing import Crashes, disturb_broker
+from tests.collect.crash_runs import CrashRun, disturb_broker
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
@@ -18,8 +18,8 @@ SECONDS = 10.0
 async def test_a_killed_collector_loses_doubles_and_reorders_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
-    crashes = Crashes(app_name, log_settings, tmp_path, seed=random.randrange(10**6))
-    wrong = await crashes.go_on(SECONDS, least=10)
+    crashes = CrashRun(app_name, log_settings, tmp_path, seed=random.randrange(10**6))
+    wrong = await crashes.run(SECONDS, least=10)
     print(crashes)
     assert wrong == [], str(crashes)
 
@@ -28,8 +28,8 @@ async def test_a_killed_collector_loses_doubles_and_reorders_nothing(
 async def test_nor_when_kafka_is_killed_and_paused_meanwhile(app_name: str, tmp_path: Path) -> None:
     with Broker(tmp_path / "kafka-home", memory="256m") as broker:
         log = LogSettings(bootstrap=broker.bootstrap)
-        crashes = Crashes(app_name, log, tmp_path / "home", seed=random.randrange(10**6))
+        crashes = CrashRun(app_name, log, tmp_path / "home", seed=random.randrange(10**6))
         disturb = disturb_broker(broker, kill=0.02, pause=0.3)
-        wrong = await crashes.go_on(SECONDS, 5, disturb)
+        wrong = await crashes.run(SECONDS, 5, disturb)
         print(crashes)
         assert wrong == [], str(crashes)

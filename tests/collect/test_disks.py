@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.collect.counting import Sender
-from tests.collect.crashing import Run
-from tests.collect.forking import Forking
+from tests.collect.counting_senders import Sender
+from tests.collect.crash_runs import CollectorRun
+from tests.collect.forked_collectors import CollectorForker
 from tests.collect.small_disks import SmallDisk, small_disk
 
 from millstream.cli.group import millstream
@@ -23,14 +23,14 @@ JOURNAL = {"segment_bytes": 128 << 10, "max_bytes": 3 << 20, "retry_seconds": 0.
 
 
 @contextlib.asynccontextmanager
-async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIterator[Run]:
+async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIterator[CollectorRun]:
     """A collector under load; at the end, all that it promised must be in Kafka."""
     senders = [
         Sender(f"{ack}{batch}", ack, batch, size) for ack in ("log", "local") for batch in (1, 7)
     ]
     stop = asyncio.Event()
-    with Forking() as forking:
-        run = Run(forking, app, log, home, senders, journal=JOURNAL)
+    with CollectorForker() as forker:
+        run = CollectorRun(forker, app, log, home, senders, journal=JOURNAL)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run.send(stop))
             await run.more(200)
@@ -38,22 +38,22 @@ async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIte
             await run.more(200)
             stop.set()
         await run.at_rest()
-        print(run.count)
-        assert await asyncio.to_thread(run.verdict) == []
+        print(run.senders)
+        assert await asyncio.to_thread(run.violations) == []
 
 
-async def refused(run: Run, reason: str) -> None:
+async def refused(run: CollectorRun, reason: str) -> None:
     """Until every sender is told to come back later, and the collector says why."""
-    for sender in run.count.senders:
+    for sender in run.senders.senders:
         sender.waits.clear()
 
     async def is_refusing() -> bool:
         status, content = await run.health()
         told = status == 503 and reason in content["detail"]
-        return told and all(sender.waits for sender in run.count.senders)
+        return told and all(sender.waits for sender in run.senders.senders)
 
     await run.until(is_refusing, f"nobody says {reason!r}: {await run.health()}")
-    assert all(seconds >= 1 for sender in run.count.senders for seconds in sender.waits)
+    assert all(seconds >= 1 for sender in run.senders.senders for seconds in sender.waits)
 
 
 def status(home: Path) -> str:
@@ -61,7 +61,7 @@ def status(home: Path) -> str:
     return " ".join(answer.output.split())
 
 
-async def fill(disk: SmallDisk, run: Run) -> None:
+async def fill(disk: SmallDisk, run: CollectorRun) -> None:
     """Until the collector has no room at all; what Kafka has taken leaves some again and again."""
 
     async def is_stuck() -> bool:
@@ -72,7 +72,7 @@ async def fill(disk: SmallDisk, run: Run) -> None:
     await run.until(is_stuck, "the disk does not get full")
 
 
-async def told(disk: SmallDisk, run: Run, home: Path, words: str) -> None:
+async def told(disk: SmallDisk, run: CollectorRun, home: Path, words: str) -> None:
     """Until `millstream status` says so; the disk is filled again with what was freed meanwhile."""
 
     async def is_told() -> bool:

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.collect.collector_state import balance, counted
 from tests.collect.conftest import Collector, Peer, click, collect, headers, problem, shop, until
-from tests.collect.tally import balance, counted
 from websockets.asyncio.server import ServerConnection
 
 from millstream.connectors import WebSocketSource

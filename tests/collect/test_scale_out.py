@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.collect.collector_processes import Collector, collector, collectors, free_port
 from tests.collect.conftest import read_topic, until
-from tests.collect.counting import pipeline
-from tests.collect.moving import Moving
-from tests.collect.processes import Collector, collector, collectors, free_port
+from tests.collect.counting_senders import pipeline
+from tests.collect.roaming_senders import RoamingSenders
 
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
@@ -31,11 +31,11 @@ async def _at_rest(http: httpx.AsyncClient, url: str) -> None:
     await until(nothing_waits, seconds=60)
 
 
-async def _judge(moving: Moving, app: str, log: LogSettings, seed: int) -> None:
-    told = f"seed {seed}: {moving.report()}"
+async def _judge(senders: RoamingSenders, app: str, log: LogSettings, seed: int) -> None:
+    told = f"seed {seed}: {senders.report()}"
     print(told)
     records = await asyncio.to_thread(read_topic, log, stream_topic(app, "counts"))
-    assert moving.verdict(records) == [], told
+    assert senders.violations(records) == [], told
 
 
 async def _answers(http: httpx.AsyncClient, urls: list[str], receipt: str) -> list[str]:
@@ -50,7 +50,7 @@ async def test_killed_workers_lose_double_and_reorder_nothing(
     fresh = httpx.Limits(max_keepalive_connections=0)
     with collectors(pipeline, app_name, log_settings, tmp_path, 3) as running:
         url = await asyncio.to_thread(running.ready)
-        moving = Moving([url], random.Random(seed))
+        senders = RoamingSenders([url], random.Random(seed))
 
         def kill(chance: random.Random) -> None:
             workers = running.workers()
@@ -58,14 +58,14 @@ async def test_killed_workers_lose_double_and_reorder_nothing(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(chance.choice(workers), signal.SIGKILL)
 
-        await moving.go_on(SECONDS, kill)
+        await senders.run(SECONDS, kill)
         running.stop(signal.SIGKILL)  # and what waits in three journals is for one to send
     with collector(pipeline, app_name, log_settings, tmp_path) as alone:
         url = await asyncio.to_thread(alone.ready)
         async with httpx.AsyncClient(timeout=60, limits=fresh, trust_env=False) as http:
             await _at_rest(http, url)
-            await _judge(moving, app_name, log_settings, seed)
-            for receipt in moving.receipts(3):
+            await _judge(senders, app_name, log_settings, seed)
+            for receipt in senders.receipts(3):
                 assert await _answers(http, [url], receipt) == ["logged"]
         alone.stop()
 
@@ -86,19 +86,19 @@ async def test_nor_do_killed_collectors_of_which_each_has_its_home(
             )
 
         running = [await asyncio.to_thread(start, number) for number in range(3)]
-        moving = Moving(urls, random.Random(seed))
+        senders = RoamingSenders(urls, random.Random(seed))
 
         def kill(chance: random.Random) -> None:
             number = chance.randrange(3)
             running[number].stop(signal.SIGKILL)
             running[number] = start(number)
 
-        await moving.go_on(SECONDS, kill)
+        await senders.run(SECONDS, kill)
         for each in running:
             await asyncio.to_thread(each.ready)
         async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             for url in urls:
                 await _at_rest(http, url)
-            await _judge(moving, app_name, log_settings, seed)
-            for receipt in moving.receipts(3):
+            await _judge(senders, app_name, log_settings, seed)
+            for receipt in senders.receipts(3):
                 assert await _answers(http, urls, receipt) == ["logged"] * 3

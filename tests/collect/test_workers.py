@@ -21,9 +21,9 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.collect.collector_processes import CollectorGroup, collector, collectors
 from tests.collect.conftest import click, collect, headers, read_topic, shop, until
-from tests.collect.counting import pipeline
-from tests.collect.processes import CollectorGroup, collector, collectors
+from tests.collect.counting_senders import pipeline
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.raw_message import RawMessage, encode

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
 
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 
 
 @dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.case import Case, running, stop
 from tests.connectors.cases import CASES
 

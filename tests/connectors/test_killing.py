@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.killing import at_rest, killable
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.postgres_server import PostgresServer

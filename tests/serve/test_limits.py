@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.collect.protection.standing import read_answer, request
+from tests.collect.protection.echo_server import read_answer, request
 from tests.serve.stage import Pipeline, events, following, socket, until
 from websockets.exceptions import InvalidStatus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.standing import request, standing
+from tests.collect.protection.echo_server import echo_server, request
 
 from millstream.collect.settings import CollectSettings
 from millstream.serve.settings import ServeSettings
@@ -52,7 +52,7 @@ def test_what_is_no_host_name_is_refused(
 
 
 async def test_a_page_of_another_name_gets_nothing_from_the_collector(tmp_path: Path) -> None:
-    async with standing(tmp_path, allowed_hosts=["collect.example"]) as server:
+    async with echo_server(tmp_path, allowed_hosts=["collect.example"]) as server:
         evil = {
             "host": f"evil.example:{server.port}",
             "origin": f"http://evil.example:{server.port}",
@@ -89,7 +89,7 @@ REFUSED = {
 async def test_what_leaves_open_who_is_asked_or_where_a_body_ends_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with standing(tmp_path) as server:
+    async with echo_server(tmp_path) as server:
         for data, status in REFUSED.items():
             answer = await server.exchange(data + request("/smuggled"))
             assert answer.startswith(b"HTTP/1.1 %d " % status), (data, answer)

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.standing import Standing, read_answer, request, standing
-from tests.collect.waiting import until
+from tests.collect.protection.echo_server import EchoServer, echo_server, read_answer, request
+from tests.collect.wait_until import until
 
 from millstream.web.http_protocol import LimitedHttpProtocol
 
@@ -30,7 +30,7 @@ async def test_many_requests_in_a_row_are_parsed_one_at_a_time(
         whole(protocol)
 
     monkeypatch.setattr(LimitedHttpProtocol, "on_headers_complete", counting)
-    async with standing(tmp_path) as server:
+    async with echo_server(tmp_path) as server:
         server.echo.hold = asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
             peers = [await stack.enter_async_context(server.connect()) for _ in range(CONNECTIONS)]
@@ -63,7 +63,7 @@ async def test_requests_of_all_kinds_in_a_row_are_told_apart(tmp_path: Path, pie
         request("/a", b"x" * 300),
     ]
     sent = b"".join(data * 3)
-    async with standing(tmp_path) as server, server.connect() as (reader, writer):
+    async with echo_server(tmp_path) as server, server.connect() as (reader, writer):
         for at in range(0, len(sent), piece):
             writer.write(sent[at : at + piece])
             await asyncio.sleep(0)
@@ -72,12 +72,12 @@ async def test_requests_of_all_kinds_in_a_row_are_told_apart(tmp_path: Path, pie
     assert [len(body) for body in server.echo.bodies] == [24, 0, 6, 0, 0, 300] * 3
 
 
-def _has_taken(server: Standing, requests: int) -> bool:
+def _has_taken(server: EchoServer, requests: int) -> bool:
     return len(server.echo.bodies) >= requests
 
 
 async def test_unread_answers_and_waiting_requests_have_a_bound_in_all(tmp_path: Path) -> None:
-    async with standing(tmp_path, max_buffer_memory=20_000_000) as server:
+    async with echo_server(tmp_path, max_buffer_memory=20_000_000) as server:
         server.echo.large = b"yes"  # 8 MB each
         loop, limits = asyncio.get_running_loop(), server.server.limits
         with contextlib.ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.cli.collecting import collector
-from tests.collect.protection.authority import Authority
+from tests.collect.protection.certificate_authority import Authority
 from tests.failures import KAFKA_DIES
 
 from millstream.cli.commands.status import problems_of

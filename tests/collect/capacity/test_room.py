@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.collect import processes
+from tests.collect import collector_processes
+from tests.collect.collector_state import balance, counted
 from tests.collect.conftest import Collector, click, collect, problem, shop, until
-from tests.collect.tally import balance, counted
 
 from millstream.collect.capacity.body_memory import BodyMemory
 from millstream.collect.capacity.wait_queue import Overloaded, WaitQueue
@@ -201,7 +201,9 @@ async def test_bodies_that_wait_do_not_fill_the_memory(
         "max_body": size,
         "max_body_memory": 4 << 20,
     }
-    with processes.collector(shop, app_name, own_log, tmp_path / "home", **limits) as running:
+    with collector_processes.collector(
+        shop, app_name, own_log, tmp_path / "home", **limits
+    ) as running:
         url = await asyncio.to_thread(running.ready)
         async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
             collector = Collector(shop(app_name), own_log, url, http)

@@ -8,8 +8,8 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.collect.collector_state import balance, is_at_rest, leave_in_journal
 from tests.collect.conftest import collect, headers, until
-from tests.collect.tally import balance, is_at_rest, leave_in_journal
 
 from millstream.collect.capacity.shedding import MOST, Shedder
 from millstream.collect.raw_message import RawMessage

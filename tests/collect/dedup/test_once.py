@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.collect.collector_state import balance, counted, is_at_rest, leave_in_journal
 from tests.collect.conftest import Collector, click, collect, headers, shop, until
-from tests.collect.tally import balance, counted, is_at_rest, leave_in_journal
 
 from millstream.collect.dedup import id_writer
 from millstream.collect.dedup.id_writer import IdWriter

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.collect.conftest import read_topic, until
-from tests.collect.forking import Forking, Process
+from tests.collect.forked_collectors import CollectorForker, Process
 
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import stream_topic
@@ -75,9 +75,9 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
 ) -> None:
     seed = random.randrange(10**6)
     chance, kills, stop = random.Random(seed), 0, asyncio.Event()
-    with Forking() as forking:
-        start, one = _collector(forking, app_name, log_settings, tmp_path / "one")
-        start_two, two = _collector(forking, app_name, log_settings, tmp_path / "two")
+    with CollectorForker() as forker:
+        start, one = _collector(forker, app_name, log_settings, tmp_path / "one")
+        start_two, two = _collector(forker, app_name, log_settings, tmp_path / "two")
         senders = [
             Sender(f"{ack}{number}", ack, (one, two), in_batches)
             for ack in ("log", "local")
@@ -115,7 +115,7 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
 
 
 def _collector(
-    forking: Forking, name: str, log: LogSettings, home: Path
+    forker: CollectorForker, name: str, log: LogSettings, home: Path
 ) -> tuple[Callable[[], Process], str]:
     """How to start one, and where it will be."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -125,7 +125,7 @@ def _collector(
         "collect": {"port": port, "ack_timeout": 5},
         "journal": {"segment_bytes": 256 << 10},
     }
-    return lambda: forking.start(name, home, settings), f"http://127.0.0.1:{port}"
+    return lambda: forker.start(name, home, settings), f"http://127.0.0.1:{port}"
 
 
 async def _is_up(http: httpx.AsyncClient, url: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.collect.journal.disks import segments
+from tests.collect.journal.faulty_disks import segments
 
 from millstream.collect.journal import DamagedPiece, DamageStore, Journal, JournalSettings
 from millstream.collect.journal.disk import Disk

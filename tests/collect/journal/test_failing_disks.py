@@ -7,9 +7,9 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.collect.journal.disks import FailingDisk, segments
+from tests.collect.journal.faulty_disks import FailingDisk, segments
 from tests.collect.small_disks import small_disk
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.journal.record import HEADER

@@ -1,4 +1,7 @@
-"""The collector's guards are tested in the event loop that it runs in: TLS differs between them."""
+"""Tests of web/ and web/auth/ through a running collector server.
+
+They use uvloop, as the collector does: TLS differs between event loops.
+"""
 
 from __future__ import annotations
 

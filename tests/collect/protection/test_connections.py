@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.standing import Standing, read_answer, request, standing
-from tests.collect.waiting import until
+from tests.collect.protection.echo_server import EchoServer, echo_server, read_answer, request
+from tests.collect.wait_until import until
 
 from millstream.web import http_protocol
 from millstream.web.auth.api_keys import ApiKeyFile
@@ -27,7 +27,7 @@ async def drip(writer: asyncio.StreamWriter, data: bytes, seconds: float) -> Non
 
 
 async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
-    async with standing(tmp_path, header_timeout=0.4) as server:
+    async with echo_server(tmp_path, header_timeout=0.4) as server:
         async with server.connect() as (reader, writer):
             writer.write(HEAD)
             dripping = asyncio.create_task(drip(writer, b"a", 0.02))
@@ -46,7 +46,7 @@ async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "_BODY_GRACE", 1.0)
-    async with standing(tmp_path, min_body_rate=1000) as server:
+    async with echo_server(tmp_path, min_body_rate=1000) as server:
         started = time.monotonic()
         async with (
             server.connect() as (reader, writer),
@@ -75,7 +75,7 @@ async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
 
 async def test_an_idle_connection_is_closed_but_not_before_its_time(tmp_path: Path) -> None:
     async with (
-        standing(tmp_path, idle_timeout=1.0) as server,
+        echo_server(tmp_path, idle_timeout=1.0) as server,
         server.connect() as (reader, writer),
         asyncio.timeout(10),
     ):
@@ -89,13 +89,13 @@ async def test_an_idle_connection_is_closed_but_not_before_its_time(tmp_path: Pa
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Standing]:
-    async with standing(tmp_path, write_timeout=0.5, header_timeout=5) as running:
+async def server(tmp_path: Path) -> AsyncIterator[EchoServer]:
+    async with echo_server(tmp_path, write_timeout=0.5, header_timeout=5) as running:
         yield running
 
 
 async def test_a_client_that_never_reads_is_cut_and_holds_no_memory(
-    server: Standing, caplog: pytest.LogCaptureFixture
+    server: EchoServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.echo.large = b"yes"  # 8 MB each
     with socket.socket() as client:
@@ -120,7 +120,7 @@ async def test_a_client_that_never_reads_is_cut_and_holds_no_memory(
     assert caplog.text == ""
 
 
-async def test_a_client_that_reads_slowly_gets_all_of_its_answer(server: Standing) -> None:
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(server: EchoServer) -> None:
     server.echo.large = b"yes"
     async with server.connect(limit=1024) as (reader, writer):
         writer.write(request())
@@ -131,7 +131,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(server: Standin
     assert server.server.limits.refused["unread"] == 0
 
 
-async def test_a_client_that_closes_its_half_is_done_with(server: Standing) -> None:
+async def test_a_client_that_closes_its_half_is_done_with(server: EchoServer) -> None:
     async with server.connect() as (reader, writer):
         writer.write(HEAD + b"content-length: 100\r\n\r\nhalf")
         writer.write_eof()
@@ -141,7 +141,7 @@ async def test_a_client_that_closes_its_half_is_done_with(server: Standing) -> N
 
 
 async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path) -> None:
-    async with standing(tmp_path, max_connections_per_address=2) as server:
+    async with echo_server(tmp_path, max_connections_per_address=2) as server:
         async with server.connect() as (first, writer), server.connect():
             await until(lambda: server.server.limits.count == 2)
             async with server.connect() as (reader, _), asyncio.timeout(10):
@@ -157,7 +157,7 @@ async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path)
 
 
 async def test_connections_in_all_have_a_bound(tmp_path: Path) -> None:
-    async with standing(tmp_path, max_connections=1) as server, server.connect():
+    async with echo_server(tmp_path, max_connections=1) as server, server.connect():
         await until(lambda: server.server.limits.count == 1)
         assert b"503" in await server.exchange(b"")
         assert server.server.limits.refused == {"connections": 1}
@@ -176,7 +176,9 @@ TOO_LARGE = {
 }
 
 
-async def test_headers_that_are_too_large_are_refused_wherever_they_come(server: Standing) -> None:
+async def test_headers_that_are_too_large_are_refused_wherever_they_come(
+    server: EchoServer,
+) -> None:
     for name, data in TOO_LARGE.items():
         async with server.connect() as (reader, writer), asyncio.timeout(10):
             for at in range(0, len(data), 5000):  # so that no read takes all of it
@@ -188,7 +190,7 @@ async def test_headers_that_are_too_large_are_refused_wherever_they_come(server:
     assert server.echo.bodies == []
 
 
-async def test_large_bodies_in_a_row_are_not_taken_for_large_headers(server: Standing) -> None:
+async def test_large_bodies_in_a_row_are_not_taken_for_large_headers(server: EchoServer) -> None:
     data = request(body=b"b" * 60_000)
     async with server.connect() as (reader, writer), asyncio.timeout(20):
         for cut in (3, 50, 59_000):  # the head of the next in one piece with the body before it
@@ -204,7 +206,7 @@ async def test_large_bodies_in_a_row_are_not_taken_for_large_headers(server: Sta
 
 async def test_what_stands_behind_a_body_is_no_header(tmp_path: Path) -> None:
     key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["*"])
-    async with standing(tmp_path, auth=["key"]) as server:
+    async with echo_server(tmp_path, auth=["key"]) as server:
         trailing = b"2\r\n{}\r\n0\r\nx-api-key: %b\r\n\r\n"
         async with server.connect() as (reader, writer):
             writer.write(CHUNKED + trailing % key.encode())
@@ -231,7 +233,7 @@ AMBIGUOUS = [
 ]
 
 
-async def test_what_two_servers_could_read_differently_is_refused(server: Standing) -> None:
+async def test_what_two_servers_could_read_differently_is_refused(server: EchoServer) -> None:
     for data in AMBIGUOUS:
         answer = await server.exchange(data + b"\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 "), data
@@ -239,7 +241,7 @@ async def test_what_two_servers_could_read_differently_is_refused(server: Standi
     assert set(server.echo.bodies) <= {b""}
 
 
-async def test_requests_in_a_row_are_answered_in_their_order(server: Standing) -> None:
+async def test_requests_in_a_row_are_answered_in_their_order(server: EchoServer) -> None:
     data = b"".join(request(f"/{number}", b"x" * number) for number in range(50))
     async with server.connect() as (reader, writer), asyncio.timeout(10):
         writer.write(data)
@@ -247,7 +249,7 @@ async def test_requests_in_a_row_are_answered_in_their_order(server: Standing) -
     assert [b'"path":"/%d"' % number in body for number, body in enumerate(paths)] == [True] * 50
 
 
-async def test_an_answer_under_way_comes_before_the_end_for_garbage(server: Standing) -> None:
+async def test_an_answer_under_way_comes_before_the_end_for_garbage(server: EchoServer) -> None:
     server.echo.hold = asyncio.Event()
     async with server.connect() as (reader, writer), asyncio.timeout(10):
         writer.write(request() + b"garbage\r\n\r\n")
@@ -262,7 +264,7 @@ async def test_an_answer_before_the_end_of_a_body_ends_the_patience_with_it(
     tmp_path: Path,
 ) -> None:
     async with (
-        standing(tmp_path, auth=["key"]) as server,
+        echo_server(tmp_path, auth=["key"]) as server,
         server.connect() as (reader, writer),
         asyncio.timeout(10),
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.standing import Answer, Standing, standing
+from tests.collect.protection.echo_server import Answer, EchoServer, echo_server
 
 from millstream.collect.settings import CollectSettings
 from millstream.web.asgi import Receive, Scope, Send, send_json, send_problem
@@ -16,7 +16,7 @@ from millstream.web.problem import Problem
 SHOP = "https://shop.example"
 
 
-async def preflight(server: Standing, origin: str) -> Answer:
+async def preflight(server: EchoServer, origin: str) -> Answer:
     headers = {
         "origin": origin,
         "access-control-request-method": "POST",
@@ -30,13 +30,13 @@ def allowing(answer: Answer) -> dict[str, str]:
 
 
 async def test_it_is_off_unless_set(tmp_path: Path) -> None:
-    async with standing(tmp_path) as server:
+    async with echo_server(tmp_path) as server:
         assert allowing(await preflight(server, SHOP)) == {}
         assert allowing(await server.ask(headers={"origin": SHOP})) == {}
 
 
 async def test_a_named_origin_may_send_and_no_other(tmp_path: Path) -> None:
-    async with standing(tmp_path, cors_origins=[SHOP], auth=["key"]) as server:
+    async with echo_server(tmp_path, cors_origins=[SHOP], auth=["key"]) as server:
         answer = await preflight(server, SHOP)  # which carries no login
         assert (answer.status, answer.body) == (204, b"")
         assert allowing(answer) == {
@@ -64,7 +64,7 @@ async def test_a_named_origin_may_send_and_no_other(tmp_path: Path) -> None:
 
 
 async def test_any_origin_is_told_so_without_naming_it(tmp_path: Path) -> None:
-    async with standing(tmp_path, cors_origins=["*"]) as server:
+    async with echo_server(tmp_path, cors_origins=["*"]) as server:
         answer = await preflight(server, SHOP)
         assert answer.headers["access-control-allow-origin"] == "*"
         assert "access-control-allow-credentials" not in answer.headers
@@ -86,7 +86,7 @@ async def test_a_page_that_does_not_ask_first_is_refused_unless_it_is_named(tmp_
         except Problem as problem:
             await send_problem(send, problem)
 
-    async with standing(tmp_path, application=application, cors_origins=[SHOP]) as server:
+    async with echo_server(tmp_path, application=application, cors_origins=[SHOP]) as server:
         for origin, status in {
             SHOP: 200,
             "https://evil.example": 403,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.issuer import (
+from tests.collect.protection.echo_server import STREAMS, echo_server
+from tests.collect.protection.token_issuer import (
     AUDIENCE,
     ISSUER,
     Web,
@@ -24,8 +25,7 @@ from tests.collect.protection.issuer import (
     token,
     unsigned,
 )
-from tests.collect.protection.standing import STREAMS, standing
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
@@ -240,7 +240,7 @@ async def test_keys_from_a_url_that_comes_up_later_and_goes_away_again(
     web: Web, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     quick = settings(web.url, jwt_refresh=60, jwt_refresh_least=0.05)
-    async with standing(tmp_path, **quick) as server:
+    async with echo_server(tmp_path, **quick) as server:
         good = login(token())
         answer = await server.ask(headers=good)  # it fails: nothing is known of the token
         assert (answer.status, answer.headers["retry-after"]) == (503, "2")
@@ -291,7 +291,7 @@ async def test_unknown_keys_do_not_make_us_ask_the_issuer_each_time(web: Web) ->
 async def test_rights_hold_for_tokens_and_wrong_ones_are_slowed_down(
     file: Path, tmp_path: Path
 ) -> None:
-    async with standing(tmp_path, **settings(file)) as server:
+    async with echo_server(tmp_path, **settings(file)) as server:
         good = login(token())
         assert (await server.ask(headers=good)).status == 200
         assert (await server.ask("/v1/streams/notes", headers=good)).status == 403

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.standing import Standing, read_answer, request, standing
-from tests.collect.waiting import until
+from tests.collect.protection.echo_server import EchoServer, echo_server, read_answer, request
+from tests.collect.wait_until import until
 
 from millstream.errors import MillstreamError, SettingsError
 from millstream.web.auth.api_keys import ApiKey, ApiKeyFile, ApiKeys, digest
@@ -25,7 +25,7 @@ def login(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-async def status(server: Standing, path: str, key: str) -> int:
+async def status(server: EchoServer, path: str, key: str) -> int:
     return (await server.ask(path, headers=login(key))).status
 
 
@@ -95,7 +95,7 @@ async def test_a_key_opens_the_streams_that_its_patterns_cover(
     file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, looks = file.create("shop", ["clicks", "na*"]), file.create("prometheus", [])
-    async with standing(tmp_path, auth=["key"]) as server:
+    async with echo_server(tmp_path, auth=["key"]) as server:
         for stream, allowed in {"clicks": True, "names": True, "notes": False}.items():
             expected = 200 if allowed else 403
             assert await status(server, f"/v1/streams/{stream}", key) == expected
@@ -118,7 +118,7 @@ async def test_a_key_opens_the_streams_that_its_patterns_cover(
 async def test_without_a_key_nothing_opens_but_health(file: ApiKeyFile, tmp_path: Path) -> None:
     key = file.create("shop", ["*"])
     shown = ["Bearer", "Bearer ", "Bearer msk_wrong", f"Basic {key}", key, f"Bearer {key}x", "\xff"]
-    async with standing(tmp_path, auth=["key"]) as server:
+    async with echo_server(tmp_path, auth=["key"]) as server:
         for headers in [{}, *({"authorization": text} for text in shown)]:
             for path in ("/v1/streams/clicks", "/v1/streams", "/v1/openapi.json", "/metrics", "/"):
                 answer = await server.ask(path, headers=headers)
@@ -133,7 +133,7 @@ async def test_a_revoked_key_is_refused_on_the_connection_that_it_opened(
     file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, other = file.create("shop", ["*"]), file.create("other", ["*"])
-    async with standing(tmp_path, auth=["key"]) as server, server.connect() as (reader, writer):
+    async with echo_server(tmp_path, auth=["key"]) as server, server.connect() as (reader, writer):
 
         async def answers(key: str, status: int) -> bool:
             writer.write(request(headers=login(key)))
@@ -154,7 +154,7 @@ async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
     file: ApiKeyFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = file.create("shop", ["*"])
-    async with standing(tmp_path, auth=["key"]) as server:
+    async with echo_server(tmp_path, auth=["key"]) as server:
         (tmp_path / "keys.json").write_bytes(b"{")
         await until(lambda: "kept the keys of before" in caplog.text, seconds=10)
         assert await status(server, "/v1/streams/clicks", key) == 200
@@ -162,6 +162,6 @@ async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
 
 async def test_a_key_may_have_a_rate_of_its_own(file: ApiKeyFile, tmp_path: Path) -> None:
     slow, other = file.create("slow", ["*"], rate=0.1), file.create("other", ["*"])
-    async with standing(tmp_path, auth=["key"], rate_burst=1) as server:
+    async with echo_server(tmp_path, auth=["key"], rate_burst=1) as server:
         assert [await status(server, "/v1/streams/clicks", slow) for _ in range(2)] == [200, 429]
         assert [await status(server, "/v1/streams/clicks", other) for _ in range(3)] == [200] * 3

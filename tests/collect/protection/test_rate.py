@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.clock import Clock
-from tests.collect.protection.standing import standing
+from tests.collect.protection.echo_server import echo_server
 
 from millstream.web.auth import rate
 from millstream.web.auth.rate import RateLimiter, TokenBucket
@@ -70,7 +70,7 @@ def test_callers_are_forgotten_before_they_fill_the_memory(
 
 
 async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> None:
-    async with standing(tmp_path, rate=5, rate_burst=2) as server:
+    async with echo_server(tmp_path, rate=5, rate_burst=2) as server:
         first = await server.ask(body=b"{}\n" * 30)
         assert first.status == 200
         assert first.headers["ratelimit-policy"] == '"events";q=10;w=2'
@@ -85,10 +85,10 @@ async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> Non
 
 
 async def test_who_sends_comes_from_a_proxy_only_if_it_is_trusted(tmp_path: Path) -> None:
-    async with standing(tmp_path, rate=0.1, rate_burst=1) as server:
+    async with echo_server(tmp_path, rate=0.1, rate_burst=1) as server:
         assert [(await server.ask(headers=of(n))).status for n in (1, 2)] == [200, 429]
     trusted = {"rate": 0.1, "rate_burst": 1, "trusted_proxies": ["127.0.0.1"]}
-    async with standing(tmp_path, **trusted) as server:
+    async with echo_server(tmp_path, **trusted) as server:
         statuses = [(await server.ask(headers=of(n))).status for n in (1, 2, 1)]
         assert statuses == [200, 200, 429]
 

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.authority import Authority
-from tests.collect.protection.standing import Answer, Standing, read_answer, request, standing
-from tests.collect.waiting import until
+from tests.collect.protection.certificate_authority import Authority
+from tests.collect.protection.echo_server import (
+    Answer,
+    EchoServer,
+    echo_server,
+    read_answer,
+    request,
+)
+from tests.collect.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
@@ -32,14 +38,14 @@ def tls(authority: Authority) -> dict[str, Any]:
 
 
 async def ask(
-    server: Standing, context: ssl.SSLContext, path: str = "/v1/streams/clicks", **headers: str
+    server: EchoServer, context: ssl.SSLContext, path: str = "/v1/streams/clicks", **headers: str
 ) -> Answer:
     async with asyncio.timeout(30), server.connect(ssl=context) as (reader, writer):
         writer.write(request(path, headers=headers))
         return await read_answer(reader)
 
 
-async def serial(server: Standing, context: ssl.SSLContext) -> object:
+async def serial(server: EchoServer, context: ssl.SSLContext) -> object:
     """The number of the certificate that the server shows."""
     async with server.connect(ssl=context) as (_, writer):
         return writer.get_extra_info("peercert")["serialNumber"]
@@ -48,7 +54,7 @@ async def serial(server: Standing, context: ssl.SSLContext) -> object:
 async def test_a_sender_that_trusts_the_authority_is_served(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with standing(tmp_path, **tls) as server:
+    async with echo_server(tmp_path, **tls) as server:
         assert server.url == f"https://127.0.0.1:{server.port}"
         async with server.connect(ssl=authority.trusting()) as (reader, writer):
             for _ in range(2):
@@ -71,7 +77,7 @@ OLD = [
 async def test_what_is_broken_is_not_spoken(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with standing(tmp_path, **tls) as server:
+    async with echo_server(tmp_path, **tls) as server:
         for version, ciphers in OLD:
             context = authority.trusting()
             with warnings.catch_warnings():
@@ -86,7 +92,7 @@ async def test_what_is_broken_is_not_spoken(
 async def test_plain_http_and_garbage_on_the_tls_port_end_at_once(
     tls: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with standing(tmp_path, **tls) as server:
+    async with echo_server(tmp_path, **tls) as server:
         for data in (request(), b"\0" * 100, b"\x16\x03\x01\x00\x05hello", b"\x80" * 70_000):
             assert b"HTTP" not in await server.exchange(data, seconds=5)
         await until(lambda: server.server.limits.count == 0)
@@ -98,7 +104,7 @@ async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
     quick = {**tls, "header_timeout": 2.0, "max_connections_per_address": 3}
-    async with standing(tmp_path, **quick) as server:
+    async with echo_server(tmp_path, **quick) as server:
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of one
         async with server.connect() as (silent, _), server.connect() as (begun, writer):
             writer.write(hello)
@@ -114,7 +120,7 @@ async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
 
 async def test_it_stops_while_a_handshake_is_under_way(tls: dict[str, Any], tmp_path: Path) -> None:
     with socket.socket() as silent:
-        async with asyncio.timeout(10), standing(tmp_path, **tls) as server:
+        async with asyncio.timeout(10), echo_server(tmp_path, **tls) as server:
             silent.setblocking(False)
             await asyncio.get_running_loop().sock_connect(silent, ("127.0.0.1", server.port))
             await until(lambda: server.server.limits.count == 1)
@@ -126,7 +132,7 @@ async def test_a_changed_certificate_is_taken_without_a_restart(
 ) -> None:
     trusting, key_file = authority.trusting(), Path(tls["tls_key"])
     async with (
-        standing(tmp_path, **tls) as server,
+        echo_server(tmp_path, **tls) as server,
         server.connect(ssl=trusting) as (reader, writer),
     ):
         first = await serial(server, trusting)
@@ -152,7 +158,7 @@ async def test_a_client_without_a_certificate_of_the_authority_is_not_heard(
     mallory = Authority(tmp_path, "mallory").issue("shop-1")
     expired = authority.issue("old", days=-1)
     settings = {**tls, "tls_client_ca": str(authority.file), "auth": auth}
-    async with standing(tmp_path, **settings) as server:
+    async with echo_server(tmp_path, **settings) as server:
         for pair in (None, mallory, expired):
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                 await ask(server, authority.trusting(pair), **shown)
@@ -173,7 +179,7 @@ async def test_a_certificate_s_names_say_what_it_may_write(
         "tls_client_streams": {"shop-*": ["clicks"], "notes.example": ["no*"]},
     }
     key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["names"])
-    async with standing(tmp_path, **settings) as server:
+    async with echo_server(tmp_path, **settings) as server:
 
         async def opens(*names: str) -> list[str]:
             context = authority.trusting(authority.issue(*names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.case import PATIENT, Case, event
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.proxy import Proxy

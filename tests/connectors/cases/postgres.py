@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.case import Case
 from tests.connectors.postgres_replica import changes
 from tests.connectors.postgres_server import PostgresServer

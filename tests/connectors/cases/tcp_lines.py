@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.case import Case, event
 from tests.connectors.serving import Connection, TcpServer, free_port
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
 from tests.connectors.case import Case, event
 from websockets.asyncio.server import ServerConnection

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.mosquitto import Mosquitto
 
 from millstream.collect.settings import CollectSettings

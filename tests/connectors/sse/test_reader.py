@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.connectors.case import PATIENT, running
 from tests.connectors.serving import Connection, TcpServer
 

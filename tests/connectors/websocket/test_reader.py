@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
 from tests.connectors.case import running
 from websockets.asyncio.server import ServerConnection

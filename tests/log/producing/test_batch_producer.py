@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.collect.waiting import until
+from tests.collect.wait_until import until
 from tests.log.guarded import guarded_broker
 from tests.topic_limit import take_at_most
 

@@ -1,4 +1,4 @@
-"""What a collector counts of its events, and whether that adds up; what a killed one leaves."""
+"""The counts of a running collector, and the journal that a killed one leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.runtime.home import Home
 
 
 async def counts(collector: Collector) -> dict[str, int]:
-    """All that its metrics count, by name and, in parentheses, stream."""
+    """All counts in its metrics, by name and, in parentheses, stream."""
     found = {}
     for line in (await collector.http.get("/metrics")).text.splitlines():
         if match := re.fullmatch(r'millstream_collect_(\w+)(?:\{stream="(\w+)"\})? (\d+)', line):
@@ -23,20 +23,20 @@ async def counts(collector: Collector) -> dict[str, int]:
 
 
 async def counted(collector: Collector, name: str, stream: str = "clicks") -> int:
-    """One of a stream's counts; of the whole collector's if `stream` is empty."""
+    """One count of a stream; of the whole collector if `stream` is empty."""
     return (await counts(collector))[f"{name}({stream})" if stream else name]
 
 
 async def balance(collector: Collector, stream: str = "clicks") -> int:
-    """How many of a stream's accepted events are accounted for nowhere."""
-    told = await counts(collector)
+    """The number of a stream's accepted events that no other count has."""
+    found = await counts(collector)
     ends = ("logged", "rejected", "failed", "shed", "duplicates")
-    parts = [told[f"{name}_total({stream})"] for name in ends]
-    return told[f"accepted_total({stream})"] - sum(parts) - told[f"pending({stream})"]
+    parts = [found[f"{name}_total({stream})"] for name in ends]
+    return found[f"accepted_total({stream})"] - sum(parts) - found[f"pending({stream})"]
 
 
 async def leave_in_journal(home: Path, *messages: RawMessage) -> None:
-    """What a collector leaves that is killed when these are on disk, and nothing else is done."""
+    """Write a journal as a collector leaves it that is killed right after storing these."""
     journal = await Journal.open(Home(home).journal / "0", JournalSettings())
     try:
         for message in messages:

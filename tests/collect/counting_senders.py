@@ -1,4 +1,4 @@
-"""Senders that count up and never send a number twice, and the count of what became of it."""
+"""Senders that send increasing numbers, each once, and the check of what is in the log."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from millstream.pipeline.app import App
 
 
 def pipeline(name: str) -> App:
-    """One stream, keyed by who sent it."""
+    """A pipeline with one stream, keyed by sender."""
     app = App(name)
     app.stream("counts", schema="sender STRING NOT NULL, n LONG NOT NULL", key="sender")
     return app
 
 
-class NobodyThere(Exception):
+class NotConnected(Exception):
     """Nothing was sent."""
 
 
 class NoAnswer(Exception):
-    """It may have been taken in or not."""
+    """The request may have been accepted or not."""
 
 
 @dataclass
 class Sender:
-    """One request after the other, on a connection of its own."""
+    """Sends one request after the other, on its own connection."""
 
     name: str
     ack: str
     batch: int
-    size: int = 0  # bytes that each event has more than it needs
-    sure: list[int] = field(default_factory=list)  # answered with 200 or 202
-    unclear: list[int] = field(default_factory=list)  # nobody answered
+    size: int = 0  # additional bytes of each event
+    acknowledged: list[int] = field(default_factory=list)  # answered with 200 or 202
+    unclear: list[int] = field(default_factory=list)  # no answer
     statuses: Counter[int] = field(default_factory=Counter)
     waits: list[int] = field(default_factory=list)  # the seconds that a 503 asked to wait
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
 
     async def send(self, port: int, stop: asyncio.Event) -> None:
-        """Until told to stop."""
+        """Send until `stop`."""
         try:
             await self._send(port, stop)
         finally:
@@ -59,7 +59,7 @@ class Sender:
             n += self.batch
             try:
                 status, headers, content = await self._post(port, "\n".join(lines).encode())
-            except NobodyThere:
+            except NotConnected:
                 n -= self.batch
                 await asyncio.sleep(0.01)
                 continue
@@ -69,7 +69,7 @@ class Sender:
             self.statuses[status] += 1
             if status in (200, 202):
                 assert json.loads(content)["accepted"] == self.batch
-                self.sure += numbers
+                self.acknowledged += numbers
             else:
                 assert status == 503, content
                 self.waits.append(int(headers["retry-after"]))
@@ -80,7 +80,7 @@ class Sender:
             if self._writer is None or self._reader is None:
                 self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            raise NobodyThere from None
+            raise NotConnected from None
         request = (
             f"POST /v1/streams/counts?ack={self.ack} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
             f"content-type: application/x-ndjson\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -105,46 +105,46 @@ class Sender:
 
 
 @dataclass(frozen=True)
-class Count:
-    """All senders of a run."""
+class SenderGroup:
+    """The senders of a run."""
 
     senders: list[Sender]
 
     @property
-    def sure(self) -> int:
-        """Events that were answered."""
-        return sum(len(sender.sure) for sender in self.senders)
+    def acknowledged(self) -> int:
+        """The number of acknowledged events."""
+        return sum(len(sender.acknowledged) for sender in self.senders)
 
     @property
     def statuses(self) -> Counter[int]:
-        """Requests by the status of their answer."""
+        """Requests by status."""
         return sum((each.statuses for each in self.senders), Counter())
 
     def __str__(self) -> str:
         unclear = sum(len(each.unclear) for each in self.senders)
         return (
-            f"{self.sure} events answered, {unclear} unclear, "
+            f"{self.acknowledged} events answered, {unclear} unclear, "
             f"requests by status {dict(self.statuses)}"
         )
 
-    def verdict(self, log: LogSettings, app: str) -> list[str]:
-        """Every promise that was broken; reads the whole topic."""
+    def violations(self, log: LogSettings, app: str) -> list[str]:
+        """Every broken promise; reads the whole topic."""
         topic = stream_topic(app, "counts")
         first, end = bounds(log, topic)[0]
         logged: dict[str, list[int]] = {sender.name: [] for sender in self.senders}
         for record in read_range(log, topic, 0, first, end):
             event = json.loads(record.value or b"")
             logged[event["sender"]].append(event["n"])
-        return [wrong for each in self.senders for wrong in _broken(each, logged[each.name])]
+        return [wrong for each in self.senders for wrong in _violations(each, logged[each.name])]
 
 
-def _broken(sender: Sender, there: list[int]) -> Iterable[str]:
+def _violations(sender: Sender, there: list[int]) -> Iterable[str]:
     times = Counter(there)
-    if lost := [n for n in sender.sure if not times[n]]:
+    if lost := [n for n in sender.acknowledged if not times[n]]:
         yield f"{sender.name}: answered but not in the log: {lost[:5]}"
     if doubled := [n for n, count in times.items() if count > 1]:
         yield f"{sender.name}: in the log more than once: {doubled[:5]}"
-    if unknown := set(there) - set(sender.sure) - set(sender.unclear):
+    if unknown := set(there) - set(sender.acknowledged) - set(sender.unclear):
         yield f"{sender.name}: refused but in the log: {sorted(unknown)[:5]}"
     if not doubled and there != sorted(there):
         yield f"{sender.name}: out of order"

@@ -1,4 +1,4 @@
-"""A collector as users start it, in a process of its own, with keys."""
+"""A collector process as users start it, with API keys."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ app.stream("pulled", schema="id LONG",
 
 
 @dataclass
-class Running:
-    """A collector that runs."""
+class CollectorProcess:
+    """A running collector."""
 
     process: subprocess.Popen[str]
     home: Path
@@ -53,18 +53,18 @@ class Running:
         return httpx.Client(base_url=self.url, timeout=30.0, headers=headers, verify=False)
 
     def resident(self) -> int:
-        """Bytes of memory that it holds."""
+        """Its resident memory in bytes."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def printed(self) -> str:
-        """All that it has printed and logged."""
+        """Everything it has printed and logged."""
         return "".join(self.lines)
 
 
 @contextlib.contextmanager
-def running(folder: Path, name: str, bootstrap: str) -> Iterator[Running]:
-    """Start one, wait until it is ready, and stop it in the end."""
+def collector_process(folder: Path, name: str, bootstrap: str) -> Iterator[CollectorProcess]:
+    """Start a collector, wait until it is ready, and stop it at the end."""
     pipeline, home = folder / "pipeline.py", folder / "home"
     pipeline.write_text(PIPELINE.format(name=name))
     toml = f'[log]\nbootstrap = "{bootstrap}"\n[collect]\nauth = ["key"]\nmax_events = 1000\n'
@@ -93,7 +93,7 @@ def running(folder: Path, name: str, bootstrap: str) -> Iterator[Running]:
         try:
             url = ready.get(timeout=90)
             assert url, "".join(lines)
-            yield Running(process, home, url, ApiKeyFile(Home(home).keys), lines)
+            yield CollectorProcess(process, home, url, ApiKeyFile(Home(home).keys), lines)
         finally:
             process.terminate()
             process.wait(30)

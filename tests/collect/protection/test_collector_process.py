@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collect.conftest import read_topic
-from tests.collect.protection.running import Running, running
+from tests.collect.protection.collector_process import CollectorProcess, collector_process
 
 from millstream.cli.invoke import invoke
 from millstream.log.settings import LogSettings
@@ -47,14 +47,14 @@ def name() -> str:
 @pytest.fixture(scope="module")
 def collector(
     name: str, log_settings: LogSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[CollectorProcess]:
     folder = tmp_path_factory.mktemp("guarded")
-    with running(folder, name, log_settings.bootstrap) as started:
+    with collector_process(folder, name, log_settings.bootstrap) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def key(collector: Running) -> str:
+def key(collector: CollectorProcess) -> str:
     key = collector.keys.create("all", ["*"])
     with collector.http(key) as http:
         deadline = time.monotonic() + 30
@@ -64,7 +64,7 @@ def key(collector: Running) -> str:
     return key
 
 
-def is_well(collector: Running) -> None:
+def is_well(collector: CollectorProcess) -> None:
     """It is up and has not grown, and nothing failed on the way."""
     assert collector.process.poll() is None
     assert collector.resident() - collector.at_start < GROWTH
@@ -76,7 +76,7 @@ def is_well(collector: Running) -> None:
 
 
 def test_every_call_answers_as_its_description_says(
-    collector: Running, key: str, tmp_path: Path
+    collector: CollectorProcess, key: str, tmp_path: Path
 ) -> None:
     answer = subprocess.run(
         [
@@ -141,7 +141,7 @@ BYTES = st.lists(st.one_of(LINES, LINES, LINES, st.binary(max_size=40)), max_siz
 @settings(max_examples=500, derandomize=True)
 @given(pieces=st.lists(BYTES, min_size=1, max_size=4))
 def test_no_bytes_on_the_port_make_it_fail(
-    collector: Running, key: str, pieces: list[list[bytes]]
+    collector: CollectorProcess, key: str, pieces: list[list[bytes]]
 ) -> None:
     with socket.create_connection(("127.0.0.1", collector.port), timeout=20) as connection:
         try:
@@ -160,11 +160,11 @@ def test_no_bytes_on_the_port_make_it_fail(
     assert b"HTTP/1.1 500" not in answer
 
 
-def test_after_all_these_bytes_it_is_well(collector: Running) -> None:
+def test_after_all_these_bytes_it_is_well(collector: CollectorProcess) -> None:
     is_well(collector)
 
 
-def test_limits_hold_in_the_real_application(collector: Running, key: str) -> None:
+def test_limits_hold_in_the_real_application(collector: CollectorProcess, key: str) -> None:
     good = '{"text": "x"}'
     lines = {"content-type": "application/x-ndjson"}
     with collector.http(key) as http:
@@ -180,7 +180,7 @@ def test_limits_hold_in_the_real_application(collector: Running, key: str) -> No
         assert "more than 50 deep" in errors[1]
 
 
-def test_who_is_turned_away_is_counted_by_reason(collector: Running, key: str) -> None:
+def test_who_is_turned_away_is_counted_by_reason(collector: CollectorProcess, key: str) -> None:
     reader = collector.keys.create("reader", ["clicks"])
 
     def counted(reason: str) -> int:
@@ -207,7 +207,7 @@ def test_who_is_turned_away_is_counted_by_reason(collector: Running, key: str) -
     }
 
 
-def test_a_page_that_is_not_named_cannot_send(collector: Running, key: str) -> None:
+def test_a_page_that_is_not_named_cannot_send(collector: CollectorProcess, key: str) -> None:
     with collector.http(key) as http:
 
         def status(origin: str) -> int:
@@ -220,7 +220,7 @@ def test_a_page_that_is_not_named_cannot_send(collector: Running, key: str) -> N
         assert status(collector.url) == 200
 
 
-def test_a_batch_costs_as_many_as_it_has_events(collector: Running, key: str) -> None:
+def test_a_batch_costs_as_many_as_it_has_events(collector: CollectorProcess, key: str) -> None:
     slow = collector.keys.create("slow", ["notes", "ticks"], rate=20.0)
     with collector.http(slow) as http:
         deadline = time.monotonic() + 30
@@ -237,7 +237,7 @@ def test_a_batch_costs_as_many_as_it_has_events(collector: Running, key: str) ->
 
 
 def test_a_receipt_tells_nothing_to_who_may_not_write_to_its_stream(
-    collector: Running, key: str
+    collector: CollectorProcess, key: str
 ) -> None:
     other = collector.keys.create("other", ["clicks"])
     with collector.http(key) as http, collector.http(other) as stranger:
@@ -253,7 +253,7 @@ def test_a_receipt_tells_nothing_to_who_may_not_write_to_its_stream(
 
 
 def test_no_secret_is_in_what_it_says(
-    collector: Running,
+    collector: CollectorProcess,
     key: str,
     name: str,
     log_settings: LogSettings,
@@ -296,7 +296,7 @@ def test_no_secret_is_in_what_it_says(
 
 
 def test_the_command_sends_with_a_key_from_the_environment_or_a_file(
-    collector: Running,
+    collector: CollectorProcess,
     key: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

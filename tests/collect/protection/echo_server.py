@@ -1,4 +1,4 @@
-"""A server of ours around a small application, and talking to it byte by byte."""
+"""The collector's HTTP server around an echo application, and raw connections to it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STREAMS = ("clicks", "notes", "names")
 
 
 async def _grow(size: int) -> None:
-    """There is always room."""
+    """Accept a body of any size."""
 
 
 @dataclass
 class Echo:
-    """Answers each request with what it saw of it; a stand-in for the collector's application."""
+    """An application that answers each request with its path and length."""
 
     bodies: list[bytes] = field(default_factory=list)
     large: bytes = b""  # answered to /large
@@ -61,14 +61,14 @@ class Echo:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one request."""
+    """The answer to one request."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
     def problem(self) -> dict[str, Any]:
-        """What it says is wrong."""
+        """Its problem+json content."""
         assert self.headers["content-type"] == "application/problem+json", self
         content: dict[str, Any] = json.loads(self.body)
         assert content["status"] == self.status
@@ -97,8 +97,8 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A server that listens."""
+class EchoServer:
+    """A listening server."""
 
     server: CollectServer
     echo: Echo
@@ -109,7 +109,7 @@ class Standing:
     async def connect(
         self, **more: Any
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A connection to write raw bytes on."""
+        """Open a connection for raw bytes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **more)
         try:
             yield reader, writer
@@ -119,13 +119,13 @@ class Standing:
                 await writer.wait_closed()
 
     async def ask(self, *request_of: Any, seconds: float = 30.0, **more: Any) -> Answer:
-        """The answer to one request, on a connection of its own."""
+        """The answer to one request, on a new connection."""
         async with asyncio.timeout(seconds), self.connect() as (reader, writer):
             writer.write(request(*request_of, **more))
             return await read_answer(reader)
 
     async def exchange(self, data: bytes, *, seconds: float = 30.0) -> bytes:
-        """All that it answers to some bytes until it closes the connection."""
+        """Everything it answers to some bytes until it closes the connection."""
         async with asyncio.timeout(seconds), self.connect() as (reader, writer):
             writer.write(data)
             with contextlib.suppress(ConnectionError):
@@ -134,10 +134,10 @@ class Standing:
 
 
 @contextlib.asynccontextmanager
-async def standing(
+async def echo_server(
     home: Path, *, application: Any = None, **settings: Any
-) -> AsyncIterator[Standing]:
-    """A server with these settings of the collector's."""
+) -> AsyncIterator[EchoServer]:
+    """Run a server with these collector settings."""
     echo = Echo()
     chosen = CollectSettings(port=0, **settings)
     listener: socket.socket = bind(chosen.host, 0, tier="collect")
@@ -150,7 +150,7 @@ async def standing(
         await server.ready()
         url = server.url(listener)
         try:
-            yield Standing(server, echo, listener.getsockname()[1], url)
+            yield EchoServer(server, echo, listener.getsockname()[1], url)
         finally:
             server.should_exit = True
             await serving

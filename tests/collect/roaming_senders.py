@@ -1,4 +1,4 @@
-"""Senders that move between collectors, or workers, which are killed; and the count at the end."""
+"""Senders that use a random collector for each request, while collectors are killed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ Kill = Callable[[random.Random], None]
 
 @dataclass
 class Sender:
-    """Counts up, each request to whom it happens to meet, and never sends a number twice."""
+    """Sends increasing numbers, each once, each request to a random URL."""
 
     name: str
     ack: str
     urls: list[str]
     chance: random.Random
-    sure: dict[int, str] = field(default_factory=dict)  # answered with 200 or 202: their receipts
-    unclear: list[int] = field(default_factory=list)  # nobody answered
+    acknowledged: dict[int, str] = field(
+        default_factory=dict
+    )  # answered with 200 or 202: their receipts
+    unclear: list[int] = field(default_factory=list)  # no answer
 
     async def send(self, http: httpx.AsyncClient, stop: asyncio.Event) -> None:
-        """Until told to stop."""
+        """Send until `stop`."""
         n = 0
         while not stop.is_set():
             numbers = range(n, n + self.chance.choice((1, 1, 5)))
@@ -43,34 +45,34 @@ class Sender:
                     f"{url}/v1/streams/counts?ack={self.ack}", content="\n".join(lines)
                 )
             except httpx.ConnectError:
-                await asyncio.sleep(0.01)  # nobody was there: nothing was sent
+                await asyncio.sleep(0.01)  # not connected: nothing was sent
                 continue
             except httpx.HTTPError:
                 self.unclear += numbers
             else:
                 assert response.status_code in (200, 202), response.text
-                self.sure |= zip(numbers, response.json()["receipts"], strict=True)
+                self.acknowledged |= zip(numbers, response.json()["receipts"], strict=True)
             n = numbers.stop
 
 
 @dataclass
-class Moving:
-    """One run, and what came of it."""
+class RoamingSenders:
+    """One run, and its outcome."""
 
     urls: list[str]
     chance: random.Random
     senders: list[Sender] = field(default_factory=list)
     kills: int = 0
 
-    async def go_on(self, seconds: float, kill: Kill) -> None:
-        """Send, and kill at random moments, for so long and some times; then send some more."""
+    async def run(self, seconds: float, kill: Kill) -> None:
+        """Send, and kill at random moments, for so long and at least some times; then send more."""
         self.senders = [
             Sender(f"{ack}{number}", ack, self.urls, random.Random(self.chance.random()))
             for ack in ("log", "local")
             for number in range(3)
         ]
         stop = asyncio.Event()
-        limits = httpx.Limits(max_keepalive_connections=0)  # each request meets another one
+        limits = httpx.Limits(max_keepalive_connections=0)  # each request opens a connection
         async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as http:
             sending = [asyncio.create_task(each.send(http, stop)) for each in self.senders]
             end = time.monotonic() + seconds
@@ -87,20 +89,20 @@ class Moving:
             await asyncio.gather(*sending)
 
     async def _more(self, count: int, sending: list[asyncio.Task[None]]) -> None:
-        goal, deadline = self.sure() + count, time.monotonic() + 90
-        while self.sure() < goal:
+        goal, deadline = self.acknowledged() + count, time.monotonic() + 90
+        while self.acknowledged() < goal:
             for task in sending:
                 if task.done():
                     task.result()
-            assert time.monotonic() < deadline, "nobody takes anything any more"
+            assert time.monotonic() < deadline, "no collector accepts anything any more"
             await asyncio.sleep(0.002)
 
-    def sure(self) -> int:
-        """How many events were answered."""
-        return sum(len(sender.sure) for sender in self.senders)
+    def acknowledged(self) -> int:
+        """The number of acknowledged events."""
+        return sum(len(sender.acknowledged) for sender in self.senders)
 
-    def verdict(self, records: Iterable[Record]) -> list[str]:
-        """Every promise that was broken, by all that is in the stream's topic."""
+    def violations(self, records: Iterable[Record]) -> list[str]:
+        """Every broken promise, by the records of the stream's topic."""
         wrong: list[str] = []
         logged: dict[str, list[int]] = {sender.name: [] for sender in self.senders}
         newest: dict[tuple[str, str], int] = {}
@@ -114,9 +116,9 @@ class Moving:
             newest[by] = n
         for sender in self.senders:
             times = Counter(logged[sender.name])
-            lost = [n for n in sender.sure if not times[n]]
+            lost = [n for n in sender.acknowledged if not times[n]]
             doubled = [n for n, count in times.items() if count > 1]
-            unknown = set(times) - set(sender.sure) - set(sender.unclear)
+            unknown = set(times) - set(sender.acknowledged) - set(sender.unclear)
             if lost:
                 wrong.append(f"{sender.name}: answered but not in the log: {lost[:5]}")
             if doubled:
@@ -126,11 +128,11 @@ class Moving:
         return wrong
 
     def receipts(self, count: int) -> list[str]:
-        """Some that were given out."""
-        all_of_them = [each for sender in self.senders for each in sender.sure.values()]
+        """Some of the receipts."""
+        all_of_them = [each for sender in self.senders for each in sender.acknowledged.values()]
         return self.chance.sample(all_of_them, min(count, len(all_of_them)))
 
     def report(self) -> str:
-        """What happened."""
+        """A summary."""
         unclear = sum(len(each.unclear) for each in self.senders)
-        return f"{self.kills} kills, {self.sure()} events answered, {unclear} unclear"
+        return f"{self.kills} kills, {self.acknowledged()} events answered, {unclear} unclear"

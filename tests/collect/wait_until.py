@@ -1,4 +1,4 @@
-"""Waiting for what must come true, without guessing how long it takes."""
+"""Waits for a condition, instead of sleeping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 async def until(
     condition: Callable[[], object | Awaitable[object]], *, seconds: float = 30.0
 ) -> None:
-    """Return once `condition` holds; fail after `seconds`."""
+    """Wait until `condition` holds; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         holds = condition()

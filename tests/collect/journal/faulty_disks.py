@@ -1,4 +1,4 @@
-"""Disks that fail, or forget what was not synced, on demand; none here does by itself."""
+"""Disks that fail on demand, or lose what was not synced."""
 
 from __future__ import annotations
 

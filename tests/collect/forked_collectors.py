@@ -1,7 +1,7 @@
-"""Collectors that start at once: forked off a process that has imported everything already.
+"""Collectors that start quickly: forked from a process that has imported everything.
 
-`python -m tests.collect.forking` is that process. It reads what to start, a line of JSON each, and
-answers with the new process's number.
+`python -m tests.collect.forked_collectors` is that process. It reads a line of JSON for each
+collector to start, and answers with its pid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from tests.collect.counting import pipeline
+from tests.collect.counting_senders import pipeline
 
 from millstream.collect.service import run
 from millstream.runtime.home import Home
@@ -25,7 +25,7 @@ from millstream.settings import Settings
 
 
 class Process:
-    """One that was forked; nobody's child here, so it is watched by a descriptor."""
+    """A forked collector. It is not our child, so it is watched by a pidfd."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -39,7 +39,7 @@ class Process:
         return self._descriptor >= 0 and not self._has_ended(0)
 
     def kill(self) -> None:
-        """As nothing can be prepared for; returns when it is gone."""
+        """Kill it with SIGKILL; returns when it has ended."""
         if self.is_alive:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
             assert self._has_ended(30), f"process {self.pid} does not die"
@@ -51,10 +51,10 @@ class Process:
         return bool(select.select([self._descriptor], [], [], seconds)[0])
 
 
-class Forking:
-    """Starts collectors; a context manager that leaves none of them behind."""
+class CollectorForker:
+    """Starts collectors; a context manager that kills all of them at the end."""
 
-    def __enter__(self) -> Forking:
+    def __enter__(self) -> CollectorForker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -76,7 +76,7 @@ class Forking:
         self._process.communicate()
 
     def start(self, app: str, home: Path, settings: dict[str, Any]) -> Process:
-        """A collector for the counting pipeline; it may end by itself at once."""
+        """Start a collector for the counting pipeline; it may end at once."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([app, str(home), settings]) + "\n")
@@ -89,13 +89,13 @@ class Forking:
 
 def _collect(app: str, home: str, settings: dict[str, Any]) -> None:
     sys.stdin.close()
-    os.dup2(sys.stderr.fileno(), 1)  # the other end expects numbers there
+    os.dup2(sys.stderr.fileno(), 1)  # the other end expects pids there
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     run(pipeline(app), Settings.model_validate(settings), Home(Path(home)))
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit codes are not read
     die = die_with_parent()
     for line in sys.stdin:
         app, home, settings = cast("tuple[str, str, dict[str, Any]]", json.loads(line))

@@ -1,7 +1,7 @@
-"""Senders that never rest, a collector that is killed again and again, and the count at the end.
+"""Runs in which senders send all the time, and a collector is killed again and again.
 
-`python -m tests.collect.crashing --minutes 10` (`make soak`) does it for longer, with a Kafka
-of its own that is killed and paused too.
+`python -m tests.collect.crash_runs --minutes 10` (`make soak`) runs longer, with its own Kafka,
+which is killed and paused too.
 """
 
 from __future__ import annotations
@@ -20,57 +20,59 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.collect.counting import Count, Sender
-from tests.collect.forking import Forking, Process
+from tests.collect.counting_senders import Sender, SenderGroup
+from tests.collect.forked_collectors import CollectorForker, Process
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 
 Disturb = Callable[[random.Random], Any]
-_PATIENCE = 90.0  # seconds in which something must be answered again, whatever has happened
+_PATIENCE = 90.0  # seconds until requests must be answered again
 
 
-class Run:
-    """A collector in a process of its own, which is started again when it ends, and its senders."""
+class CollectorRun:
+    """A collector process that is started again when it ends, and its senders."""
 
     def __init__(
         self,
-        forking: Forking,
+        forker: CollectorForker,
         app: str,
         log: LogSettings,
         home: Path,
         senders: list[Sender],
         **settings: dict[str, Any],
     ) -> None:
-        self.count = Count(senders)
-        self.deaths = 0  # of the collector, by itself
+        self.senders = SenderGroup(senders)
+        self.deaths = 0  # of the collector, other than by `kill`
         self.port = _free_port()
         self._app, self._log = app, log
         collect = {"ack_timeout": 5, **settings.pop("collect", {}), "port": self.port}
         chosen = {"log": {"bootstrap": log.bootstrap}, "collect": collect, **settings}
-        self._start: Callable[[], Process] = lambda: forking.start(app, home, chosen)
+        self._start: Callable[[], Process] = lambda: forker.start(app, home, chosen)
         self._collector = self._start()
 
     def kill(self) -> None:
-        """At once, and start another one."""
+        """Kill the collector, and start another one."""
         self._collector.kill()
         self._collector = self._start()
 
     async def send(self, stop: asyncio.Event) -> None:
-        """Let all senders send until told to stop."""
+        """Let all senders send until `stop`."""
         async with asyncio.TaskGroup() as sending:
-            for sender in self.count.senders:
+            for sender in self.senders.senders:
                 sending.create_task(sender.send(self.port, stop))
 
     async def more(self, count: int) -> None:
-        """Until so many more events are answered."""
-        goal = self.count.sure + count
-        await self.until(lambda: self.count.sure >= goal, "the collector takes nothing any more")
+        """Wait until so many more events are answered."""
+        goal = self.senders.acknowledged + count
+        await self.until(
+            lambda: self.senders.acknowledged >= goal, "the collector accepts nothing any more"
+        )
 
     async def until(
         self, condition: Callable[[], object | Awaitable[object]], otherwise: str
     ) -> None:
-        """Until this is so; a collector that ends meanwhile is started anew, as by a supervisor."""
+        """Wait for a condition; a collector that ends meanwhile is started again."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             holds = condition()
@@ -83,16 +85,16 @@ class Run:
             await asyncio.sleep(0.002)
 
     async def at_rest(self) -> None:
-        """Until Kafka has everything that is in the journal."""
+        """Wait until Kafka has everything that is in the journal."""
 
         async def nothing_pending() -> bool:
             _, content = await self.health()
             return bool(content) and content["journal"]["pending_entries"] == 0
 
-        await self.until(nothing_pending, "something does not leave the journal")
+        await self.until(nothing_pending, "entries stay in the journal")
 
     async def health(self) -> tuple[int, dict[str, Any]]:
-        """Status and content of /health/ready; 0 if nobody answers."""
+        """Status and content of /health/ready; 0 if there is no answer."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
@@ -106,14 +108,14 @@ class Run:
             writer.close()
         return (int(head.split()[1]), json.loads(body)) if body else (0, {})
 
-    def verdict(self) -> list[str]:
-        """Every promise that was broken; reads the whole topic."""
-        return self.count.verdict(self._log, self._app)
+    def violations(self) -> list[str]:
+        """Every broken promise; reads the whole topic."""
+        return self.senders.violations(self._log, self._app)
 
 
 @dataclass
-class Crashes:
-    """A run in which the collector is killed, and what came of it."""
+class CrashRun:
+    """A run in which the collector is killed, and its outcome."""
 
     name: str
     log: LogSettings
@@ -121,14 +123,14 @@ class Crashes:
     seed: int
     workers: int = 1
     kills: int = 0
-    told: str = ""
+    summary: str = ""
 
-    async def go_on(self, seconds: float, least: int, disturb: Disturb | None = None) -> list[str]:
-        """Send, and kill at random moments, for so long and so often; the promises not kept."""
+    async def run(self, seconds: float, least: int, disturb: Disturb | None = None) -> list[str]:
+        """Send, and kill at random moments, for so long and so often; the broken promises."""
         chance = random.Random(self.seed)
-        with Forking() as forking:
-            run = Run(
-                forking,
+        with CollectorForker() as forker:
+            run = CollectorRun(
+                forker,
                 self.name,
                 self.log,
                 self.home,
@@ -149,15 +151,15 @@ class Crashes:
                 await run.more(100)
                 stop.set()
             await run.at_rest()
-        self.told = f"{self.kills} kills, {run.deaths} other deaths, {run.count}"
-        return await asyncio.to_thread(run.verdict)
+        self.summary = f"{self.kills} kills, {run.deaths} other deaths, {run.senders}"
+        return await asyncio.to_thread(run.violations)
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.told}"
+        return f"seed {self.seed}: {self.summary}"
 
 
-async def _random_moment(chance: random.Random, run: Run) -> None:
-    """In the middle of its start, of its recovery, or of its work."""
+async def _random_moment(chance: random.Random, run: CollectorRun) -> None:
+    """Wait for a random moment of its start, recovery or work."""
     if chance.random() < 0.5:
         await asyncio.sleep(chance.random() * 0.4)
     else:
@@ -180,7 +182,7 @@ def _free_port() -> int:
 
 
 def disturb_broker(broker: Broker, kill: float, pause: float) -> Disturb:
-    """Now and then, with these chances, kills Kafka, or stops it for a moment; first it kills."""
+    """A function that kills or pauses Kafka with these probabilities; the first call kills."""
     kinds = iter([0.0])
 
     def disturb(chance: random.Random) -> None:
@@ -197,18 +199,18 @@ def disturb_broker(broker: Broker, kill: float, pause: float) -> Disturb:
 
 
 def main() -> None:
-    """Crash for long."""
+    """Run for a long time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    asked = parser.parse_args()
-    print(f"seed {asked.seed}")
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}")
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "kafka") as broker:
         log = LogSettings(bootstrap=broker.bootstrap)
-        crashes = Crashes("soak", log, Path(folder) / "home", asked.seed, asked.workers)
+        crashes = CrashRun("soak", log, Path(folder) / "home", arguments.seed, arguments.workers)
         disturb = disturb_broker(broker, kill=0.01, pause=0.05)
-        wrong = asyncio.run(crashes.go_on(asked.minutes * 60, 1, disturb))
+        wrong = asyncio.run(crashes.run(arguments.minutes * 60, 1, disturb))
     print(crashes)
     raise SystemExit("\n".join(wrong) if wrong else 0)
 
