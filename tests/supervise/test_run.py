@@ -23,7 +23,7 @@ from millstream.runtime.home import Home, is_alive
 RUN = """
 import sys
 from pathlib import Path
-from millstream.cli.shared.outcome import complain
+from millstream.cli.shared.outcome import print_error
 from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 from millstream.supervise.process_spec import ProcessSpec, RestartPolicy
@@ -44,7 +44,7 @@ try:
     ended_by = run_processes(
         specs, Home(home), PlainOutput(), ready_lines=["all ready"], policy=policy)
 except MillstreamError as error:
-    complain(str(error))
+    print_error(str(error))
     sys.exit(1)
 print("ended by", ended_by, flush=True)
 """

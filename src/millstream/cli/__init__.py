@@ -1,7 +1,7 @@
-"""The command line. One module per command, or small group of them.
+"""The command line: one module per command.
 
-Command modules import only click at the top, so that `millstream --help` answers at once; what a
-command needs (Spark, Kafka, rich) is imported when it runs.
+Command modules import only click at the top, so that `millstream --help` answers at once. Spark,
+Kafka and rich are imported when a command runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The group of all commands, in the order in which a user meets them."""
+"""The group of all commands, in the order in which a user needs them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,33 @@ if TYPE_CHECKING:
     from click import Context, HelpFormatter
 
 COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
-    ("One machine", (run.run, plan.plan, doctor.doctor, prepare.prepare)),
+    ("Run on this machine", (run.run, plan.plan, doctor.doctor, prepare.prepare)),
     (
-        "A running system",
+        "Use a running system",
         (
-            *(status.status, tail.tail, send.send, query.query, state.state),
-            *(rebuild.rebuild, drop.drop, keys.keys),
+            status.status,
+            tail.tail,
+            send.send,
+            query.query,
+            state.state,
+            rebuild.rebuild,
+            drop.drop,
+            keys.keys,
         ),
     ),
     (
-        "What became of events",
+        "Find and check events",
         (
-            *(trace.trace, audit.audit, verify.verify, ledger.ledger),
-            *(rejected.rejected, late.late, failed.failed),
+            trace.trace,
+            audit.audit,
+            verify.verify,
+            ledger.ledger,
+            rejected.rejected,
+            late.late,
+            failed.failed,
         ),
     ),
-    ("One tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
+    ("Run one tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),
 )
 
 
@@ -50,11 +61,11 @@ class Commands(click.Group):
     None, "--version", package_name="millstream", message="millstream %(version)s"
 )
 def millstream() -> None:
-    """Events go in at one end, live answers come out at the other.
+    """Collect events, analyze them continuously, and serve live results.
 
     \b
-    millstream run pipeline.py             start everything and keep it up
-    millstream send rsvps events.ndjson    hand in events
+    millstream run pipeline.py             start everything and keep it running
+    millstream send rsvps events.ndjson    send the events of a file
     millstream tail by_city                follow a view as it changes
     """
 

@@ -1,4 +1,4 @@
-"""Runs a command: errors become one line and an exit code."""
+"""Runs a command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from millstream.cli.shared.outcome import (
     FAILED,
     INTERRUPTED,
     USAGE,
-    complain,
-    leave_output,
-    open_output,
+    discard_output,
+    prepare_output,
+    print_error,
 )
 from millstream.errors import MillstreamError, PipelineErrors
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run a command; the exit code."""
-    open_output()
+    """Run a command; returns the exit code."""
+    prepare_output()
     try:
         code = millstream.main(list(arguments), prog_name="millstream", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except PipelineErrors as error:
         for each in error.errors:
-            complain(str(each))
+            print_error(str(each))
         return FAILED
     except MillstreamError as error:
-        complain(str(error))
+        print_error(str(error))
         return FAILED
     except click.UsageError as error:
-        complain(error.format_message())
+        print_error(error.format_message())
         command = error.ctx.command_path if error.ctx else "millstream"
         click.echo(f"see {command} --help", err=True)
         return USAGE
     except click.ClickException as error:
-        complain(error.format_message())
+        print_error(error.format_message())
         return FAILED
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        leave_output()
+        discard_output()
         return 0
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            complain(f"cannot write {error.filename or 'the output'}: {error.strerror}; free space")
-            leave_output()
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            print_error(
+                f"cannot write {error.filename or 'the output'}: {error.strerror}; free space"
+            )
+            discard_output()
             return FAILED
         traceback.print_exc()
-        complain("this is a bug of Millstream's, not yours: please report it with the lines above")
+        print_error(
+            "this is a bug in Millstream, not your mistake: please report it with the lines above"
+        )
         return BUG

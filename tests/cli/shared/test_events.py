@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.cli.shared.events import Events
+from millstream.cli.shared.events import FileEvents
 from millstream.errors import MillstreamError
 
 
-async def read(data: bytes) -> tuple[list[bytes], Events, int]:
+async def read(data: bytes) -> tuple[list[bytes], FileEvents, int]:
     seen: list[int] = []
-    events = Events(io.BytesIO(data), "the file", seen.append)
+    events = FileEvents(io.BytesIO(data), "the file", seen.append)
     return [event async for event in events], events, sum(seen)
 
 
@@ -48,7 +48,7 @@ async def test_an_empty_file_has_no_events(data: bytes) -> None:
 async def test_events_come_out_of_a_pipe_before_it_is_closed() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb", buffering=0) as target:
-        events = aiter(Events(source, "-", lambda count: None))
+        events = aiter(FileEvents(source, "-", lambda count: None))
         target.write(b'{"a":1}\n')
         assert await anext(events) == b'{"a":1}'
         target.write(b'{"a":2}\n')

@@ -62,7 +62,7 @@ def test_flags_win_over_the_environment_and_the_file(
 
 
 def test_assignments_are_handed_on_as_they_were_written() -> None:
-    assert Flags(("a.b=c d",), serve_port=1).words() == ["--set", "a.b=c d"]
+    assert Flags(("a.b=c d",), serve_port=1).arguments() == ["--set", "a.b=c d"]
 
 
 @pytest.mark.parametrize("text", ["port=1", "serve.port", "", "serve.=1"])

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from millstream.cli.trace import trace
-from millstream.cli.trace.event_trace import Aside, Trace, follow
-from millstream.supervise import tables
+from millstream.cli.trace.event_trace import LateRecord, Trace, follow
+from millstream.supervise import status_tables
 
 EVENT: dict[str, Any] = {
     "state": "logged",
@@ -86,7 +86,7 @@ def test_without_a_server_nothing_is_said_of_the_views() -> None:
 
 def test_the_tree_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(tables, "console", lambda: Console(file=out, width=160))
+    monkeypatch.setattr(status_tables, "console", lambda: Console(file=out, width=160))
     trace.show(follow(EVENT, system({"by_city": read(42, read_at=RECEIVED)}), ""))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert "journaled  2026-11-16T16:00:00.002Z  +2 ms" in lines[1]
@@ -97,7 +97,7 @@ def test_the_tree_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_event_in_the_late_topic_is_named_there_and_is_well() -> None:
-    aside = Aside("orders/0/3", "late by 300.000 s \x1b[2J")
+    aside = LateRecord("orders/0/3", "late by 300.000 s \x1b[2J")
     found = replace(follow(EVENT, system(), ""), late=(aside,))
     told = [(step.name, step.words) for step in found.steps()][-2:]
     assert [name for name, _ in told] == ["late", ""]

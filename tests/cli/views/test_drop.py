@@ -33,7 +33,7 @@ def test_a_view_that_runs_is_not_dropped_though_its_file_has_changed(
     where = ("--app", app_name, "--set", f"log.bootstrap={log_settings.bootstrap}")
     outcome = run("drop", "gone", "--yes", *where)
     assert outcome.code == 1
-    assert f"view gone is in the pipeline that runs; take it out of {pipeline}" in outcome.err
+    assert f"view gone is in the running pipeline; remove it from {pipeline}" in outcome.err
 
     home.withdraw()
     home.announce("analyze", pipeline=str(pipeline), views=["by_city"])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millstream.analyze.rebuild.requests import RebuildRequest, send_request
-from millstream.cli.views.rebuild import Watch, follow
+from millstream.cli.views.rebuild import RebuildWatch, follow
 from millstream.errors import MillstreamError
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
@@ -19,14 +19,14 @@ VIEW = "by_city"
 
 
 @pytest.fixture
-def watch(log_settings: LogSettings, app_name: str) -> Watch:
+def watch(log_settings: LogSettings, app_name: str) -> RebuildWatch:
     """Of a view whose rebuild `ours` was asked for, and may go."""
     app = App(app_name)
     app.stream("orders", schema="city STRING")
     app.view(VIEW, key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY city")
     ensure_topics(app, log_settings)
     send_request(log_settings, app_name, VIEW, RebuildRequest("ours", go=True))
-    return Watch(log_settings, app_name, VIEW)
+    return RebuildWatch(log_settings, app_name, VIEW)
 
 
 def tell(log: LogSettings, app: str, rebuild: RebuildStatus) -> None:
@@ -36,7 +36,7 @@ def tell(log: LogSettings, app: str, rebuild: RebuildStatus) -> None:
 
 
 def test_a_rebuild_that_waits_for_a_change_of_the_pipeline_is_not_called_done(
-    watch: Watch, log_settings: LogSettings, app_name: str
+    watch: RebuildWatch, log_settings: LogSettings, app_name: str
 ) -> None:
     tell(log_settings, app_name, RebuildStatus("replaying"))  # which nobody asked for
     tell(log_settings, app_name, RebuildStatus("failed", "ours", error="no room"))
@@ -45,7 +45,7 @@ def test_a_rebuild_that_waits_for_a_change_of_the_pipeline_is_not_called_done(
 
 
 def test_a_rebuild_is_done_when_it_is_wished_no_more(
-    watch: Watch, log_settings: LogSettings, app_name: str
+    watch: RebuildWatch, log_settings: LogSettings, app_name: str
 ) -> None:
     tell(log_settings, app_name, RebuildStatus("ready", "ours"))
     write(log_settings, rebuilds_topic(app_name), {VIEW: None}, 10)
@@ -54,7 +54,7 @@ def test_a_rebuild_is_done_when_it_is_wished_no_more(
 
 
 def test_whose_rebuild_was_taken_over_by_another_is_told_so(
-    watch: Watch, log_settings: LogSettings, app_name: str
+    watch: RebuildWatch, log_settings: LogSettings, app_name: str
 ) -> None:
     send_request(log_settings, app_name, VIEW, RebuildRequest("theirs"))
     tell(log_settings, app_name, RebuildStatus("replaying", "theirs"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.shared.options import home_option, json_option, log_of, set_option
-from millstream.cli.shared.outcome import FAILED, perhaps_unread
+from millstream.cli.shared.outcome import FAILED, ignored_broken_pipe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,7 +69,7 @@ def audit(
         auditor.find_duplicates(result)
     if watch:
         return follow(auditor, result, as_json)
-    with perhaps_unread():
+    with ignored_broken_pipe():
         if as_json:
             click.echo(json.dumps(result.content(), indent=2))
         else:
@@ -133,7 +133,7 @@ def time_and_view_tables(result: AuditResult) -> list[Table]:
     """The tables of event times and of views, unless they are empty."""
     from rich.text import Text
 
-    from millstream.cli.shared.text import moment
+    from millstream.cli.shared.text import format_time
     from millstream.supervise.status_tables import grid
 
     columns = (">in order", ">late", ">future", ">broken", ">lost", ">off", ">waiting")
@@ -146,7 +146,7 @@ def time_and_view_tables(result: AuditResult) -> list[Table]:
             Text(f"{row.off:,}", "bold red" if row.off else "green"),
             f"{row.waiting:,}",
             f"{row.held:,}",
-            moment(row.watermark) if row.watermark else "–",
+            format_time(row.watermark) if row.watermark else "–",
         )
     views = grid("view", ">logged", ">= read", ">+ waiting", ">late", ">shed", ">lost", "watermark")
     for name, view in result.view_audit.views.items():
@@ -157,6 +157,6 @@ def time_and_view_tables(result: AuditResult) -> list[Table]:
                 for count in (view.logged, view.read, view.waiting, view.late, view.shed)
             ),
             Text(f"{view.lost:,}", "bold red" if view.lost else ""),
-            moment(view.watermark) if view.watermark else "–",
+            format_time(view.watermark) if view.watermark else "–",
         )
     return [each for each in (times, views) if each.row_count]

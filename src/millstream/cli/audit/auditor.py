@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.cli.audit.collector_counts import Reports, StreamRow, TierReport
 from millstream.cli.audit.view_audit import ViewAudit, ViewAuditor
-from millstream.cli.shared.text import moment
+from millstream.cli.shared.text import format_time
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, late_topic, rejected_topic, stream_topic
@@ -236,7 +236,7 @@ class Auditor:
         for start in killed:
             result.notes.append(
                 f"collector {start.instance} was killed or does not report: what it did after "
-                f"{moment(start.at)} is not in its counts"
+                f"{format_time(start.at)} is not in its counts"
             )
         if not self._is_whole:
             result.notes.append(

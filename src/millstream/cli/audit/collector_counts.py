@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millstream.cli.shared.text import moment
+from millstream.cli.shared.text import format_time
 from millstream.values.report import JournalDamage, JournalState, StreamCounts, Tier, ViewCounts
 
 SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")
@@ -140,7 +140,7 @@ def _add_collector(
             if missing := counts.missing():
                 problems.append(
                     f"{name}: collector {start.instance} counted {missing:+,} that do not add up "
-                    f"in its start of {moment(start.started_at)}"
+                    f"in its start of {format_time(start.started_at)}"
                 )
             waits = left.get(name, 0) - counts.recovered
             if waits and (before is None or not before.ended):
@@ -148,7 +148,7 @@ def _add_collector(
             elif waits < 0:
                 problems.append(
                     f"{name}: collector {start.instance} found {-waits:,} events more in the "
-                    f"journal at {moment(start.started_at)} than it had left there"
+                    f"journal at {format_time(start.started_at)} than it had left there"
                 )
                 row.accepted, waits = row.accepted - waits, 0
             left[name] = waits + counts.pending

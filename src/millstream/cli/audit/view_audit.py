@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from millstream.cli.audit.collector_counts import Reports, views_of
-from millstream.cli.shared.text import moment
+from millstream.cli.shared.text import format_time
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -105,7 +105,7 @@ class ViewAudit:
     views: dict[str, ViewRow] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    is_off: bool = False  # in a way that may correct itself in a moment
+    is_off: bool = False  # in a way that may correct itself soon
 
 
 class ViewAuditor:
@@ -134,7 +134,7 @@ class ViewAuditor:
         is_there = report.at >= since and not report.ended
         if not is_there:
             found.notes.append(
-                f"analyze has not reported since {moment(report.at)}: "
+                f"analyze has not reported since {format_time(report.at)}: "
                 "what it did after that is not in its counts"
             )
         for name, counts in report.streams.items():

@@ -1,0 +1,1 @@
+"""Commands that run the system, send events and show its state."""

@@ -13,7 +13,6 @@ import click
 from millstream.cli.shared.options import (
     Flags,
     accept_schema_change_option,
-    accepting,
     home_option,
     insecure_option,
     load_app,
@@ -22,6 +21,7 @@ from millstream.cli.shared.options import (
     port_option,
     set_option,
     settings_of,
+    with_flag_settings,
 )
 from millstream.cli.shared.outcome import INTERRUPTED
 
@@ -81,7 +81,9 @@ def run(
     from millstream.supervise.processes import await_leftovers
 
     # The user's mistakes come before the home is touched and the first process is started.
-    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
+    given = with_flag_settings(
+        assignments, accept_schema_change=accept_schema_change, insecure=insecure
+    )
     flags = Flags(given, kafka_port, collect_port, serve_port)
     app, settings = load_app(pipeline), settings_of(pipeline, flags)
     check_exposed(settings)
@@ -111,7 +113,9 @@ def start(
     from millstream.supervise.run import run_processes
 
     ports = choose_ports(settings)
-    specs = system_processes(pipeline, home, settings, ports, flags=flags.words(), extras=extras)
+    specs = system_processes(
+        pipeline, home, settings, ports, flags=flags.arguments(), extras=extras
+    )
     fetch_jars(settings, display)
     home.announce_run()
     try:

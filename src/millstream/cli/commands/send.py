@@ -17,7 +17,7 @@ from millstream.cli.shared.outcome import FAILED
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.cli.shared.events import Events
+    from millstream.cli.shared.events import FileEvents
     from millstream.client import Sent
     from millstream.client.access import Access
 
@@ -48,9 +48,9 @@ def send(
 ) -> int:
     """Hand in the events of a FILE, or of stdin if it is `-`.
 
-    One JSON event a line (NDJSON), or one JSON array. Events that do not fit the stream's schema
-    are rejected alone, named with their line, and make the exit code 1. Events that are dated too
-    far in the future are accepted, but are in no view: the first one is named.
+    One JSON event a line (NDJSON), or one JSON array. FileEvents that do not fit the stream's
+    schema are rejected alone, named with their line, and make the exit code 1. FileEvents that are
+    dated too far in the future are accepted, but are in no view: the first one is named.
 
     The events arrive in the order of the file. With --unordered they are sent faster, and may
     arrive hundreds of lines later than others that follow them: perhaps too late for windows and
@@ -64,12 +64,12 @@ def send(
     """
     import asyncio
 
-    from millstream.cli.shared.events import Events
+    from millstream.cli.shared.events import FileEvents
 
     address, access = url_of("collect", url, home), access_of(key_file, ca)
     started = time.monotonic()
     with opened(file) as source, progress_bar(source) as (read, sent):
-        events = Events(source, file, read)
+        events = FileEvents(source, file, read)
         ready_at_once = UNORDERED if unordered else 1
         answer = asyncio.run(hand_in(address, access, stream, events, sent, ready_at_once))
     report(answer, events, time.monotonic() - started)
@@ -80,7 +80,7 @@ async def hand_in(
     url: str,
     access: Access,
     stream: str,
-    events: Events,
+    events: FileEvents,
     progress: Callable[[int, int], None],
     concurrency: int,
 ) -> Sent:
@@ -129,7 +129,7 @@ def progress_bar(
         yield lambda count: bar.advance(task, count), sent
 
 
-def report(answer: Sent, events: Events, seconds: float) -> None:
+def report(answer: Sent, events: FileEvents, seconds: float) -> None:
     for rejection in answer.rejected[:REJECTIONS_SHOWN]:
         click.echo(f"{events.place(rejection.index)}: {rejection.error}", err=True)
     if (more := len(answer.rejected) - REJECTIONS_SHOWN) > 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millstream.cli.shared.options import ca_option, home_option, json_option, open_home
-from millstream.cli.shared.outcome import FAILED, perhaps_unread
+from millstream.cli.shared.outcome import FAILED, ignored_broken_pipe
 from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 
@@ -60,7 +60,7 @@ def status(home: Path, ca: str, as_json: bool) -> int:
         *problems_of_failed(place),
         *problems_of_damage(place, system),
     ]
-    with perhaps_unread():
+    with ignored_broken_pipe():
         if as_json:
             answer = {
                 **{"running": running, "system": system, "problems": problems, "unknown": unknown},

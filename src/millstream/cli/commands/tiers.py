@@ -12,7 +12,6 @@ import click
 from millstream.cli.shared.options import (
     Flags,
     accept_schema_change_option,
-    accepting,
     home_option,
     insecure_option,
     load_app,
@@ -23,6 +22,7 @@ from millstream.cli.shared.options import (
     set_option,
     settings_of,
     with_bootstrap,
+    with_flag_settings,
 )
 from millstream.cli.shared.outcome import INTERRUPTED
 
@@ -92,7 +92,9 @@ def collect(
 
         run(app, settings, home, worker or 0)
 
-    given = accepting(assignments, accept_schema_change=accept_schema_change, insecure=insecure)
+    given = with_flag_settings(
+        assignments, accept_schema_change=accept_schema_change, insecure=insecure
+    )
     flags = Flags(given, collect_port=collect_port)
     workers = settings_of(pipeline, flags).collect.workers
     if worker is not None and worker >= workers:
@@ -150,7 +152,7 @@ def serve(
 
         run(app, settings, home)
 
-    given = accepting(assignments, insecure=insecure)
+    given = with_flag_settings(assignments, insecure=insecure)
     run_tier("serve", start, pipeline, home, Flags(given, serve_port=serve_port))
 
 
@@ -169,7 +171,9 @@ def run_collectors(pipeline: Path, path: Path, flags: Flags) -> int:
     with home.hold("collectors"):
         await_leftovers(home, display.step, ["collect"])
         port = choose_port(collect.host, collect.port, what="collect", flag="--collect-port")
-        specs = collector_processes(pipeline.resolve(), home, settings, port, flags=flags.words())
+        specs = collector_processes(
+            pipeline.resolve(), home, settings, port, flags=flags.arguments()
+        )
         scheme = "https" if collect.tls_certificate else "http"
         ready = f"collect ready on {scheme}://{collect.host}:{port}; logs in {home.logs}"
         ended_by = run_processes(specs, home, display, ready_lines=[ready])

@@ -20,7 +20,7 @@ from millstream.cli.dead_letters.selection import (
     matching,
 )
 from millstream.cli.shared.options import home_option, json_option, log_of, open_home, set_option
-from millstream.cli.shared.outcome import FAILED, complain
+from millstream.cli.shared.outcome import FAILED, print_error
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def list_(home: Path, since: str, reason: str, limit: int, as_json: bool) -> int
             print_line(letter, as_json)
     unreadable = list(store.unreadable())
     for name in unreadable:
-        complain(f"{name}: its file is damaged; look at it, and `millstream failed drop {name}`")
+        print_error(f"{name}: its file is damaged; look at it, and `millstream failed drop {name}`")
     for entry in damaged[: max(0, limit - count)]:
         print_line(entry, as_json)
     if not as_json:

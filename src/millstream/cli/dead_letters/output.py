@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.shared.text import harmless, harmless_lines, moment
+from millstream.cli.shared.text import format_time, printable, printable_lines
 
 if TYPE_CHECKING:
     from millstream.values.dead_letter import DeadLetter
@@ -23,10 +23,10 @@ def print_line(letter: DeadLetter, as_json: bool) -> None:
         content = {"id": letter.id, "at": letter.at, "reason": letter.reason, "event": text}
         click.echo(json.dumps({**content, **letter.details}, ensure_ascii=False))
         return
-    reason = click.style(harmless(letter.reason), fg="yellow")
-    click.echo(f"{click.style(letter.id, bold=True)}  {moment(letter.at)}  {reason}")
+    reason = click.style(printable(letter.reason), fg="yellow")
+    click.echo(f"{click.style(letter.id, bold=True)}  {format_time(letter.at)}  {reason}")
     rest = "…" if len(text) > _SHOWN_CHARACTERS else ""
-    click.echo(f"  {click.style(harmless(text[:_SHOWN_CHARACTERS]) + rest, dim=True)}")
+    click.echo(f"  {click.style(printable(text[:_SHOWN_CHARACTERS]) + rest, dim=True)}")
 
 
 def print_letter(letter: DeadLetter, *, raw: bool, as_json: bool = False) -> None:
@@ -37,8 +37,8 @@ def print_letter(letter: DeadLetter, *, raw: bool, as_json: bool = False) -> Non
     elif as_json:
         print_line(letter, True)
     else:
-        click.echo(f"{letter.id}  {moment(letter.at)}")
-        click.echo(click.style("reason: ", bold=True) + harmless(letter.reason))
+        click.echo(f"{letter.id}  {format_time(letter.at)}")
+        click.echo(click.style("reason: ", bold=True) + printable(letter.reason))
         for name, text in letter.facts.items():
-            click.echo(f"  {harmless(name)}: {harmless(text)}")
-        click.echo(harmless_lines(letter.value))
+            click.echo(f"  {printable(name)}: {printable(text)}")
+        click.echo(printable_lines(letter.value))

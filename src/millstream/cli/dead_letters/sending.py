@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from millstream.cli.shared.text import harmless
+from millstream.cli.shared.text import printable
 from millstream.values.dead_letter import DeadLetter
 
 _BATCH_EVENTS, _BATCH_BYTES = 500, 1 << 20
@@ -34,7 +34,7 @@ def batches(letters: Sequence[L]) -> Iterator[list[L]]:
 def print_failures(failures: Mapping[str, str]) -> None:
     """The first failures, by id, with their reasons, on stderr."""
     for name, why in list(failures.items())[:_FAILURES_SHOWN]:
-        click.echo(f"{name}: {harmless(why)}", err=True)
+        click.echo(f"{name}: {printable(why)}", err=True)
     if (more := len(failures) - _FAILURES_SHOWN) > 0:
         click.echo(f"… and {more:,} more", err=True)
 

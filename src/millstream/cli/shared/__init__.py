@@ -1,0 +1,1 @@
+"""Options, output and text that several commands use."""

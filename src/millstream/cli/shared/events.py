@@ -1,4 +1,4 @@
-"""The events in a file or a pipe, each as its own bytes."""
+"""Reads events from a file or a pipe."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ CHUNK = 1 << 18
 BLANK = b" \t\r\n"
 
 
-class Events:
-    """NDJSON, or one JSON array, told apart by the first character.
+class FileEvents:
+    """The events of a file: NDJSON or one JSON array, according to the first character.
 
-    `read` is told the number of bytes each time some were read. The file is read in a thread, so
-    that a slow pipe does not hold up what is being sent.
+    `on_read` is called with the number of bytes after each read. The file is read in a thread, so
+    that a slow pipe does not delay the sending.
     """
 
-    def __init__(self, file: BinaryIO, name: str, read: Callable[[int], None]) -> None:
+    def __init__(self, file: BinaryIO, name: str, on_read: Callable[[int], None]) -> None:
         self._file = file
         self._name = name
-        self._read = read
-        self._places = array("Q")  # of each event: its line, or its number in an array
+        self._on_read = on_read
+        self._places = array("Q")  # the line of each event, or its number in an array
         self.unit = "line"
 
     def place(self, index: int) -> str:
-        """Where in the file the event is that came out as number `index`: `line 3`."""
+        """Where the event with this index is in the file: `line 3`."""
         return f"{self.unit} {self._places[index]}"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -42,9 +42,11 @@ class Events:
             yield event
 
     async def _chunk(self) -> bytes:
-        read = getattr(self._file, "read1", self._file.read)  # what is there, without waiting
+        read = getattr(
+            self._file, "read1", self._file.read
+        )  # returns what is there, without waiting
         chunk: bytes = await asyncio.to_thread(read, CHUNK)
-        self._read(len(chunk))
+        self._on_read(len(chunk))
         return chunk
 
     async def _lines(self, chunk: bytes) -> AsyncIterator[bytes]:
@@ -77,7 +79,6 @@ class Events:
             ) from None
         for number, element in enumerate(elements, start=1):
             self._places.append(number)
-            # A line of NDJSON is the sender's unit: an event that was written over several lines
-            # must become one.
+            # The sender sends lines of NDJSON: an event over several lines must become one line.
             raw = bytes(element)
             yield msgspec.json.format(raw, indent=-1) if b"\n" in raw else raw

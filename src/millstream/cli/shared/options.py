@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, and functions that read them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home_option(function: F) -> F:
         envvar="MILLSTREAM_HOME",
         show_default=True,
         show_envvar=True,
-        help="The folder that holds the system's state.",
+        help="The folder with the system's state.",
     )(function)
 
 
@@ -57,7 +57,7 @@ def accept_schema_change_option(function: F) -> F:
         "--accept-schema-change",
         "accept_schema_change",
         is_flag=True,
-        help="Start although events in the log may not fit a stream's changed schema.",
+        help="Start even if events in the log do not fit a stream's changed schema.",
     )(function)
 
 
@@ -65,14 +65,14 @@ def insecure_option(function: F) -> F:
     return click.option(
         "--insecure",
         is_flag=True,
-        help="Listen on a public address although nobody has to log in.",
+        help="Listen on a public address without authentication.",
     )(function)
 
 
-def accepting(
+def with_flag_settings(
     assignments: tuple[str, ...], *, accept_schema_change: bool = False, insecure: bool = False
 ) -> tuple[str, ...]:
-    """The assignments and what the flags stand for, so that the tiers of a `run` have it too."""
+    """The assignments, and the settings of the flags: `run` passes them to the tiers."""
     flags = {
         "collect.accept_schema_change=true": accept_schema_change,
         "collect.insecure=true": insecure,
@@ -91,7 +91,7 @@ def port_option(tier: str) -> Callable[[F], F]:
 
 
 def pipeline_argument(required: bool = True) -> Callable[[F], F]:
-    # Whether it exists is the loader's to say: its message is better than click's.
+    # The loader checks that the file exists: its message is better than click's.
     return click.argument(
         "pipeline",
         type=click.Path(path_type=Path),
@@ -107,14 +107,14 @@ def url_option(function: F) -> F:
 
 
 def access_options(function: F) -> F:
-    """How a collector that wants to know who sends is told; no secret is an argument."""
+    """Options for a collector that requires authentication; no secret is an argument."""
     key_file = click.option(
         "--key-file",
         type=click.Path(path_type=Path),
         default=None,
         envvar="MILLSTREAM_KEY_FILE",
         show_envvar=True,
-        help="A file with the API key or token to send with; default: the variable "
+        help="A file with the API key or token to use; default: the variable "
         f"{_KEY_VARIABLE}, if it is set.",
     )
     return key_file(ca_option(function))
@@ -127,7 +127,7 @@ def ca_option(function: F) -> F:
         metavar="FILE",
         envvar="MILLSTREAM_CA",
         show_envvar=True,
-        help="Certificates (PEM) by which the collector's is known; default: the usual ones.",
+        help="CA certificates (PEM) to verify the collector with; default: the system's.",
     )(function)
 
 
@@ -161,8 +161,8 @@ class Flags:
                 sections.setdefault(section, {})["port"] = port
         return sections
 
-    def words(self) -> list[str]:
-        """The assignments as they must be written to hand them on to another command."""
+    def arguments(self) -> list[str]:
+        """The assignments as arguments of another command."""
         return [word for text in self.assignments for word in ("--set", text)]
 
 
@@ -176,12 +176,12 @@ def _assign(sections: dict[str, dict[str, Any]], text: str) -> None:
             remedy="write for example --set serve.port=0",
         )
     target = sections.setdefault(section.strip(), {})
-    if inner:  # a table's entry, whose name may have dots: analyze.spark.spark.ui.enabled=true
+    if inner:  # an entry of a table; its name may have dots: analyze.spark.spark.ui.enabled=true
         table = target.setdefault(field, {})
         if not isinstance(table, dict):
             raise SettingsError(
                 f"cannot use --set {text!r}: another --set gives {section}.{field} as a whole",
-                remedy="write the whole as JSON, or each entry by itself",
+                remedy="write the whole table as JSON, or each entry by itself",
             )
         table[inner] = value
     else:
@@ -189,13 +189,13 @@ def _assign(sections: dict[str, dict[str, Any]], text: str) -> None:
 
 
 def _value(name: str, text: str) -> Any:
-    """Lists and tables are written as JSON; the settings' own types make the best of the rest."""
+    """The value: JSON for lists and tables; the settings' types convert other text."""
     if not text.startswith(("[", "{")):
         return text
     try:
         return json.loads(text)
     except ValueError as error:
-        # Such values may hold passwords: the place is told, not the text.
+        # The value may contain passwords: it is not repeated in the error.
         raise SettingsError(
             f"cannot use --set {name}: its value is not JSON: {error}",
             remedy='write it as JSON, as in {"name": "value"}',
@@ -220,7 +220,7 @@ def parse_time(text: str, option: str = "--since") -> int:
 
 
 def open_home(path: Path) -> Home:
-    """A home that may not exist yet; MachineError if it belongs to another user."""
+    """A home, which may not exist yet; MachineError if it belongs to another user."""
     from millstream.runtime.home import Home
 
     home = Home(path.resolve())
@@ -231,7 +231,7 @@ def open_home(path: Path) -> Home:
             f"cannot read {home.path}: only {_owner(home.path)} may",
             remedy="run the command as that user, or choose another --home",
         ) from None
-    except OSError:  # it is not there, or is no folder: whoever makes it says so
+    except OSError:  # missing, or no folder: `make_home` reports it
         pass
     return home
 
@@ -244,7 +244,7 @@ def _owner(path: Path) -> str:
 
 
 def make_home(path: Path) -> Home:
-    """A home to run in; MachineError if the folder cannot be made or written."""
+    """A home to run in; MachineError if the folder cannot be created or written."""
     home = open_home(path)
     try:
         home.make()
@@ -252,7 +252,7 @@ def make_home(path: Path) -> Home:
             pass
     except OSError as error:
         raise MachineError(
-            f"cannot keep state in {home.path}: {error.strerror}", remedy="choose another --home"
+            f"cannot store state in {home.path}: {error.strerror}", remedy="choose another --home"
         ) from None
     return home
 
@@ -270,7 +270,7 @@ def settings_of(pipeline: Path | None, flags: Flags) -> Settings:
 
 
 def with_bootstrap(settings: Settings, home: Home) -> Settings:
-    """Settings whose `log.bootstrap` is set: a cluster's, or that of this home's broker."""
+    """Settings with `log.bootstrap`: of a cluster, or of the broker in this home."""
     if settings.log.bootstrap:
         return settings
     broker = home.running().get("kafka")
@@ -285,7 +285,7 @@ def with_bootstrap(settings: Settings, home: Home) -> Settings:
 
 
 def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
-    """Where the log is, for a command without a pipeline; LogError if it does not answer."""
+    """The log's settings for a command without a pipeline; LogError if Kafka does not answer."""
     from millstream.log.connection import await_broker
 
     log = with_bootstrap(settings_of(None, Flags(assignments)), open_home(home)).log
@@ -294,9 +294,9 @@ def log_of(home: Path, assignments: tuple[str, ...]) -> LogSettings:
 
 
 def url_of(tier: str, url: str, home: Path, option: str = "--url") -> str:
-    """The address of a running tier: the one given, else the one that `run.json` holds.
+    """The address of a running tier: the given one, else the one in `run.json`.
 
-    `option` is the flag by which the command is told it.
+    `option` is the command's option for the address.
     """
     if url:
         return url.rstrip("/")

@@ -1,4 +1,4 @@
-"""What Spark writes to standard error while a command runs."""
+"""Hides what Spark writes to standard error while a command runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from millstream.errors import MillstreamError
 
 @contextlib.contextmanager
 def hidden_spark_output() -> Iterator[None]:
-    """Hides what the JVM writes to standard error, and shows it if an unexpected error occurs."""
+    """Hides the JVM's standard error, and prints it if an unexpected error occurs."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as hidden:
         terminal = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(hidden.fileno(), 2)
         try:
             yield
         except MillstreamError:
             raise
         except Exception:
-            kept.seek(0)
-            os.write(terminal, kept.read())
+            hidden.seek(0)
+            os.write(terminal, hidden.read())
             raise
         finally:
             os.dup2(terminal, 2)

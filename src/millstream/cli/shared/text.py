@@ -7,17 +7,17 @@ import unicodedata
 from typing import Any
 
 
-def shown(value: Any) -> str:
-    """A value as one line. Events are strangers' text: nothing in it may steer the terminal."""
+def value_text(value: Any) -> str:
+    """A value as one line. Events are untrusted: they must not control the terminal."""
     if isinstance(value, str):
-        return harmless(value)
+        return printable(value)
     if isinstance(value, dict) and value.keys() == {"start", "end"}:
-        return f"{shown(value['start'])} … {shown(value['end'])}"
-    return harmless(json.dumps(value, ensure_ascii=False))
+        return f"{value_text(value['start'])} … {value_text(value['end'])}"
+    return printable(json.dumps(value, ensure_ascii=False))
 
 
-def harmless(text: str) -> str:
-    """The text with control characters written out: `\\x1b` for an escape."""
+def printable(text: str) -> str:
+    """The text with control characters escaped: `\\x1b` for an escape."""
     return "".join(
         character
         if unicodedata.category(character) not in ("Cc", "Cf")
@@ -26,18 +26,18 @@ def harmless(text: str) -> str:
     )
 
 
-def harmless_lines(value: bytes) -> str:
-    """Bytes for a terminal, with their own line breaks."""
-    return "\n".join(map(harmless, value.decode("utf-8", "backslashreplace").split("\n")))
+def printable_lines(value: bytes) -> str:
+    """Bytes as text for a terminal, with their line breaks."""
+    return "\n".join(map(printable, value.decode("utf-8", "backslashreplace").split("\n")))
 
 
-def moment(milliseconds: int) -> str:
-    """A time of the epoch, for people."""
+def format_time(milliseconds: int) -> str:
+    """Milliseconds since the epoch as `2026-01-31 12:00:00Z`."""
     from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-def fields(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     """`city=Cologne n=3`."""
-    return "  ".join(f"{name}={shown(value)}" for name, value in row.items())
+    return "  ".join(f"{name}={value_text(value)}" for name, value in row.items())

@@ -1,0 +1,1 @@
+"""`trace`: follows one event from the collector to every view."""

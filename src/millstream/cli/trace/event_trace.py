@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from millstream.cli.shared.text import harmless
+from millstream.cli.shared.text import printable
 from millstream.values.clock import to_iso, to_ms
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SIGNS = {"read": ("●", "green"), "likely": ("●", "green"), "unknown": ("◌
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class ViewProgress:
     """What is known of one view: whether it has read past the event."""
 
     name: str
@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class LateRecord:
     """A place in the late topic, and why the event is there."""
 
     id: str  # as `millstream late show` takes it
@@ -58,9 +58,9 @@ class Trace:
     """One event, and everything that reads it."""
 
     event: dict[str, Any]  # as the collector answers
-    views: list[Passed]
+    views: list[ViewProgress]
     unknown: str = ""  # why nothing is known of the views
-    late: tuple[Aside, ...] = ()  # its places in the late topic
+    late: tuple[LateRecord, ...] = ()  # its places in the late topic
     late_unknown: str = ""  # why it is not known whether it is there
 
     @property
@@ -108,27 +108,27 @@ class Trace:
                     yield Step(*_SIGNS["read"], "logged", f"{after}  {place}")
                     if error := event.get("error"):
                         yield Step(
-                            "!", "yellow", "invalid", f"kept nevertheless: {harmless(error)}"
+                            "!", "yellow", "invalid", f"kept nevertheless: {printable(error)}"
                         )
                     for aside in self.late:
-                        yield Step("!", "yellow", "late", harmless(aside.reason))
+                        yield Step("!", "yellow", "late", printable(aside.reason))
                         yield Step(" ", "", "", f"millstream late show {aside.id}")
                     return
                 name = f"{event['stream']}/{event['partition']}/{event['offset']}"
-                yield Step("✗", "red", "rejected", f"{after}  {harmless(event.get('error', ''))}")
+                yield Step("✗", "red", "rejected", f"{after}  {printable(event.get('error', ''))}")
                 yield Step(" ", "", "", f"millstream rejected show {name}")
             case "failed":
-                yield Step("✗", "red", "failed", harmless(event.get("error", "")))
+                yield Step("✗", "red", "failed", printable(event.get("error", "")))
                 name = f"{event['collector']}-{number}"
                 yield Step(" ", "", "", f"millstream failed show {name}")
             case _:
                 yield Step("◌", "yellow", "logged", "not yet: it waits in the collector's journal")
 
-    def tree(self) -> Iterator[tuple[str, Passed]]:
+    def tree(self) -> Iterator[tuple[str, ViewProgress]]:
         """Each view with the branch that leads to it; a view that reads several is there once."""
         seen: set[str] = set()
 
-        def below(source: str, lead: str) -> Iterator[tuple[str, Passed]]:
+        def below(source: str, lead: str) -> Iterator[tuple[str, ViewProgress]]:
             children = [v for v in self.views if source in v.inputs and v.name not in seen]
             seen.update(view.name for view in children)
             for view in children:
@@ -171,7 +171,7 @@ def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[s
         time.sleep(0.5)
 
 
-def find_aside(log: LogSettings, event: Mapping[str, Any]) -> tuple[Aside, ...]:
+def find_late_records(log: LogSettings, event: Mapping[str, Any]) -> tuple[LateRecord, ...]:
     """Where in the late topic a logged event is; LogError if Kafka does not answer."""
     from millstream.log.dead_letters.late import find_late
     from millstream.log.topic_names import app_of_stream
@@ -180,7 +180,7 @@ def find_aside(log: LogSettings, event: Mapping[str, Any]) -> tuple[Aside, ...]:
     since = to_ms(event["received_at"])
     app = app_of_stream(event["topic"], event["stream"])
     found = find_late(log, app, event["stream"], identity, since)
-    return tuple(Aside(one.id, one.reason) for one in found)
+    return tuple(LateRecord(one.id, one.reason) for one in found)
 
 
 def follow(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Trace:
@@ -202,15 +202,15 @@ def follow(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Tr
 
 def _passed(
     event: Mapping[str, Any], view: Mapping[str, Any], reached: set[str], system: Mapping[str, Any]
-) -> Passed:
+) -> ViewProgress:
     name, tiers = view["name"], system["tiers"]
     analyze = tiers.get("analyze", {}).get("views", {}).get(name, {})
     served = tiers.get("serve", {}).get("views", {}).get(name, {})
     inputs = [source for source in view["inputs"] if source in reached]
     place = (event["topic"], str(event["partition"]), event["offset"])
 
-    def passed(state: Certainty, by: str, words: str) -> Passed:
-        return Passed(name, inputs, state, by, words)
+    def passed(state: Certainty, by: str, words: str) -> ViewProgress:
+        return ViewProgress(name, inputs, state, by, words)
 
     if event["stream"] in inputs:
         if _is_past(served, *place):

@@ -101,12 +101,12 @@ def system_of(home: Path, serve_url: str) -> tuple[dict[str, Any] | None, str]:
 
 def with_late(found: Trace, home: Path, assignments: tuple[str, ...]) -> Trace:
     """The trace with what the late topic holds of the event, or with why that is not known."""
-    from millstream.cli.trace.event_trace import find_aside
+    from millstream.cli.trace.event_trace import find_late_records
 
     if found.event["state"] != "logged":
         return found
     try:
-        return replace(found, late=find_aside(log_of(home, assignments), found.event))
+        return replace(found, late=find_late_records(log_of(home, assignments), found.event))
     except LogError as error:
         return replace(found, late_unknown=str(error))
 

@@ -1,0 +1,1 @@
+"""Commands that query, follow, rebuild and check views."""

@@ -1,4 +1,4 @@
-"""`drop`: let go of what was computed of a view that the pipeline no longer has."""
+"""`drop`: removes the rows and state of a view that the pipeline no longer has."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from millstream.errors import MillstreamError
 @home_option
 @set_option
 @click.option("--app", default="", help="The pipeline, if the log has several.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: bool) -> None:
-    """Remove the rows and the state of a view that is not in the pipeline any more.
+    """Remove the rows and state of a view that is no longer in the pipeline.
 
-    The streams that it read stay, so it can be computed again from them. Its ledger stays.
+    The streams that it read stay, so the view can be computed again. Its ledger stays, too.
 
     \b
     millstream drop by_city
@@ -39,10 +39,10 @@ def drop(view: str, home: Path, assignments: tuple[str, ...], app: str, yes: boo
     running = place.running().get("analyze", {})
     if view in running.get("views", ()):  # the file may have changed since
         raise MillstreamError(
-            f"view {view} is in the pipeline that runs",
-            remedy=f"take it out of {running['pipeline']} and restart `analyze` first",
+            f"view {view} is in the running pipeline",
+            remedy=f"remove it from {running['pipeline']} and restart `analyze` first",
         )
     if not yes:
         click.confirm(f"Remove all rows and the state of {view}?", abort=True, err=True)
     drop_view(place, log, app, view)
-    click.echo(f"{view} is gone", err=True)
+    click.echo(f"{view} is removed", err=True)

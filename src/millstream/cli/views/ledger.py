@@ -1,4 +1,4 @@
-"""`ledger`: what was entered of a view's final rows, and what it adds up to."""
+"""`ledger`: lists or adds up the entries of a view's ledger."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @home_option
 @set_option
 @click.option("--app", default="", help="The pipeline, if several have such a view.")
-@click.option("--sum", "adds_up", is_flag=True, help="Only what the entries of each key add up to.")
-@click.option("--follow", is_flag=True, help="Go on with what is entered from now on.")
+@click.option("--sum", "adds_up", is_flag=True, help="Print only the sum of each key's entries.")
+@click.option("--follow", is_flag=True, help="Continue with new entries.")
 @json_option
 def ledger(
     view: str,
@@ -34,11 +34,11 @@ def ledger(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """List what was entered into a view's ledger, or add it up.
+    """List the entries of a view's ledger, or add them up.
 
-    A final row is asserted; a correction retracts that and asserts the new row, and names the late
-    events that caused it. So what is asserted less what is retracted is right at any moment. Into
-    a pipe, or with --json, each entry or sum is a line of JSON.
+    A final row is entered as an assertion. A correction enters a retraction of the old row and an
+    assertion of the new one, with the late events that caused it. So assertions minus retractions
+    are correct at any time. Into a pipe, or with --json, each entry or sum is a line of JSON.
 
     \b
     millstream ledger per_minute
@@ -73,7 +73,7 @@ def show_all(entries: Iterable[LedgerEntry], plain: bool) -> int:
 
 
 def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: bool) -> None:
-    """Until Ctrl-C, or nobody reads on."""
+    """Print entries until Ctrl-C, or until the reader of the output leaves."""
     import time
 
     from millstream.log.ledger_topic import following
@@ -87,7 +87,7 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
             return
         total = totals.setdefault(repr(entry.key), {})
         add_entry(total, entry.kind, entry.amounts)
-        if entry.kind == "assertion":  # a retraction is followed by one
+        if entry.kind == "assertion":  # a retraction is always followed by one
             show_sum(entry.key, total, plain)
 
     with following(log, app, view, deliver) as reader:
@@ -98,17 +98,17 @@ def follow_entries(log: LogSettings, app: str, view: str, adds_up: bool, plain: 
 
 
 def show(entry: LedgerEntry, plain: bool) -> None:
-    from millstream.cli.shared.text import fields, shown
+    from millstream.cli.shared.text import format_row, value_text
     from millstream.values.ledger_entry import encode
 
     if plain:
         write(encode(entry))
         return
     sign = {"assertion": click.style("+", fg="green"), "retraction": click.style("−", fg="red")}
-    because = click.style(f"  late: {', '.join(map(shown, entry.reason))}", fg="yellow")
+    because = click.style(f"  late: {', '.join(map(value_text, entry.reason))}", fg="yellow")
     click.echo(
-        f"{click.style(shown(entry.at), dim=True)} {sign[entry.kind]} "
-        f"{', '.join(map(shown, entry.key))}  {fields(readable(entry.amounts))}"
+        f"{click.style(value_text(entry.at), dim=True)} {sign[entry.kind]} "
+        f"{', '.join(map(value_text, entry.key))}  {format_row(readable(entry.amounts))}"
         f"{because if entry.reason else ''}"
     )
 
@@ -116,13 +116,13 @@ def show(entry: LedgerEntry, plain: bool) -> None:
 def show_sum(key: list[Any], amounts: dict[str, Any], plain: bool) -> None:
     import msgspec
 
-    from millstream.cli.shared.text import fields, shown
+    from millstream.cli.shared.text import format_row, value_text
 
     if plain:
         encoder = msgspec.json.Encoder(decimal_format="number")
         write(encoder.encode({"key": key, "amounts": amounts}))
     else:
-        click.echo(f"{', '.join(map(shown, key))}  {fields(readable(amounts))}")
+        click.echo(f"{', '.join(map(value_text, key))}  {format_row(readable(amounts))}")
 
 
 def readable(amounts: dict[str, Any]) -> dict[str, str]:

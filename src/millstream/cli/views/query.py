@@ -1,4 +1,4 @@
-"""`query`: SQL over the views of a running system."""
+"""`query`: runs SQL over the views of a running system, or over history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.cli.shared.options import (
 if TYPE_CHECKING:
     from millstream.client import Table
 
-MOST = 10_000  # rows of history, unless --limit says otherwise
+HISTORY_ROWS = 10_000  # default of --limit with --history
 
 
 @click.command()
@@ -31,10 +31,14 @@ MOST = 10_000  # rows of history, unless --limit says otherwise
 @url_option
 @set_option
 @json_option
-@click.option("--limit", type=click.IntRange(1), default=None, help="At most so many rows.")
-@click.option("--history", is_flag=True, help="Over the streams too, as they are in the log.")
-@click.option("--from", "since", default="", metavar="TIME", help="Of streams: from then on.")
-@click.option("--to", "until", default="", metavar="TIME", help="Of streams: before then.")
+@click.option("--limit", type=click.IntRange(1), default=None, help="The maximum number of rows.")
+@click.option("--history", is_flag=True, help="Also over streams, as they are in the log.")
+@click.option(
+    "--from", "since", default="", metavar="TIME", help="Of streams: events from this time on."
+)
+@click.option(
+    "--to", "until", default="", metavar="TIME", help="Of streams: events before this time."
+)
 def query(
     sql: str,
     pipeline: Path | None,
@@ -47,16 +51,16 @@ def query(
     since: str,
     until: str,
 ) -> None:
-    """Answer SQL over all views, read only.
+    """Run an SQL query over all views, read only.
 
-    A table on a terminal; JSON, one row a line, into a pipe or with --json. `-` reads the SQL from
-    stdin.
+    Prints a table on a terminal, and one JSON row per line into a pipe or with --json. `-` reads
+    the SQL from stdin.
 
-    With --history it is Spark SQL over what the log holds by now: the streams' events with all
-    their columns (and _id, _received_at, _event_time, _position, _watermark by name), and the
-    views' rows. That takes a Spark session of its own, some 10 s, and the time to read the events.
-    --from and --to choose events by when they were collected: '2 hours' ago, or
-    2026-01-31T12:00:00Z. PIPELINE is the one that runs in --home, unless another is given.
+    With --history the query is Spark SQL over the log: the events of the streams with all their
+    columns (_id, _received_at, _event_time, _position and _watermark only by name), and the rows of
+    the views. It starts a Spark session, which takes about 10 s, and reads the events. --from and
+    --to choose events by the time when they were collected: '2 hours' ago, or 2026-01-31T12:00:00Z.
+    PIPELINE is by default the one that runs in --home.
 
     \b
     millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
@@ -65,7 +69,7 @@ def query(
     """
     text = sys.stdin.read() if sql == "-" else sql
     if history:
-        answer = ask_history(text, pipeline, home, assignments, limit or MOST, since, until)
+        answer = ask_history(text, pipeline, home, assignments, limit or HISTORY_ROWS, since, until)
     elif pipeline or since or until or assignments:
         raise click.UsageError("PIPELINE, --set, --from and --to are for --history")
     else:
@@ -89,12 +93,12 @@ def ask_history(
     since: str,
     until: str,
 ) -> Table:
-    from millstream.cli.views.past import moment_of, open_past, working
+    from millstream.cli.views.history import open_history, optional_time, spark_progress
     from millstream.client.messages import Column, Table
 
-    app, settings = open_past(pipeline, home, assignments)
-    start, end = moment_of("--from", since), moment_of("--to", until)
-    with working("starting Spark") as report:
+    app, settings = open_history(pipeline, home, assignments)
+    start, end = optional_time("--from", since), optional_time("--to", until)
+    with spark_progress("starting Spark") as report:
         from millstream.analyze.history.history import local_session
         from millstream.analyze.history.history_query import prepare_query, run_query
 
@@ -124,13 +128,13 @@ def show_table(answer: Table) -> None:
     from rich.table import Table as Picture
     from rich.text import Text
 
-    from millstream.cli.shared.text import shown
+    from millstream.cli.shared.text import value_text
 
     picture = Picture(header_style="bold")
     for column in answer.columns:
         numeric = any(word in column.type.upper() for word in ("INT", "DOUBLE", "DECIMAL", "FLOAT"))
         picture.add_column(Text(column.name), justify="right" if numeric else "left")
     for row in answer.rows:
-        picture.add_row(*(Text(shown(value)) for value in row))
+        picture.add_row(*(Text(value_text(value)) for value in row))
     Console().print(picture)
     click.echo(f"{len(answer.rows):,} rows in {answer.elapsed_ms:.1f} ms")

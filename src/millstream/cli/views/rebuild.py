@@ -1,4 +1,4 @@
-"""`rebuild`: compute a view anew from the log, beside the one that is served, and swap."""
+"""`rebuild`: computes a view again from the log, then replaces the served one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from millstream.values.report import ProcessReport, RebuildStatus
     from millstream.values.view_description import ViewDescription
 
-SILENCE = 60.0  # seconds without a report of analyze, after which it is taken for dead
-SETTLING = 5  # times that a difference is looked at again, a second apart
+SILENCE = 60.0  # seconds without a report after which analyze counts as dead
+SETTLING = 5  # how often differences are compared again, a second apart
 
 
 @click.command()
@@ -31,10 +31,14 @@ SETTLING = 5  # times that a difference is looked at again, a second apart
 @home_option
 @set_option
 @click.option("--app", default="", help="The pipeline, if the log has several.")
-@click.option("--from", "since", default="", metavar="TIME", help="Only events from then on.")
-@click.option("--yes", is_flag=True, help="Don't ask; swap whatever differs.")
+@click.option("--from", "since", default="", metavar="TIME", help="Only events from this time on.")
+@click.option("--yes", is_flag=True, help="Do not ask; replace the view whatever differs.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Rows to show."
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="The number of rows to show.",
 )
 @json_option
 def rebuild(
@@ -47,12 +51,12 @@ def rebuild(
     limit: int,
     as_json: bool,
 ) -> int:
-    """Compute a view again from the log while the system runs, and swap.
+    """Compute a view again from the log while the system runs, then replace the served one.
 
-    The log is replayed into a shadow of the view; the old answer is served meanwhile. Then the two
-    are compared, and if you agree the new one takes the old one's place: clients see a new epoch
-    and then a snapshot. Views that read this one's rows are rebuilt with it. --from leaves out
-    events that were collected earlier: '2 hours' ago, or 2026-01-31T12:00:00Z.
+    The log is replayed into a second copy of the view; the old one is served meanwhile. Then both
+    are compared, and if you agree the new one replaces the old one: clients see a new epoch and a
+    snapshot. Views that read this view are rebuilt with it. --from leaves out events that were
+    collected earlier: '2 hours' ago, or 2026-01-31T12:00:00Z.
 
     \b
     millstream rebuild by_city
@@ -60,7 +64,7 @@ def rebuild(
     """
     from millstream.analyze.planning.editions import describe_views, known_view, query_topic_of
     from millstream.analyze.rebuild.requests import RebuildRequest, send_request
-    from millstream.cli.views.past import moment_of
+    from millstream.cli.views.history import optional_time
     from millstream.log.topic_contents import only_app
 
     if not yes and not sys.stdin.isatty():
@@ -68,8 +72,8 @@ def rebuild(
     log = log_of(home, assignments)
     app = app or only_app(log)
     known_view(describe_views(app, log), view)
-    request = RebuildRequest(uuid.uuid4().hex[:12], moment_of("--from", since))
-    watch = Watch(log, app, view)
+    request = RebuildRequest(uuid.uuid4().hex[:12], optional_time("--from", since))
+    watch = RebuildWatch(log, app, view)
     send_request(log, app, view, request)
     swapped = False
     try:
@@ -94,8 +98,8 @@ def rebuild(
     return 0 if swapped else FAILED
 
 
-class Watch:
-    """What `analyze` tells of a view's rebuild, each second."""
+class RebuildWatch:
+    """The reports of `analyze` on a view's rebuild, one per second."""
 
     def __init__(self, log: LogSettings, app: str, view: str) -> None:
         from millstream.log.consumer import bounds
@@ -106,7 +110,7 @@ class Watch:
         self._at = {partition: end for partition, (_, end) in bounds(log, self._topic).items()}
 
     def states(self, request: str) -> Iterator[RebuildStatus | None]:
-        """Each report's word on the request, None if it has none; MillstreamError if none comes."""
+        """The state in each report, None if it has none; MillstreamError if no report comes."""
         heard = time.monotonic()
         while True:
             for report in self._reports():
@@ -116,22 +120,22 @@ class Watch:
                     yield state if state is not None and state.request == request else None
             if time.monotonic() - heard > SILENCE:
                 raise MillstreamError(
-                    f"cannot rebuild {self._view}: no analyze has told anything for {SILENCE:g} s",
+                    f"cannot rebuild {self._view}: analyze has not reported for {SILENCE:g} s",
                     remedy="start the system with `millstream run PIPELINE`",
                 )
             time.sleep(0.2)
 
     def await_end(self, request: str) -> None:
-        """Return when the request is fulfilled; MillstreamError if it can't be."""
+        """Wait until the rebuild is done; MillstreamError if it fails."""
         for state in self.states(request):
             if state is not None and state.state == "failed":
                 raise _failed(state)
-            # An analyze that was restarted may have other things to do first, and tell of those.
+            # After a restart, analyze may report other work first.
             if (state is None or state.state == "done") and not self.is_open(request):
                 return
 
     def is_open(self, id_: str) -> bool:
-        """Whether it is still wished for, and nothing else of the same view instead."""
+        """Whether the request is still open, and not replaced by another one for the view."""
         from millstream.analyze.rebuild.requests import read_requests
 
         request = read_requests(self._log, self._app)[0].get(self._view)
@@ -153,19 +157,19 @@ class Watch:
             self._at[partition] = end
 
 
-def follow(watch: Watch, request: str) -> RebuildStatus:
-    """Show how far the rebuild is, until it is ready; MillstreamError if it can't be."""
+def follow(watch: RebuildWatch, request: str) -> RebuildStatus:
+    """Show the progress until the rebuild is ready; MillstreamError if it fails."""
     from rich.console import Console
 
-    console, told = Console(stderr=True, highlight=False), ""
+    console, printed = Console(stderr=True, highlight=False), ""
     with console.status("asking analyze") as status:
         for state in watch.states(request):
             if state is None and watch.is_open(request):
                 continue
             if state is None:
                 raise MillstreamError(
-                    "another rebuild of the view is under way, and goes on",
-                    remedy="wait until that is done; `millstream status` tells",
+                    "another rebuild of the view is running, and continues",
+                    remedy="wait until it is done: see `millstream status`",
                 )
             if state.state == "failed":
                 raise _failed(state)
@@ -173,9 +177,9 @@ def follow(watch: Watch, request: str) -> RebuildStatus:
                 return state
             words = progress(state)
             status.update(words)
-            if not console.is_terminal and words != told:
+            if not console.is_terminal and words != printed:
                 click.echo(words, err=True)
-            told = words
+            printed = words
     raise AssertionError("reports never end")
 
 
@@ -184,7 +188,7 @@ def _failed(state: RebuildStatus) -> MillstreamError:
 
 
 def progress(state: RebuildStatus) -> str:
-    """How far, and how long it takes on."""
+    """The progress and the remaining time, as text."""
     if state.state != "replaying":
         return {"waiting": "waiting for the views that it reads"}.get(state.state, "going live")
     words = f"replayed {state.done:,} of {state.total:,} records"
@@ -194,7 +198,7 @@ def progress(state: RebuildStatus) -> str:
 
 
 def settled_diff(log: LogSettings, view: ViewDescription, old: str, new: str) -> Diff:
-    """The differences that stay: a row that is on its way is in one a moment before the other."""
+    """The differences that stay: a new row may be in one copy a moment before the other."""
     from millstream.analyze.rebuild.edition_diff import diff
 
     found = diff(log, view, old, new)
@@ -211,15 +215,15 @@ def settled_diff(log: LogSettings, view: ViewDescription, old: str, new: str) ->
 def show(found: Diff, limit: int) -> None:
     from rich.text import Text
 
-    from millstream.cli.shared.text import harmless, shown
+    from millstream.cli.shared.text import printable, value_text
     from millstream.supervise.status_tables import console, grid
 
     out = console()
     if found:
         table = grid("key", "old", "new")
         for key, old, new in list(rows_of(found))[:limit]:
-            cells = (shown(as_values(row)) if row else "–" for row in (old, new))
-            table.add_row(Text(harmless(key)), *(Text(cell) for cell in cells))
+            cells = (value_text(as_values(row)) if row else "–" for row in (old, new))
+            table.add_row(Text(printable(key)), *(Text(cell) for cell in cells))
         out.print(table)
         if len(found) > limit:
             out.print(Text(f"… and {len(found) - limit:,} more; see --limit", "dim"))

@@ -1,4 +1,4 @@
-"""`state`: what a view's query remembers."""
+"""`state`: shows the state of a view's query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 @home_option
 @set_option
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many keys."
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="The maximum number of keys.",
 )
 @json_option
 def state(
@@ -38,10 +42,10 @@ def state(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show what a view's query remembers: each KEY with its running values.
+    """Show the state of a view's query: each KEY with its current values.
 
-    Read from the checkpoint with Spark's own reader, which takes some 10 s, whether or not the
-    system runs. It is as of the newest commit: a real-time query has gone on since.
+    Spark reads the state from the checkpoint, which takes about 10 s, whether or not the system
+    runs. It is the state of the newest commit: a real-time query has continued since then.
 
     \b
     millstream state by_city
@@ -73,11 +77,11 @@ def show(found: ViewState) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from millstream.cli.shared.text import moment, shown
+    from millstream.cli.shared.text import format_time, value_text
     from millstream.supervise.status_tables import console
 
     out = console()
-    out.print(f"view {found.view} as of batch {found.batch}, {moment(found.committed_at)}")
+    out.print(f"view {found.view} as of batch {found.batch}, {format_time(found.committed_at)}")
     for operator in found.operators:
         out.print(Text.assemble("\n", (operator.name, "bold"), f" {operator.keys:,}"))
         if not operator.entries:
@@ -90,5 +94,5 @@ def show(found: ViewState) -> None:
             picture.add_column(Text(name))
         for entry in operator.entries:
             values = (*entry.key.values(), *(entry.value.get(name) for name in first.value))
-            picture.add_row(*(Text(shown(value)) for value in values))
+            picture.add_row(*(Text(value_text(value)) for value in values))
         out.print(picture)

@@ -23,16 +23,16 @@ Line = dict[str, Any]
 @home_option
 @url_option
 @json_option
-@click.option("--where", default=None, help="Only rows for which this SQL condition holds.")
-@click.option("--after", default=None, help="Go on after this position instead of a snapshot.")
-@click.option("--ledger", is_flag=True, help="Follow the view's ledger: every entry of it.")
-@click.option("--lineage", is_flag=True, help="Show the lineage columns (_revision …) too.")
+@click.option("--where", default=None, help="Only rows that match this SQL condition.")
+@click.option("--after", default=None, help="Continue after this position, without a snapshot.")
+@click.option("--ledger", is_flag=True, help="Follow the entries of the view's ledger.")
+@click.option("--lineage", is_flag=True, help="Also show the lineage columns (_revision …).")
 @click.option(
     "-n",
     "--limit-count",
     type=click.IntRange(1),
     default=None,
-    help="End after so many rows, those of the snapshot included.",
+    help="Stop after so many rows, including those of the snapshot.",
 )
 def tail(
     name: str,
@@ -47,9 +47,9 @@ def tail(
 ) -> None:
     """Follow a view, or the events of a stream.
 
-    First the rows that are there, then every change, until Ctrl-C; a lost connection is made anew
-    and goes on where it was. Into a pipe, or with --json, each row is a line of JSON with the
-    position after it, which --after takes.
+    Prints the current rows, then every change, until Ctrl-C. A lost connection is opened again and
+    continues at the same position. Into a pipe, or with --json, each row is a line of JSON with the
+    position after it: pass it to --after to continue there.
 
     \b
     millstream tail by_city
@@ -60,33 +60,33 @@ def tail(
     import asyncio
 
     plain = as_json or not sys.stdout.isatty()
-    asked: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
+    request: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
     if ledger:
-        asked["ledger"] = name
-    asyncio.run(follow(url_of("serve", url, home), name, asked, plain, limit_count))
+        request["ledger"] = name
+    asyncio.run(follow(url_of("serve", url, home), name, request, plain, limit_count))
 
 
 async def follow(
-    url: str, name: str, asked: dict[str, Any], plain: bool, count: int | None
+    url: str, name: str, request: dict[str, Any], plain: bool, count: int | None
 ) -> None:
     from millstream.client import Client
 
-    shown, pretty = 0, show_entry if "ledger" in asked else show_pretty
+    count_shown, pretty = 0, show_entry if "ledger" in request else show_pretty
     show = show_json if plain else pretty
     async with Client(url) as client:
-        if "ledger" not in asked:
-            asked[await kind_of(client, name)] = name
-        async with client.changes(**asked) as changes:
+        if "ledger" not in request:
+            request[await kind_of(client, name)] = name
+        async with client.changes(**request) as changes:
             async for message in changes:
                 for line in lines_of(message):
                     show(line)
-                    shown += line["type"] in ("snapshot", "change")
-                    if shown == count:
+                    count_shown += line["type"] in ("snapshot", "change")
+                    if count_shown == count:
                         return
 
 
 async def kind_of(client: Client, name: str) -> str:
-    """`view` or `stream`; an unknown name is an error that tells the known ones."""
+    """`view` or `stream`; MillstreamError for an unknown name lists the known ones."""
     from difflib import get_close_matches
 
     system = await client.system()
@@ -105,7 +105,7 @@ async def kind_of(client: Client, name: str) -> str:
 
 
 def lines_of(message: Message) -> Iterator[Line]:
-    """A message as lines: a row each; the position is the one after the line."""
+    """One line per row of a message, with the position after the row."""
     from decimal import Decimal
 
     from msgspec import to_builtins
@@ -128,7 +128,7 @@ def show_json(line: Line) -> None:
 
 
 def show_entry(line: Line) -> None:
-    """A change of a ledger as `millstream ledger` shows it."""
+    """Shows an entry of a ledger like `millstream ledger`."""
     from msgspec import convert
 
     from millstream.cli.views.ledger import show
@@ -143,18 +143,18 @@ def show_entry(line: Line) -> None:
 def show_pretty(line: Line) -> None:
     from datetime import datetime
 
-    from millstream.cli.shared.text import fields, shown
+    from millstream.cli.shared.text import format_row, value_text
 
     now = click.style(f"{datetime.now().astimezone():%H:%M:%S.%f}"[:-3], dim=True)
     match line:
         case {"type": "gap"}:
-            text = click.style(f"gap: {shown(line['reason'])}; all rows again", fg="yellow")
+            text = click.style(f"gap: {value_text(line['reason'])}; all rows again", fg="yellow")
         case {"type": "lag"}:
             text = click.style(f"{line['behind']:,} changes behind", fg="yellow")
         case {"op": "delete"}:
-            text = click.style(f"− {shown(line['key'])}", fg="red")
+            text = click.style(f"− {value_text(line['key'])}", fg="red")
         case {"type": "snapshot"}:
-            text = f"  {fields(line['row'])}"
+            text = f"  {format_row(line['row'])}"
         case _:
-            text = click.style("+ ", fg="green") + fields(line["row"])
+            text = click.style("+ ", fg="green") + format_row(line["row"])
     click.echo(f"{now} {text}")

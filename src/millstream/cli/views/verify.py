@@ -1,4 +1,4 @@
-"""`verify`: is a view what its query makes of the log?"""
+"""`verify`: compares a view with a recomputation from the log."""
 
 from __future__ import annotations
 
@@ -31,17 +31,21 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     default=0.05,
     show_default=True,
-    help="Of columns that are estimates (approx_…, sketches): how far they may be off, relative.",
+    help="Relative tolerance for columns that are estimates (approx_…, sketches).",
 )
 @click.option(
     "--wait",
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
-    help="Seconds that the view may stand still before it has come to the log's end.",
+    help="Seconds without progress after which the view counts as stuck.",
 )
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Rows to show."
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="The number of rows to show.",
 )
 @json_option
 def verify(
@@ -56,23 +60,23 @@ def verify(
 ) -> int:
     """Recompute a view from the log, and compare every row with the live one.
 
-    The view's own query runs in batch over the events up to now; the live view is compared as it is
-    with just those events in. Rows that have expired and rows with events that the log no longer
-    has are left out and counted. Numbers in floating point may differ by rounding, estimates by
-    --tolerance. The exit code is 1 if a row differs; both values are shown. PIPELINE is the one
-    that runs in --home, unless another is given.
+    The view's query runs in batch over the events up to now, and the live view is compared as of
+    the same events. Rows that have expired, and rows with events that the log no longer has, are
+    left out and counted. Floating-point numbers may differ by rounding, estimates by --tolerance.
+    The exit code is 1 if a row differs; both values are shown. PIPELINE is by default the one that
+    runs in --home.
 
-    Of a view with a trigger or an accumulation, what clients are shown is compared, too, where it
-    must have been shown by now. Of one with a ledger, so is the sum of each final row's entries.
+    If the view has a trigger or an accumulation, the rows that clients must have seen by now are
+    compared, too. If it has a ledger, the sum of each final row's entries is compared.
 
     \b
     millstream verify by_city
     millstream verify by_city pipeline.py --json | jq .differences
     """
-    from millstream.cli.views.past import open_past, working
+    from millstream.cli.views.history import open_history, spark_progress
 
-    app, settings = open_past(pipeline, home, assignments)
-    with working("starting Spark") as report:
+    app, settings = open_history(pipeline, home, assignments)
+    with spark_progress("starting Spark") as report:
         from millstream.analyze.history.history import local_session
         from millstream.analyze.planning.editions import (
             check_generation,
@@ -90,8 +94,9 @@ def verify(
             report("building the query")
             query = Planner(spark, app, settings, topics=topics).query(view)
             check_generation(running, query.plan.generation)
-            verdict = compare(
-                *(query, settings.log),
+            result = compare(
+                query,
+                settings.log,
                 checkpoints=open_home(home).checkpoints,
                 tolerance=tolerance,
                 patience=wait,
@@ -100,56 +105,56 @@ def verify(
     if as_json:
         from millstream.analyze.verify.result import content
 
-        click.echo(json.dumps(content(verdict), default=float, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(content(result), default=float, ensure_ascii=False, indent=2))
     else:
-        show(verdict, limit)
-    return FAILED if verdict.differences else 0
+        show(result, limit)
+    return FAILED if result.differences else 0
 
 
-def show(verdict: VerifyResult, limit: int) -> None:
+def show(result: VerifyResult, limit: int) -> None:
     from rich.text import Text
 
     from millstream.supervise.status_tables import console, grid
 
     out = console()
-    if verdict.differences:
+    if result.differences:
         table = grid("key", "", "column", "in the view", "recomputed")  # or in its ledger
-        for difference in verdict.differences[:limit]:
+        for difference in result.differences[:limit]:
             for cells in lines(difference):
                 table.add_row(*(Text(cell) for cell in cells))
         out.print(table)
-        if len(verdict.differences) > limit:
-            out.print(Text(f"… and {len(verdict.differences) - limit:,} more; see --limit", "dim"))
+        if len(result.differences) > limit:
+            out.print(Text(f"… and {len(result.differences) - limit:,} more; see --limit", "dim"))
         out.print("")
-    rows = "row" if verdict.same == 1 else "rows"
-    records = f"up to {verdict.past.records:,} records of the log"
-    if verdict.differences:
+    rows = "row" if result.same == 1 else "rows"
+    records = f"up to {result.past.records:,} records of the log"
+    if result.differences:
         out.print(
-            Text(f"✗ {len(verdict.differences):,} differ; {verdict.same:,} {rows} agree", "red")
+            Text(f"✗ {len(result.differences):,} differ; {result.same:,} {rows} agree", "red")
         )
     else:
-        out.print(Text(f"✓ {verdict.same:,} {rows} as recomputed, {records}", "green"))
-    for note in notes(verdict):
+        out.print(Text(f"✓ {result.same:,} {rows} as recomputed, {records}", "green"))
+    for note in notes(result):
         out.print(Text(note, "dim"))
 
 
 def lines(difference: Difference) -> list[tuple[str, ...]]:
     """A line for each column that differs."""
-    from millstream.cli.shared.text import harmless, shown
+    from millstream.cli.shared.text import printable, value_text
 
     key, kind = difference.key, difference.kind
     what = kind if difference.where == "query" else f"{difference.where}: {kind}"
     live, recomputed = as_json_values(difference.live), as_json_values(difference.recomputed)
     if live is None or recomputed is None or not difference.columns:
-        whole = tuple("–" if row is None else shown(plain(row)) for row in (live, recomputed))
-        return [(harmless(key), what, "", *whole)]
+        whole = tuple("–" if row is None else value_text(plain(row)) for row in (live, recomputed))
+        return [(printable(key), what, "", *whole)]
     return [
         (
-            harmless(key),
+            printable(key),
             what,
-            harmless(name),
-            shown(live.get(name)),
-            shown(recomputed.get(name)),
+            printable(name),
+            value_text(live.get(name)),
+            value_text(recomputed.get(name)),
         )
         for name in difference.columns
     ]
@@ -163,17 +168,17 @@ def plain(row: Any) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def notes(verdict: VerifyResult) -> list[str]:
-    """What was left out, and what was let pass."""
+def notes(result: VerifyResult) -> list[str]:
+    """What was not compared, and the tolerances."""
     found = {
-        "{:,} expired, as keep says": verdict.expired,
-        "{:,} not due yet: they come when they are final": verdict.awaited,
-        "{:,} with events that the log no longer has: not compared": verdict.older,
-        "{:,} still moving: not compared": verdict.moving,
+        "{:,} expired, as keep says": result.expired,
+        "{:,} not due yet: they come when they are final": result.awaited,
+        "{:,} with events that the log no longer has: not compared": result.older,
+        "{:,} still moving: not compared": result.moving,
     }
     written = [words.format(count) for words, count in found.items() if count]
-    written += map(told_of, verdict.parts)
-    tolerances = sorted(verdict.comparison.tolerances.items())
+    written += map(part_note, result.parts)
+    tolerances = sorted(result.comparison.tolerances.items())
     if tolerances:
         shown = ", ".join(f"{name} ±{tolerance:g}" for name, tolerance in tolerances)
         written.append(f"relative tolerance: {shown}")
@@ -187,12 +192,12 @@ LEFT: dict[Left, str] = {
     "behind": "whose row is behind",
     "older": "with events that the log no longer has",
     "kept": "entered from other events, or by another query",
-    "trimmed": "of which retention took a part",
+    "trimmed": "of which retention deleted a part",
 }
 
 
-def told_of(part: Part) -> str:
-    """What came of what is shown, or entered, and what was not compared."""
+def part_note(part: Part) -> str:
+    """The result for the shown rows or the ledger, and what was not compared."""
     compared = {
         "shown": f"what is shown: {part.same:,} as recomputed",
         "ledger": f"the ledger: {part.same:,} sums as recomputed",

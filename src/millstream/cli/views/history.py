@@ -1,4 +1,4 @@
-"""What the commands that read history with Spark have in common."""
+"""Functions for commands that read history with Spark."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 
 
-def open_past(
+def open_history(
     pipeline: Path | None, home: Path, assignments: tuple[str, ...]
 ) -> tuple[App, Settings]:
-    """The pipeline, by default the one that runs in the home, and settings with a broker."""
+    """The pipeline, by default the one that runs in the home, and its settings."""
     place = open_home(home)
     if pipeline is None:
         running = place.running().get("analyze", {}).get("pipeline")
@@ -47,14 +47,14 @@ def open_past(
     return app, settings
 
 
-def moment_of(option: str, text: str) -> int | None:
-    """The time that an option names, in milliseconds; None if it is not given."""
+def optional_time(option: str, text: str) -> int | None:
+    """The time of an option in milliseconds; None if the option is not given."""
     return parse_time(text, option) if text else None
 
 
 @contextlib.contextmanager
-def working(words: str) -> Iterator[Report]:
-    """Tells on stderr what is being done, and keeps Spark's own words away from it."""
+def spark_progress(words: str) -> Iterator[Report]:
+    """Shows progress on stderr, and hides Spark's own output."""
     from rich.console import Console
 
     from millstream.cli.shared.spark_output import hidden_spark_output
