@@ -104,7 +104,7 @@ def test_each_full_window_gives_one_row_over_restarts_too(live: Any, pipeline: A
     assert plans["each_ten"].window_spec.text == "count, 10 events, in the order of riders"
     assert plans["newest"].window_spec.text == "count, 4 events every 2, in the order of riders"
     assert plans["each_ten"].trigger.startswith("when a window is full")
-    assert "10 of them" in plans["each_ten"].eviction
+    assert "the newest 10 events" in plans["each_ten"].eviction
     assert plans["each_ten"].lineage == "position"
     assert plans["newest"].lineage == "revision"
 

@@ -309,7 +309,7 @@ class PlanRewriter:
         if child.weight is None:
             raise NotEstimable(child.why_no_weight or why_not or "its events have no weights")
         if child.position is None:
-            raise NotEstimable(f"an event's rows cannot be told apart: {why_not}")
+            raise NotEstimable(f"an event's rows cannot be distinguished: {why_not}")
         groups = [str(each.sql()) for each in items(plan.groupingExpressions())]
         if child.is_expanded and window is None and "spark_grouping_id" not in groups:
             why = "it groups several windows of one event, which are all in a sample or none is"

@@ -10,15 +10,29 @@ from pyspark.sql import functions as F
 from millstream.analyze.planning.query import Query
 from millstream.analyze.records.reader import hidden_column, hide
 from millstream.analyze.spark.catalyst import named
-from millstream.values.hidden_columns import EVENT_TIME, POSITION, RECEIVED, REVISION
+from millstream.values.hidden_columns import EVENT_TIME, ID, POSITION, RECEIVED, REVISION
 
 
 def changes(records: DataFrame, of: Query) -> DataFrame:
     """Every version of a grouped view's rows, once: without repeats after crashes, or deletes."""
     columns = [column.name for column in of.plan.columns]
     key = _unused_name("key", columns)
-    rows = _rows(records, of, key).dropDuplicates([key, REVISION])
-    return hide(rows, columns)
+    present = records.filter("value IS NOT NULL").select(
+        "key", "partition", "offset", _parsed(of).alias("row")
+    )
+    row = F.col("row")
+    position = F.struct(F.lit(of.plan.name).alias("source"), "partition", "offset")
+    rows = present.select(
+        *(row.getField(name).alias(name) for name in columns),
+        # Renamed only if necessary: another name would change the view's generation.
+        "key" if key == "key" else F.col("key").alias(key),
+        row.getField(REVISION).alias(REVISION),
+        hidden_column(F.lit(None).cast("string"), ID),
+        hidden_column(position, POSITION),
+        hidden_column(row.getField(RECEIVED), RECEIVED),
+        hidden_column(row.getField(EVENT_TIME), EVENT_TIME),
+    )
+    return hide(rows.dropDuplicates([key, REVISION]), columns)
 
 
 def reference(spark: SparkSession, of: Query, topic: str, options: Mapping[str, str]) -> DataFrame:
@@ -40,23 +54,6 @@ def _unused_name(name: str, columns: list[str]) -> str:
     while name in taken:
         name = f"_{name}"
     return name
-
-
-def _rows(records: DataFrame, of: Query, key: str) -> DataFrame:
-    present = records.filter("value IS NOT NULL").select(
-        "key", "partition", "offset", _parsed(of).alias("row")
-    )
-    position = F.struct(F.lit(of.plan.name).alias("source"), "partition", "offset")
-    return present.select(
-        *(F.col("row").getField(column.name).alias(column.name) for column in of.plan.columns),
-        # Renamed only if necessary: another name would change the view's generation.
-        "key" if key == "key" else F.col("key").alias(key),
-        F.col("row").getField(REVISION).alias(REVISION),
-        hidden_column(F.lit(None).cast("string"), "_id"),
-        hidden_column(position, POSITION),
-        hidden_column(F.col("row").getField(RECEIVED), RECEIVED),
-        hidden_column(F.col("row").getField(EVENT_TIME), EVENT_TIME),
-    )
 
 
 def _parsed(of: Query) -> Column:

@@ -134,16 +134,16 @@ def _eviction(traced: TracedQuery, spec: WindowSpec | None, app: App, slack: tim
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
         text += f"; it is closed to late events {late} {after}"
         if not traced.window.filters_late:
-            text += ", but late events cannot be told here: they count while the state is there"
+            text += ", but late events are not recognised here: they count while the state exists"
     return text
 
 
 _STATE = {
     "DeduplicateWithinWatermark": "seen values are kept for the stream's lateness at least",
-    "Deduplicate": "seen values are kept for ever, unless they include the event time",
-    "Distinct": "seen values are kept for ever, unless they include the event time",
+    "Deduplicate": "seen values are kept forever, unless they include the event time",
+    "Distinct": "seen values are kept forever, unless they include the event time",
     "Join": "events wait for a match as long as the join's condition on event time allows, without"
-    " such a condition for ever",
+    " such a condition forever",
     "TransformWithStateInPySpark": "as the function says",
     "FlatMapGroupsInPandasWithState": "as the function says",
 }

@@ -84,7 +84,7 @@ def end_phase(phase: Phase) -> None:
 
 @dataclass(slots=True)
 class ViewQuery:
-    """A query, its phase, and what is known of its runs."""
+    """A query, its phase and the facts about its runs."""
 
     query: Query
     phase: Phase = Waiting(0.0)
