@@ -7,8 +7,9 @@ import time
 from datetime import timedelta
 
 from millstream import App
-from millstream.analyze.plan import ViewPlan, WindowSpec
+from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks.late_events import LateEvents
+from millstream.analyze.windows.time_window import TimeWindowSpec
 from millstream.log.settings import LogSettings
 
 MINUTE = 60_000
@@ -27,9 +28,7 @@ def declare(name: str) -> App:
 
 
 def plans(app: App) -> list[ViewPlan]:
-    spec = WindowSpec(
-        "tumbling", MINUTE, MINUTE, 0, "clicks", MINUTE, lateness_by_stream={"clicks": MINUTE}
-    )
+    spec = TimeWindowSpec("clicks", "event", {"clicks": MINUTE}, MINUTE, MINUTE)
     return [
         ViewPlan(
             name="per_minute",

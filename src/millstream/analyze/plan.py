@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from millstream.analyze.windows.window_spec import WindowSpec
 from millstream.log.topic_names import edition_of
 from millstream.pipeline.trigger import Accumulation
 from millstream.syntax.duration import format_duration
 from millstream.values.view_description import ViewColumn, ViewDescription
 
-WindowKind = Literal["tumbling", "sliding", "session", "count"]
 RunMode = Literal["real_time", "micro_batch"]
 # By what a reader recognises rows that a crash repeated.
 Lineage = Literal["revision", "position", "batch", "none"]
@@ -27,37 +27,6 @@ _ACCUMULATIONS: dict[Accumulation, str] = {
     "discard": "a row has what is new since the last one",
     "retract": "a row is retracted before the next one",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSpec:
-    """The windows that a view groups by."""
-
-    kind: WindowKind
-    # In milliseconds; of count windows, numbers of events.
-    size_ms: int  # of a session: the gap that ends it; 0 if it differs from event to event
-    slide_ms: int  # between two starts; equal to the size if windows do not overlap
-    start_ms: int  # offset of the windows' starts from 1970, modulo the slide
-    stream: str  # the first of the streams whose time it is
-    lateness_ms: int
-    time: Literal["event", "stream"] = "event"
-    lateness_by_stream: dict[str, int] = field(default_factory=dict)  # of all inputs, in ms
-
-    @property
-    def text(self) -> str:
-        if self.kind == "count":
-            every = "" if self.slide_ms == self.size_ms else f" every {self.slide_ms:,}"
-            return f"count, {self.size_ms:,} events{every}, in the order of {self.stream}"
-        length = format_duration(timedelta(milliseconds=self.size_ms)) if self.size_ms else "varies"
-        match self.kind:
-            case "sliding":
-                every = format_duration(timedelta(milliseconds=self.slide_ms))
-                how = f"{length} every {every}"
-            case "session":
-                how = f"ends after a gap of {length}" if self.size_ms else "ends after a gap"
-            case _:
-                how = length
-        return f"{self.kind}, {how}, by {self.time} time of {', '.join(self.lateness_by_stream)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.analyze.plan import WindowSpec
 from millstream.analyze.row_state.row_state import has_row_states
+from millstream.analyze.windows.session_window import SessionWindowSpec
+from millstream.analyze.windows.time_window import TimeWindowSpec
 
 BODY = """
 schema = "city STRING, at TIMESTAMP, other TIMESTAMP"
@@ -43,11 +44,11 @@ MINUTE = 60_000
 def test_a_plan_describes_windows_triggers_and_eviction(planned: Any) -> None:
     plans = {name: query.plan for name, query in planned(BODY).items()}
     assert {name: plan.window_spec for name, plan in plans.items()} == {
-        "tumbling": WindowSpec("tumbling", MINUTE, MINUTE, 0, "a", MINUTE, "event", A),
-        "start": WindowSpec("tumbling", MINUTE, MINUTE, 15_000, "a", MINUTE, "event", A),
-        "sliding": WindowSpec("sliding", 60 * MINUTE, 7 * MINUTE, 0, "a", MINUTE, "event", BOTH),
-        "session": WindowSpec("session", 10 * MINUTE, 10 * MINUTE, 0, "a", MINUTE, "event", A),
-        "by_stream_time": WindowSpec("tumbling", 10_000, 10_000, 0, "a", 0, "stream", {"a": 0}),
+        "tumbling": TimeWindowSpec("a", "event", A, MINUTE, MINUTE),
+        "start": TimeWindowSpec("a", "event", A, MINUTE, MINUTE, 15_000),
+        "sliding": TimeWindowSpec("a", "event", BOTH, 60 * MINUTE, 7 * MINUTE),
+        "session": SessionWindowSpec("a", "event", A, 10 * MINUTE),
+        "by_stream_time": TimeWindowSpec("a", "stream", {"a": 0}, 10_000, 10_000),
         "by_another_time": None,
         "rows": None,
     }

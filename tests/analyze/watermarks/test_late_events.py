@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from tests.analyze.run_late_events import MINUTE, declare, make_late_events
 from tests.conftest import Eventually
 
-from millstream.analyze.plan import WindowSpec
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.late_events import LateEvents
 from millstream.analyze.watermarks.lateness import LatenessRule
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock
-from millstream.analyze.windows.window_assignment import assign_windows
+from millstream.analyze.windows.time_window import TimeWindowSpec
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -89,8 +88,8 @@ def test_stream_time_is_when_events_were_received() -> None:
 
 
 specs = st.builds(
-    lambda slide, times, rest, start, lateness: WindowSpec(
-        "sliding", slide * times + min(rest, slide - 1), slide, start, "s", lateness
+    lambda slide, times, rest, start, lateness: TimeWindowSpec(
+        "s", "event", {"s": lateness}, slide * times + min(rest, slide - 1), slide, start
     ),
     st.integers(1, 50),
     st.integers(1, 5),
@@ -101,14 +100,14 @@ specs = st.builds(
 
 
 @given(specs, st.integers(-1_000, 1_000))
-def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: WindowSpec, at: int) -> None:
+def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: TimeWindowSpec, at: int) -> None:
     every = range(spec.start_ms - 5_000 * spec.slide_ms, spec.start_ms + 5_000, spec.slide_ms)
     expected = [(s, s + spec.size_ms) for s in every if s <= at < s + spec.size_ms]
-    assert assign_windows(spec, at) == expected
+    assert spec.assign(at) == expected
 
 
 def test_an_event_is_late_for_the_windows_that_were_closed_when_it_came() -> None:
-    spec = WindowSpec("sliding", 20, 10, 0, "s", lateness_ms=5)
+    spec = TimeWindowSpec("s", "event", {"s": 5}, 20, 10)
     rule = LatenessRule("v", spec, 5)
     assert rule.closed_windows(12, watermark=24) is None
     assert rule.closed_windows(12, watermark=25) == [(0, 20)]

@@ -121,11 +121,11 @@ def test_a_batch_gives_the_same_windows(pipeline: Any) -> None:
 MISTAKES = {
     "a function that has no plain form": (
         "riders.groupBy('city', windows.by_count(3)).agg(F.collect_list('speed').alias('s'))",
-        "collect_list() cannot be had over a window by count",
+        "collect_list() is not available over a window by count",
     ),
     "DISTINCT": (
         "riders.groupBy(windows.by_count(3)).agg(F.count_distinct('city').alias('n'))",
-        "knows neither DISTINCT nor FILTER",
+        "supports neither DISTINCT nor FILTER",
     ),
     "no grouping": (
         "riders.select('city', windows.by_count(3))",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from millstream.analyze.spark.catalyst import Attribute, LogicalPlan
-from millstream.analyze.windows.count_window import Counted
-from millstream.analyze.windows.window import Grouped
+from millstream.analyze.windows.count_rewrite import CountWindowPlan
+from millstream.analyze.windows.grouped_window import GroupedWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class RewrittenPlan:
     # None once nothing above depends on it, as after a join
     revision: Attribute | None = None
     aggregate: LogicalPlan | None = None  # the user's Aggregate, if the result is grouped
-    window: Grouped | None = None  # the time window that the aggregate groups by
-    counted: Counted | None = None  # or the count window
+    window: GroupedWindow | None = None  # the time window that the aggregate groups by
+    counted: CountWindowPlan | None = None  # or the count window
     watermark: Attribute | None = None  # when the event came; only if late events are listed
     id: Attribute | None = None  # of the event; only if late events are listed
     late: Attribute | None = None  # the ids of the late events in a window's row

@@ -24,8 +24,9 @@ from millstream.analyze.lineage.plan_rewriter import PlanRewriter
 from millstream.analyze.plan import Lineage
 from millstream.analyze.spark.catalyst import Attribute, Catalyst, LogicalPlan, items
 from millstream.analyze.spark.realtime import UnsupportedQuery
-from millstream.analyze.windows.count_window import Counted
-from millstream.analyze.windows.window import Grouped
+from millstream.analyze.windows.count_rewrite import CountWindowPlan
+from millstream.analyze.windows.grouped_window import GroupedWindow
+from millstream.analyze.windows.window_spec import WindowSpec
 from millstream.pipeline.windows import parse_marker
 from millstream.values.hidden_columns import ERROR, EVENT_TIME, LATE, POSITION, RECEIVED, REVISION
 
@@ -40,14 +41,23 @@ class TracedQuery:
     why_no_position: str  # if there is no revision either
     grouping: tuple[str, ...] | None  # what the result is grouped by; None: not grouped
     missing_in_key: tuple[str, ...]  # groups that no key column shows
-    window: Grouped | None  # the time window that the result is grouped by
-    windows: tuple[tuple[Grouped, frozenset[str]], ...]  # all by event time, with their topics
-    counted: Counted | None  # the count window that the result is grouped by
+    window: GroupedWindow | None  # the time window that the result is grouped by
+    windows: tuple[
+        tuple[GroupedWindow, frozenset[str]], ...
+    ]  # all by event time, with their topics
+    counted: CountWindowPlan | None  # the count window that the result is grouped by
     sources: frozenset[str]  # the topics that its rows come from
     late_by_event_time: frozenset[str]  # topics whose events are late by their event time alone
     column_kinds: Mapping[str, ColumnKind]  # of a grouped result
     estimated: tuple[str, ...]  # the columns that are estimates where events were shed
     filters_groups: bool  # as HAVING does, by a count or sum
+
+    @property
+    def window_kind(self) -> type[WindowSpec] | None:
+        """The kind of the windows that the result is grouped by."""
+        if self.counted is not None:
+            return self.counted.kind
+        return None if self.window is None else self.window.kind
 
     @property
     def has_watermark(self) -> bool:

@@ -24,8 +24,14 @@ from millstream.analyze.spark.catalyst import (
     streamed_topics,
 )
 from millstream.analyze.spark.realtime import UnsupportedQuery
-from millstream.analyze.windows.count_window import Event, columns, count_windows, counted_window
-from millstream.analyze.windows.window import Grouped, grouped_window, in_time, without_late
+from millstream.analyze.windows.count_rewrite import Event, count_windows, counted_window
+from millstream.analyze.windows.count_window import CountWindowSpec
+from millstream.analyze.windows.grouped_window import (
+    GroupedWindow,
+    grouped_window,
+    in_time,
+    without_late,
+)
 from millstream.values.hidden_columns import (
     CLOSED,
     EVENT_TIME,
@@ -81,7 +87,9 @@ class PlanRewriter:
         self._weighs = weighs
         self._filters_by_event_time = False  # below a node that accepts no late events
         self.late_by_event_time: set[str] = set()  # the topics whose events are filtered like that
-        self.windows: list[tuple[Grouped, frozenset[str]]] = []  # by event time, with their topics
+        self.windows: list[
+            tuple[GroupedWindow, frozenset[str]]
+        ] = []  # by event time, with their topics
 
     def rewrite(self, plan: LogicalPlan) -> RewrittenPlan:
         """The rewritten plan; UnsupportedQuery or NotEstimable if there is none."""
@@ -262,7 +270,7 @@ class PlanRewriter:
             return RewrittenPlan(plan)
         if counted_window(plan) is not None:
             if self._weighs:
-                raise NotEstimable("count windows over a sample hold other events")
+                raise NotEstimable(CountWindowSpec.why_no_sample)
             return self._count_windows(plan, child)
         if window is not None and window.time == "event":
             if child.closed is not None:
@@ -301,10 +309,10 @@ class PlanRewriter:
         )
 
     def _estimate(
-        self, plan: LogicalPlan, child: RewrittenPlan, window: Grouped | None
+        self, plan: LogicalPlan, child: RewrittenPlan, window: GroupedWindow | None
     ) -> Estimates:
-        if window is not None and window.function == "session":
-            raise NotEstimable("a sample splits sessions, because events in between are missing")
+        if window is not None and window.kind.why_no_sample:
+            raise NotEstimable(window.kind.why_no_sample)
         why_not = child.why_no_position
         if child.weight is None:
             raise NotEstimable(child.why_no_weight or why_not or "its events have no weights")
@@ -325,7 +333,7 @@ class PlanRewriter:
         event = Event(child.position, child.row, child.received, child.event_time)
         counted = count_windows(self._catalyst, plan, child.plan, event, self._batch)
         return RewrittenPlan(
-            counted.plan, child.sources, levels=child.levels, counted=counted, **columns(counted)
+            counted.plan, child.sources, levels=child.levels, counted=counted, **counted.hidden
         )
 
     def _distinct(self, plan: LogicalPlan) -> RewrittenPlan:

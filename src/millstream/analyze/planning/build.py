@@ -101,7 +101,7 @@ def trace_view(view: View, frame: DataFrame, batch: bool | None = None) -> Trace
     except UnsupportedQuery as error:
         raise mistake(view, f"cannot be built: {error}") from error
     _check_key(view, traced)
-    if traced.window is not None and traced.window.is_alone:
+    if traced.window is not None and traced.window.lacks_groups:
         raise mistake(
             view,
             "groups by sessions and nothing else, which Spark cannot keep up to date",

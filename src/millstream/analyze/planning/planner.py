@@ -183,8 +183,9 @@ class Planner:
             estimated=traced.estimated,
             sheds_after_ms=_optional_milliseconds(view.sheds_after),
         )
-        whole = rows if traced.counted is None else trace_view(view, frame, batch=True).frame
-        return Query(view, view_plan, rows, whole)
+        has_batch_plan = traced.window_kind is not None and traced.window_kind.has_batch_plan
+        batch_rows = trace_view(view, frame, batch=True).frame if has_batch_plan else rows
+        return Query(view, view_plan, rows, batch_rows)
 
     def _check_count_window(self, view: View, traced: TracedQuery, decision: Decision) -> None:
         """PipelineError unless events are counted one by one, in an order that never differs."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from millstream.analyze.lineage.lineage import TracedQuery
-from millstream.analyze.plan import WindowKind, WindowSpec
 from millstream.analyze.spark.catalyst import Catalyst, items, name_of, nodes
-from millstream.analyze.windows.count_window import Counted
-from millstream.analyze.windows.window import Extent, Grouped, extent
+from millstream.analyze.windows.count_rewrite import CountWindowPlan
+from millstream.analyze.windows.count_window import CountWindowSpec
+from millstream.analyze.windows.grouped_window import GroupedWindow, extent
+from millstream.analyze.windows.window_spec import Extent, WindowSpec
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import View
@@ -30,11 +31,11 @@ def late_by_window(traced: TracedQuery, app: App, own: WindowSpec | None) -> tup
         for window, sources in traced.windows
         if window.filters_late
     ]
-    return tuple(spec for spec in specs if spec is not None and spec.size_ms)
+    return tuple(spec for spec in specs if spec is not None and spec.has_fixed_size)
 
 
 def _spec(
-    traced: TracedQuery, app: App, window: Grouped, sources: frozenset[str]
+    traced: TracedQuery, app: App, window: GroupedWindow, sources: frozenset[str]
 ) -> WindowSpec | None:
     if window.time is None:
         return None
@@ -42,17 +43,11 @@ def _spec(
     if not streams:  # the changes of a view, for example
         return None
     found = extent(Catalyst.of(traced.frame), window) or Extent(0, 0, 0)
-    kind: WindowKind = "sliding" if found.slide < found.size else "tumbling"
-    if window.function == "session":
-        kind, found = "session", Extent(found.size, found.size, 0)
     lateness = {
         stream.name: milliseconds(stream.lateness) if window.time == "event" else 0
         for stream in streams
     }
-    first = streams[0].name
-    return WindowSpec(
-        kind, found.size, found.slide, found.start, first, lateness[first], window.time, lateness
-    )
+    return window.kind.of(found, streams[0].name, window.time, lateness)
 
 
 def late_by_event_time(traced: TracedQuery, app: App) -> dict[str, int]:
@@ -64,10 +59,10 @@ def late_by_event_time(traced: TracedQuery, app: App) -> dict[str, int]:
     }
 
 
-def _count_window(counted: Counted, traced: TracedQuery, app: App) -> WindowSpec | None:
+def _count_window(counted: CountWindowPlan, traced: TracedQuery, app: App) -> WindowSpec | None:
     streams = [s for s in app.streams if stream_topic(app.name, s) in traced.sources]
     size, every = counted.window
-    return WindowSpec("count", size, every, 0, streams[0], 0, "stream") if streams else None
+    return CountWindowSpec(streams[0], "stream", {}, size, every) if streams else None
 
 
 _ACCUMULATION: dict[Accumulation, str] = {
@@ -88,8 +83,8 @@ def describe_trigger(view: View, traced: TracedQuery, output_mode: str) -> str:
 def _trigger(view: View, traced: TracedQuery, output_mode: str) -> str:
     if view.has_output_options:
         return f"{view.trigger}, {_ACCUMULATION[view.accumulation]}"
-    if traced.counted is not None:
-        return "when a window is full: its row comes once and does not change"
+    if traced.window_kind is not None and traced.window_kind.trigger:
+        return traced.window_kind.trigger
     if output_mode == "append":
         if traced.window is not None:
             return "once, when Spark's watermark has passed the window's end"
@@ -126,13 +121,13 @@ def _eviction(traced: TracedQuery, spec: WindowSpec | None, app: App, slack: tim
         (slack + app.streams[name].ahead + timedelta(milliseconds=late))
         for name, late in spec.lateness_by_stream.items()
     )
-    after = "after its end" if spec.kind != "session" else "after its last event and the gap"
-    text = f"a window's state is deleted {format_duration(longest)} {after}, by {spec.time} time"
+    kept = f"{format_duration(longest)} {spec.after_end}"
+    text = f"a window's state is deleted {kept}, by {spec.time} time"
     if len(spec.lateness_by_stream) > 1:
         text += " of the slowest stream: a stream without events holds it back"
     if spec.time == "event" and not late_by_event_time(traced, app):
         late = format_duration(timedelta(milliseconds=max(spec.lateness_by_stream.values())))
-        text += f"; it is closed to late events {late} {after}"
+        text += f"; it is closed to late events {late} {spec.after_end}"
         if not traced.window.filters_late:
             text += ", but late events are not recognised here: they count while the state exists"
     return text

@@ -98,7 +98,8 @@ class Shadows:
         shadows = []
         for name in names:
             query, replay = running.query(name), None
-            if _replays_in_batches(query.plan):
+            spec = query.plan.window_spec
+            if spec is None or spec.replays_in_batches:
                 # Both have one plan, and so one checkpoint. They read different amounts at once.
                 replay = replace(replaying.query(name), plan=query.plan, replays=True)
             shadows.append(Shadow(name, replay, query, request, since, now_ms()))
@@ -206,10 +207,6 @@ def check_slots(plans: Iterable[ViewPlan], more: Iterable[ViewPlan], slots: int)
             f"a rebuild needs {needed} task slots besides {used} in use, but Spark has {slots}",
             remedy="add workers or cores",
         )
-
-
-def _replays_in_batches(plan: ViewPlan) -> bool:
-    return plan.window_spec is None or plan.window_spec.kind != "count"
 
 
 def _replayed(past: LogRange | None, read: Mapping[str, Mapping[str, int]]) -> int:

@@ -56,7 +56,7 @@ _NOTHING = CommittedWatermark(0, 0)
 
 def has_row_states(view: ViewPlan) -> bool:
     """Whether the view's rows become final: it is a table of windows that a watermark passes."""
-    ends_by_time = view.window_spec is None or view.window_spec.kind != "count"
+    ends_by_time = view.window_spec is None or view.window_spec.ends_by_time
     return view.key is not None and view.window is not None and view.has_watermark and ends_by_time
 
 

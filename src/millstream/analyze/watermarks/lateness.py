@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millstream.analyze.plan import ViewPlan, WindowSpec
-from millstream.analyze.windows.window_assignment import Window, assign_windows
+from millstream.analyze.plan import ViewPlan
+from millstream.analyze.windows.window_spec import Window, WindowSpec
 
 
 class LatenessRule(NamedTuple):
@@ -25,7 +25,7 @@ class LatenessRule(NamedTuple):
         closed = watermark - self.lateness_ms
         if self.spec is None:
             return [] if closed >= time else None
-        return [each for each in assign_windows(self.spec, time) if closed >= each[1]] or None
+        return [each for each in self.spec.assign(time) if closed >= each[1]] or None
 
 
 def lateness_rules(views: Iterable[ViewPlan], stream: str) -> list[LatenessRule]:

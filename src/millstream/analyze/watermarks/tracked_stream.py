@@ -12,7 +12,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.analyze.watermarks.event_time import time_reader
 from millstream.analyze.watermarks.lateness import lateness_rules
 from millstream.analyze.watermarks.stream_clock import PartitionClock, StreamClock
-from millstream.analyze.windows.window_assignment import Window, assign_windows
+from millstream.analyze.windows.window_spec import Window
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
@@ -129,7 +129,7 @@ class TrackedStream:
             return LateEvent("broken", 0, {rule.view: [] for rule in self._rules})
         if at > received + self._ahead:
             views = {
-                name: assign_windows(spec, at) if spec is not None else []
+                name: spec.assign(at) if spec is not None else []
                 for name, spec in self._spec_of.items()
             }
             return LateEvent("future", at - received, views)

@@ -1,10 +1,9 @@
-"""Time windows in a user's plan: which one it groups by, how long it is, who is late for it."""
+"""Windows by time in a user's Spark plan: their kind, their size, and a filter for late events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 
 from pyspark.sql import functions as F
 
@@ -18,57 +17,53 @@ from millstream.analyze.spark.catalyst import (
     items,
     name_of,
 )
+from millstream.analyze.windows.session_window import SessionWindowSpec
+from millstream.analyze.windows.time_window import TimeWindowSpec
+from millstream.analyze.windows.window_spec import Extent
 from millstream.syntax.duration import milliseconds
 
-# How Spark marks the column that its functions window() and session_window() make.
-_MARKS: dict[str, Literal["window", "session"]] = {
-    "spark.timeWindow": "window",
-    "spark.sessionWindow": "session",
+TimeKind = type[TimeWindowSpec] | type[SessionWindowSpec]
+
+# Metadata that Spark adds to the column that window() or session_window() makes.
+_KINDS: dict[str, TimeKind] = {
+    "spark.timeWindow": TimeWindowSpec,
+    "spark.sessionWindow": SessionWindowSpec,
 }
-_SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+_EXAMPLE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedWindow:
     """The window that an Aggregate groups by."""
 
     attribute: Attribute
-    function: Literal["window", "session"]
-    time: TimeDomain | None  # None: of a column that is neither of the stream's times
+    kind: TimeKind
+    time: TimeDomain | None  # None: the column is neither of the stream's times
     aggregate: LogicalPlan
-    filters_late: bool = False  # whether events that are late for it are kept out
+    filters_late: bool = False  # whether late events are left out
 
     @property
-    def is_alone(self) -> bool:
-        """Whether it is a session by which alone is grouped."""
-        return self.function == "session" and self.aggregate.groupingExpressions().size() == 1
+    def lacks_groups(self) -> bool:
+        """Whether the Aggregate groups by nothing else, although this kind of window needs it."""
+        return self.kind.needs_groups and self.aggregate.groupingExpressions().size() == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The length of windows, and where they begin, in milliseconds."""
-
-    size: int
-    slide: int
-    start: int
-
-
-def grouped_window(aggregate: LogicalPlan) -> Grouped | None:
-    """The time window among what an Aggregate groups by, if one is there."""
+def grouped_window(aggregate: LogicalPlan) -> GroupedWindow | None:
+    """The window by time that an Aggregate groups by, if any."""
     for group in items(aggregate.groupingExpressions()):
         for attribute in items(group.references().toSeq()):
             metadata = attribute.metadata()
-            for mark, function in _MARKS.items():
+            for mark, kind in _KINDS.items():
                 if metadata.contains(mark):
                     time = metadata.getString(TIME_KEY) if metadata.contains(TIME_KEY) else None
-                    return Grouped(attribute, function, time, aggregate)
+                    return GroupedWindow(attribute, kind, time, aggregate)
     return None
 
 
 def without_late(
     catalyst: Catalyst, plan: LogicalPlan, window: Attribute, closed: Attribute
 ) -> LogicalPlan:
-    """The plan's rows but those of events that came after their window was closed to them."""
+    """The plan without the rows of events that came after their window was closed."""
     ends, until = catalyst.column(window).getField("end"), catalyst.column(closed)
     return catalyst.analysed(catalyst.frame(plan).filter(until.isNull() | (until < ends)))
 
@@ -76,31 +71,31 @@ def without_late(
 def in_time(
     catalyst: Catalyst, plan: LogicalPlan, event_time: Attribute, closed: Attribute
 ) -> LogicalPlan:
-    """The plan's events but those without a time, and those that came too long after theirs.
+    """The plan without events that have no event time or came too long after it.
 
-    In milliseconds, as the timekeeper counts.
+    Times are compared in milliseconds, as `LateEvents` does.
     """
     at, until = (F.unix_millis(catalyst.column(each)) for each in (event_time, closed))
     kept = at.isNotNull() & (until.isNull() | (until < at))
     return catalyst.analysed(catalyst.frame(plan).filter(kept))
 
 
-def extent(catalyst: Catalyst, window: Grouped) -> Extent | None:
-    """How long the windows are, by an example; None if that is not the same for all events."""
-    made = _definitions(window.aggregate.child(), identity(window.attribute))
+def extent(catalyst: Catalyst, grouped: GroupedWindow) -> Extent | None:
+    """The size of the windows, by an example; None if it differs from event to event."""
+    made = _definitions(grouped.aggregate.child(), identity(grouped.attribute))
     if not made:
         return None
-    panes = _example(catalyst, made[:2])
-    if any(pane is None for pane in panes):
+    windows = _example(catalyst, made[:2])
+    if any(window is None for window in windows):
         return None
-    (start, end), *others = [pane for pane in panes if pane is not None]
+    (start, end), *others = [window for window in windows if window is not None]
     size = end - start
     slide = start - others[0][0] if others else size
     return Extent(*(milliseconds(each) for each in (size, slide, start % slide)))
 
 
 def _definitions(plan: LogicalPlan, wanted: int) -> list[Expression]:
-    """The expressions that make a window's column: one, or one for each pane of a sliding one."""
+    """The expressions that make a window's column: one for each window that an event is in."""
     match name_of(plan):
         case "Project":
             for each in items(plan.projectList()):
@@ -112,9 +107,9 @@ def _definitions(plan: LogicalPlan, wanted: int) -> list[Expression]:
         case "Expand":
             for place, attribute in enumerate(items(plan.output())):
                 if identity(attribute) == wanted:
-                    panes = items(plan.projections())
-                    if name_of(panes[0].apply(place)) == "CreateNamedStruct":
-                        return [pane.apply(place) for pane in panes]
+                    projections = items(plan.projections())
+                    if name_of(projections[0].apply(place)) == "CreateNamedStruct":
+                        return [each.apply(place) for each in projections]
         case "Union":
             for place, attribute in enumerate(items(plan.output())):
                 if identity(attribute) == wanted:
@@ -129,10 +124,10 @@ def _definitions(plan: LogicalPlan, wanted: int) -> list[Expression]:
 def _example(
     catalyst: Catalyst, made: list[Expression]
 ) -> list[tuple[timedelta, timedelta] | None]:
-    """The windows of an event at some time: where they start and end, counted from 1970."""
+    """Start and end of the windows of an event at an example time, counted from 1970."""
     inputs = {identity(a): a for each in made for a in items(each.references().toSeq())}
     values = [
-        F.lit(_SOME_TIME if of == "TIMESTAMP" else None).cast(of).alias(str(place))
+        F.lit(_EXAMPLE_TIME if of == "TIMESTAMP" else None).cast(of).alias(str(place))
         for place, of in ((place, str(a.dataType().sql())) for place, a in inputs.items())
     ]
     row = catalyst.analysed(catalyst.spark.range(1).select(*values))
