@@ -10,10 +10,10 @@ from millstream.client.backoff import Backoff
 def test_the_wait_stays_between_half_and_the_whole_of_a_bounded_ceiling(
     failures: int, chance: float
 ) -> None:
-    wait = Backoff(first=0.1, longest=10, chance=lambda: chance).after(failures)
+    wait = Backoff(first=0.1, longest=10, jitter=lambda: chance).after(failures)
     assert 0.05 <= wait <= 10
 
 
 def test_the_wait_doubles_until_the_limit() -> None:
-    backoff = Backoff(first=1, longest=5, chance=lambda: 1.0)
+    backoff = Backoff(first=1, longest=5, jitter=lambda: 1.0)
     assert [backoff.after(n) for n in range(1, 6)] == [1, 2, 4, 5, 5]

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.client.batch import MOST_BYTES, Batch, batches
+from millstream.client.batch import MAX_BYTES, Batch, batches
 
 values = st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), max_size=3)
 
@@ -33,7 +33,7 @@ async def test_blank_lines_are_skipped_but_counted_as_places() -> None:
 
 
 async def test_large_events_make_small_batches() -> None:
-    made = await collected([{"text": "x" * (MOST_BYTES // 2)}] * 3, 100)
+    made = await collected([{"text": "x" * (MAX_BYTES // 2)}] * 3, 100)
     assert [len(batch.lines) for batch in made] == [1, 1, 1]
 
 

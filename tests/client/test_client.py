@@ -9,7 +9,7 @@ import pytest
 from tests.client.peers import BREAK_OFF, Response, StartHttp
 
 from millstream.client import Client, Rows
-from millstream.client.messages import Column, Table
+from millstream.client.messages import QueryColumn, Table
 from millstream.client.servers import Servers
 from millstream.errors import NotReachable, QueryError, RequestRefused, SettingsError
 
@@ -64,7 +64,7 @@ async def test_an_error_without_words_is_told_by_its_name() -> None:
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http:
         with pytest.raises(NotReachable, match=f"cannot GET /v1/system: {NOBODY}: ReadTimeout"):
-            await Servers((NOBODY,)).ask(http, "GET", "/v1/system")
+            await Servers((NOBODY,)).request(http, "GET", "/v1/system")
 
 
 async def test_a_wrong_query_is_told_in_the_servers_words(http_peer: StartHttp) -> None:
@@ -84,7 +84,7 @@ async def test_a_query_gives_columns_and_rows(http_peer: StartHttp) -> None:
     peer = await http_peer(lambda *_: Response(body=body))
     async with Client(peer.url) as client:
         table = await client.query("SELECT n FROM v", limit=2)
-    assert table == Table([Column("n", "BIGINT")], [[1], [2]], True, 1.5)
+    assert table == Table([QueryColumn("n", "BIGINT")], [[1], [2]], True, 1.5)
     assert peer.requests[0][1] == b'{"sql":"SELECT n FROM v","limit":2}'
 
 
@@ -114,5 +114,5 @@ def test_an_address_that_is_none_is_refused_with_the_form_to_write(url: str) -> 
 
 
 def test_no_address_at_all_is_refused() -> None:
-    with pytest.raises(SettingsError, match="give an address"):
+    with pytest.raises(SettingsError, match="give one: http:"):
         Client()

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Waiting times between retries."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Twice as long after each failure, up to a limit, and never all clients at the same moment."""
+    """Doubles after each failure, up to a limit; random, so that clients do not retry together."""
 
     first: float = 0.1  # seconds
     longest: float = 10.0
-    chance: Callable[[], float] = random.random
+    jitter: Callable[[], float] = random.random
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Seconds to wait after this number of failures in a row."""
         ceiling: float = min(self.longest, self.first * 2 ** min(failures - 1, 30))
-        # At least half, so that a quick coin cannot turn the wait into a busy loop.
-        return ceiling * (0.5 + self.chance() / 2)
+        # At least half, so that retries are never too fast.
+        return ceiling * (0.5 + self.jitter() / 2)

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 Event = bytes | str | dict[str, Any] | msgspec.Struct
-MOST_BYTES = 1024 * 1024  # of a batch, unless a single event is larger
+MAX_BYTES = 1024 * 1024  # of a batch, unless a single event is larger
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Lines, each with its place among all that is sent."""
+    """Lines, each with the index of its event among all events."""
 
     indexes: Sequence[int]
     lines: Sequence[bytes]
@@ -23,14 +23,13 @@ class Batch:
     def body(self) -> bytes:
         return b"\n".join(self.lines)
 
-    def only(self, places: Iterable[int]) -> Batch:
+    def only(self, places: Sequence[int]) -> Batch:
         """The events at these places of the batch."""
-        chosen = list(places)
-        return Batch([self.indexes[p] for p in chosen], [self.lines[p] for p in chosen])
+        return Batch([self.indexes[p] for p in places], [self.lines[p] for p in places])
 
 
 def line_of(event: Event) -> bytes:
-    """The event on one line: JSON has no line break that means something."""
+    """The event on one line: line breaks in JSON have no meaning."""
     if isinstance(event, str):
         event = event.encode()
     if isinstance(event, bytes):
@@ -39,15 +38,15 @@ def line_of(event: Event) -> bytes:
 
 
 async def batches(
-    events: Iterable[Event] | AsyncIterable[Event], most: int
+    events: Iterable[Event] | AsyncIterable[Event], max_events: int
 ) -> AsyncIterator[Batch]:
-    """All events that are not blank, in their order, up to `most` in a batch."""
+    """All events that are not blank, in order, up to `max_events` in a batch."""
     indexes: list[int] = []
     lines: list[bytes] = []
     size = index = 0
     async for event in _each(events):
         line = line_of(event)
-        if line and lines and (len(lines) == most or size + len(line) > MOST_BYTES):
+        if line and lines and (len(lines) == max_events or size + len(line) > MAX_BYTES):
             yield Batch(indexes, lines)
             indexes, lines, size = [], [], 0
         if line:

@@ -1,4 +1,4 @@
-"""Following a view or stream: one WebSocket at a time, on whichever server answers."""
+"""Changes of a view or stream, over a WebSocket that reconnects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from millstream.client.backoff import Backoff
 from millstream.client.messages import (
     Change,
-    FromServer,
+    ErrorMessage,
     Gap,
     Lag,
     Message,
     Pong,
-    Refused,
+    ServerMessage,
     Snapshot,
     decode,
     decode_exactly,
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class Changes:
-    """Messages without end: `async for message in changes`.
+    """An endless iterator of messages: `async for message in changes`.
 
-    A lost connection is made anew, on the next server, from the position of the last message:
-    nothing is missed and nothing comes twice. `async with` closes it when you leave early.
+    After a lost connection it continues on the next server, from the position of the last message:
+    no message is lost or repeated. Use `async with` to close it when you stop early.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Changes:
         self._request = request
         self._backoff = backoff
         self._attempts = attempts
-        # A ledger's amounts are added up, so that no digit may get lost in a float.
+        # A ledger's amounts are added up, so they must not be rounded to floats.
         self._decode = decode_exactly if request.get("ledger") else decode
         self._messages = self._follow()
 
     @property
     def position(self) -> str | None:
-        """Where you are; give it as `after` to go on from here, with any server."""
+        """The current position; pass it as `after` to continue from here, on any server."""
         return self._request.get("after")
 
     def __aiter__(self) -> AsyncGenerator[Message, None]:
@@ -80,7 +80,7 @@ class Changes:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; nothing more comes."""
+        """Close the connection and end the iteration."""
         await self._messages.aclose()
 
     async def _follow(self) -> AsyncGenerator[Message, None]:
@@ -88,10 +88,10 @@ class Changes:
         while True:
             server = self._servers.current
             try:
-                async with _connection(server) as socket:
+                async with _connect(server) as socket:
                     await socket.send(_subscribe(self._request))
                     async for raw in socket:
-                        message = _checked(self._decode(raw))
+                        message = _check(self._decode(raw))
                         if message is None:
                             continue
                         failures = 0
@@ -112,17 +112,17 @@ class Changes:
                 )
             wait = self._backoff.after(failures)
             _log.info("following %s: %s; again in %.1f s", _name(self._request), reason, wait)
-            self._servers.move_on()
+            self._servers.use_next()
             await asyncio.sleep(wait)
 
 
-def _connection(server: str) -> connect:
+def _connect(server: str) -> connect:
     return connect(
         "ws" + server.removeprefix("http") + "/v1/connect",
         compression=None,
         max_size=None,
         open_timeout=10,
-        # A server that is gone without a word is noticed within ten seconds.
+        # A server that disappears silently is noticed within ten seconds.
         ping_interval=5,
         ping_timeout=5,
         close_timeout=1,
@@ -130,17 +130,17 @@ def _connection(server: str) -> connect:
 
 
 def _subscribe(request: dict[str, Any]) -> str:
-    asked = {name: value for name, value in request.items() if value is not None}
-    return msgspec.json.encode({"type": "subscribe", "id": _ID, **asked}).decode()
+    given = {name: value for name, value in request.items() if value is not None}
+    return msgspec.json.encode({"type": "subscribe", "id": _ID, **given}).decode()
 
 
-def _checked(said: FromServer) -> Message | None:
-    match said:
-        case Refused(title, detail):
+def _check(message: ServerMessage) -> Message | None:
+    match message:
+        case ErrorMessage(title, detail):
             raise QueryError(f"{title}: {detail}" if detail else title)
         case Pong():
             return None
-        case Snapshot() | Change() | Gap() | Lag() as message:
+        case Snapshot() | Change() | Gap() | Lag():
             return message
 
 
@@ -149,7 +149,7 @@ def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
         raise RequestRefused(
             f"{server} closed the connection: changes were read too slowly",
             status=TOO_SLOW,
-            remedy="read faster, ask for less by where=, or follow with when_slow='catch_up'",
+            remedy="read faster, use where= to get less, or when_slow='catch_up'",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Asking a running system: rows, changes, SQL."""
+"""`Client`: reads rows and changes of a running system, and queries it in SQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.changes import Changes
-from millstream.client.messages import Entries, Rows, Table, decode_page
+from millstream.client.messages import Entries, Rows, Table, decode_ledger_page
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
 from millstream.values.ledger_entry import decode as decode_entry
@@ -21,9 +21,9 @@ _encode = msgspec.json.encode
 
 
 class Client:
-    """Talks to one system through any of its servers: `async with Client("http://a", "http://b")`.
+    """Reads from any server of one system: `async with Client("http://a", "http://b")`.
 
-    Every call goes to the server that answered last, and on to the next one if that is gone.
+    Every call goes to the server that answered last, or to the next one if that does not answer.
     """
 
     def __init__(self, *urls: str, timeout: float = 30.0, backoff: Backoff | None = None) -> None:
@@ -33,7 +33,7 @@ class Client:
         self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
 
     async def views(self) -> list[dict[str, Any]]:
-        """What each view is: name, key, columns, mode …"""
+        """All views: name, key, columns, mode …"""
         answer = await self._get("/v1/views")
         views: list[dict[str, Any]] = answer["views"]
         return views
@@ -53,24 +53,24 @@ class Client:
         limit: int | None = None,
         lineage: bool = False,
     ) -> Rows:
-        """The rows of a view now, and their position."""
-        asked = {
+        """The current rows of a view, and their position."""
+        parameters = {
             "where": where,
             "select": ",".join(select) if select else None,
             "order": order,
             "limit": limit,
             "lineage": "true" if lineage else None,
         }
-        params = {name: value for name, value in asked.items() if value is not None}
+        params = {name: value for name, value in parameters.items() if value is not None}
         path = f"/v1/views/{quote(view, safe='')}"
-        response = await self._servers.ask(self._http, "GET", path, params=params)
+        response = await self._servers.request(self._http, "GET", path, params=params)
         return msgspec.json.decode(response.content, type=Rows)
 
     async def get(self, view: str, *key: Any) -> dict[str, Any] | None:
         """The row with that key (one value per key column), or None if there is none."""
         path = f"/v1/views/{quote(view, safe='')}/{quote(_encode(key), safe='')}"
         try:
-            response = await self._servers.ask(self._http, "GET", path)
+            response = await self._servers.request(self._http, "GET", path)
         except RequestRefused as refused:
             if refused.status == 404:
                 return None
@@ -81,13 +81,13 @@ class Client:
     async def ledger(
         self, view: str, *, after: str | None = None, where: str | None = None
     ) -> Entries:
-        """What was entered into a view's ledger up to now, since `after` if that is given."""
+        """All entries of a view's ledger until now, or those since `after`."""
         path, entries, gap = f"/v1/views/{quote(view, safe='')}/ledger", [], None
         while True:
-            asked = {"after": after, "where": where, "wait": 0}
-            params = {name: value for name, value in asked.items() if value is not None}
-            response = await self._servers.ask(self._http, "GET", path, params=params)
-            page = decode_page(response.content)
+            parameters = {"after": after, "where": where, "wait": 0}
+            params = {name: value for name, value in parameters.items() if value is not None}
+            response = await self._servers.request(self._http, "GET", path, params=params)
+            page = decode_ledger_page(response.content)
             after = page.position
             entries += [decode_entry(bytes(change.row)) for change in page.changes]
             if page.gap is not None:
@@ -109,11 +109,11 @@ class Client:
         when_slow: Literal["catch_up", "disconnect"] = "catch_up",
         attempts: int | None = None,
     ) -> Changes:
-        """Follow a view, or the events of a stream: a snapshot, then every change, without end.
+        """Subscribe to a view, or to the events of a stream: a snapshot, then every change.
 
-        Or the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
-        With `after`, only the changes since that position. A server that goes away is replaced by
-        the next one, without loss; `attempts` failures in a row raise NotReachable (None: never).
+        For the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
+        With `after`: only the changes since that position. If a server fails, the next one
+        continues without loss; `attempts` failures in a row raise NotReachable (None: never).
         """
         if (view, stream, ledger).count(None) != 2:
             raise TypeError(
@@ -131,13 +131,13 @@ class Client:
             "lineage": True if lineage else None,
             "when_slow": when_slow,
         }
-        # Its own list of servers: one connection that moves on does not take the others along.
+        # A list of servers of its own: another connection's failure must not change its server.
         return Changes(Servers(self._urls), request, backoff=self._backoff, attempts=attempts)
 
     async def query(self, sql: str, *, limit: int | None = None) -> Table:
-        """The answer to SQL over all views, read only."""
-        asked = {"sql": sql} if limit is None else {"sql": sql, "limit": limit}
-        response = await self._servers.ask(self._http, "POST", "/v1/query", json=asked)
+        """The answer to a read-only SQL query over all views."""
+        query = {"sql": sql} if limit is None else {"sql": sql, "limit": limit}
+        response = await self._servers.request(self._http, "POST", "/v1/query", json=query)
         return msgspec.json.decode(response.content, type=Table)
 
     async def close(self) -> None:
@@ -155,5 +155,5 @@ class Client:
         await self.close()
 
     async def _get(self, path: str) -> Any:
-        response = await self._servers.ask(self._http, "GET", path)
+        response = await self._servers.request(self._http, "GET", path)
         return msgspec.json.decode(response.content)

@@ -1,4 +1,4 @@
-"""One batch's way into a collector, until its outcome is known or patience ends."""
+"""Sends one batch to a collector, with retries, until its outcome is known or time is up."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millstream.client.servers import Servers, problem
 from millstream.errors import MillstreamError, NotReachable, RequestRefused
 
 _HEADERS = {"content-type": "application/x-ndjson"}
-# Nothing of the batch has left this machine.
+# After these errors, nothing of the batch has been sent.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_AGAIN = frozenset({429, 503})
+_RETRIED = frozenset({429, 503})
 _NO_LOGIN = "give Sender(key=…), or the command the variable MILLSTREAM_KEY or --key-file"
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """An event that does not fit the stream, by its place (from 0) in what was sent."""
+    """An event that does not fit the stream, by its index (from 0) among the events sent."""
 
     index: int
     error: str
@@ -31,8 +31,8 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of the events so far."""
+class Outcomes:
+    """The outcomes of the events so far."""
 
     accepted: int = 0
     rejected: list[Rejection] = field(default_factory=list)
@@ -41,12 +41,12 @@ class Tally:
     unclear: list[int] = field(default_factory=list)
 
 
-class Unclear(MillstreamError):
-    """Whether (part of) a batch is in cannot be known."""
+class OutcomeUnclear(MillstreamError):
+    """It is unknown whether a batch, or a part of it, was accepted."""
 
 
-class _Said(msgspec.Struct):
-    """A collector's answer; `unconfirmed` are places whose outcome it doesn't know itself."""
+class _Answer(msgspec.Struct):
+    """A collector's answer; it does not know the outcome of the events at `unconfirmed`."""
 
     accepted: int = 0
     receipts: list[str] = []
@@ -57,7 +57,7 @@ class _Said(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Hands batches to whichever collector answers."""
+    """Sends batches to the collector that answers."""
 
     http: httpx.AsyncClient
     servers: Servers
@@ -65,76 +65,77 @@ class Delivery:
     patience: float
     retry_unclear: bool
 
-    async def deliver(self, path: str, batch: Batch, tally: Tally, *, receipts: bool) -> None:
-        """Return when every event of the batch is in the tally.
+    async def deliver(self, path: str, batch: Batch, outcomes: Outcomes, *, receipts: bool) -> None:
+        """Send a batch, and add the outcome of every event to `outcomes`.
 
-        NotReachable, RequestRefused: what the tally lacks is not in. Unclear: the tally says which.
+        NotReachable, RequestRefused: events without an outcome were not accepted. OutcomeUnclear:
+        they are in `outcomes.unclear`.
         """
-        end, failures, doubt = time.monotonic() + self.patience, 0, False
+        end, failures, unclear = time.monotonic() + self.patience, 0, False
         while True:
             server, wait = self.servers.current, 0.0
             try:
                 response = await self.http.post(server + path, content=batch.body, headers=_HEADERS)
             except httpx.TransportError as error:
                 reason = f"{server}: {str(error) or type(error).__name__}"
-                doubt = doubt or not isinstance(error, _NOT_SENT)
-                self.servers.move_on()
+                unclear = unclear or not isinstance(error, _NOT_SENT)
+                self.servers.use_next()
             else:
                 reason = f"{server}: {problem(response)}"
                 try:
-                    said = _said(response, batch)
+                    answer = _read_answer(response, batch)
                 except RequestRefused:
-                    tally.unclear += batch.indexes if doubt else ()
+                    outcomes.unclear += batch.indexes if unclear else ()
                     raise
-                if said is None:
-                    doubt = True
+                if answer is None:
+                    unclear = True
                 else:
-                    _count(said, batch, tally, receipts=receipts)
-                    if response.status_code not in _AGAIN:
+                    _count(answer, batch, outcomes, receipts=receipts)
+                    if response.status_code not in _RETRIED:
                         return
-                    wait = _asked_wait(response)
-                    if said.unconfirmed:
-                        batch, doubt = batch.only(said.unconfirmed), True
+                    wait = _retry_after(response)
+                    if answer.unconfirmed:
+                        batch, unclear = batch.only(answer.unconfirmed), True
             failures += 1
             wait = max(wait, self.backoff.after(failures))
-            late = time.monotonic() + wait > end
-            if doubt and (late or not self.retry_unclear):
-                tally.unclear += batch.indexes
-                raise Unclear(reason)
-            if late:
+            is_late = time.monotonic() + wait > end
+            if unclear and (is_late or not self.retry_unclear):
+                outcomes.unclear += batch.indexes
+                raise OutcomeUnclear(reason)
+            if is_late:
                 raise NotReachable(
                     f"{reason} (tried {failures} times)", remedy="send the rest later"
                 )
             await asyncio.sleep(wait)
 
 
-def _said(response: httpx.Response, batch: Batch) -> _Said | None:
-    """What the collector says of the batch; None if someone between us answered in its place."""
+def _read_answer(response: httpx.Response, batch: Batch) -> _Answer | None:
+    """The collector's answer about the batch; None if a proxy answered instead of it."""
     if response.status_code == 204:
-        return _Said(accepted=len(batch.lines))
-    if response.is_success or response.status_code in (*_AGAIN, 422):
+        return _Answer(accepted=len(batch.lines))
+    if response.is_success or response.status_code in (*_RETRIED, 422):
         try:
-            return msgspec.json.decode(response.content, type=_Said)
+            return msgspec.json.decode(response.content, type=_Answer)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return None if response.is_success else _Said()
+            return None if response.is_success else _Answer()
     if response.status_code >= 500:
         return None
     remedy = _NO_LOGIN if response.status_code == 401 else ""
     raise RequestRefused(problem(response), status=response.status_code, remedy=remedy)
 
 
-def _count(said: _Said, batch: Batch, tally: Tally, *, receipts: bool) -> None:
-    tally.accepted += said.accepted
-    tally.rejected += [
-        Rejection(batch.indexes[one.index], one.error, one.field) for one in said.rejected
+def _count(answer: _Answer, batch: Batch, outcomes: Outcomes, *, receipts: bool) -> None:
+    outcomes.accepted += answer.accepted
+    outcomes.rejected += [
+        Rejection(batch.indexes[one.index], one.error, one.field) for one in answer.rejected
     ]
-    tally.future += [batch.indexes[index] for index in said.future]
+    outcomes.future += [batch.indexes[index] for index in answer.future]
     if receipts:
-        tally.receipts += said.receipts
+        outcomes.receipts += answer.receipts
 
 
-def _asked_wait(response: httpx.Response) -> float:
-    """Seconds that Retry-After asks for."""
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds to wait, by the Retry-After header."""
     text = response.headers.get("retry-after", "")
     if text.isdigit():
         return float(text)

@@ -1,4 +1,4 @@
-"""What a server tells a client."""
+"""Messages and answers of a server."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Keyed(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
-    """All rows at `position`: forget what you held before. Changes follow from there."""
+    """All rows at `position`. They replace the rows that you have; changes follow."""
 
     position: str
     rows: list[Keyed]
-    watermark: str | None = None  # windows that ended by then are final, as `_state` says
+    watermark: str | None = None  # windows that ended by then are final
 
 
 class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
-    """One row that came, changed or went; `position` is the place after it."""
+    """One row that was added, changed or deleted; `position` is after it."""
 
     op: Literal["upsert", "delete"]
     position: str
@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
 
 
 class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
-    """The changes after `asked` are no longer held; a snapshot at `position` follows."""
+    """The changes after `asked` are no longer available; a snapshot at `position` follows."""
 
     asked: str
     position: str
@@ -43,14 +43,14 @@ class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
 
 
 class Lag(msgspec.Struct, frozen=True, tag_field="type", tag="lag"):
-    """You read more slowly than the view changes: `behind` changes are waiting for you."""
+    """You read more slowly than the view changes: `behind` changes wait for you."""
 
     behind: int
     position: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
-    """A request on the socket that the server cannot fulfil."""
+class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """The answer to a request that the server cannot fulfil."""
 
     title: str
     detail: str = ""
@@ -61,26 +61,26 @@ class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
 
 
 Message = Snapshot | Change | Gap | Lag
-"""What `Client.changes` yields."""
+"""Messages that `Client.changes` yields."""
 
-FromServer = Message | Refused | Pong
+ServerMessage = Message | ErrorMessage | Pong
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The answer of `Client.snapshot`: plain rows, and the position to follow the changes from."""
+    """The answer of `Client.snapshot`: rows, and the position after which changes follow."""
 
     view: str
     position: str
     rows: list[dict[str, Any]]
-    watermark: str | None = None  # windows that ended by then are final, as `_state` says
-    total: int | None = None  # rows that there are; None: an older server did not say
-    truncated: bool = False  # whether some of them are not in `rows`: ask with a greater limit
+    watermark: str | None = None  # windows that ended by then are final
+    total: int | None = None  # matching rows; None: an older server does not tell
+    truncated: bool = False  # whether the limit left some of them out
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """The answer of `Client.ledger`: what was entered, and the position to go on from.
+    """The answer of `Client.ledger`: entries, and the position to continue from.
 
-    With `gap`, the reason, what was asked for is no longer held: these are all entries, anew.
+    `gap` says why entries since `after` are not available; these are then all entries again.
     """
 
     position: str
@@ -88,21 +88,21 @@ class Entries(msgspec.Struct, frozen=True):
     gap: str | None = None
 
 
-class Entered(msgspec.Struct, frozen=True):
+class LedgerChange(msgspec.Struct, frozen=True):
     """A change of a ledger; `values.ledger_entry` decodes its row exactly."""
 
     row: msgspec.Raw
 
 
-class Page(msgspec.Struct, frozen=True):
+class LedgerPage(msgspec.Struct, frozen=True):
     """A server's answer to one poll of a ledger."""
 
     position: str
-    changes: list[Entered] = []
+    changes: list[LedgerChange] = []
     gap: dict[str, str] | None = None
 
 
-class Column(msgspec.Struct, frozen=True):
+class QueryColumn(msgspec.Struct, frozen=True):
     name: str
     type: str
 
@@ -110,12 +110,12 @@ class Column(msgspec.Struct, frozen=True):
 class Table(msgspec.Struct, frozen=True):
     """The answer of `Client.query`."""
 
-    columns: list[Column]
+    columns: list[QueryColumn]
     rows: list[list[Any]]
     truncated: bool = False
     elapsed_ms: float = 0.0
 
 
-decode = msgspec.json.Decoder(FromServer).decode
-decode_exactly = msgspec.json.Decoder(FromServer, float_hook=Decimal).decode
-decode_page = msgspec.json.Decoder(Page).decode
+decode = msgspec.json.Decoder(ServerMessage).decode
+decode_exactly = msgspec.json.Decoder(ServerMessage, float_hook=Decimal).decode
+decode_ledger_page = msgspec.json.Decoder(LedgerPage).decode

@@ -1,4 +1,4 @@
-"""Sends events in batches, in their order unless told otherwise, and reports every outcome."""
+"""`Sender`: sends events in batches and reports every outcome."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from millstream.client.access import Access
 from millstream.client.backoff import Backoff
 from millstream.client.batch import Event, batches
-from millstream.client.delivery import Delivery, Rejection, Tally
+from millstream.client.credentials import Credentials
+from millstream.client.delivery import Delivery, Outcomes, Rejection
 from millstream.client.servers import Servers
 from millstream.errors import MillstreamError, NotAllSent
 
-_MOST_EXPLAINED = 1000  # rejected events of one request that a collector names
+_MAX_REJECTIONS = 1000  # that a collector lists in one answer
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What became of the events: each is accepted or rejected."""
+    """The outcome of sending: each event is accepted or rejected."""
 
     accepted: int
     rejected: list[Rejection]
-    receipts: list[str]  # of the accepted, if asked for
-    future: list[int] = []  # places of those accepted that are dated too far ahead for any view
+    receipts: list[str]  # of the accepted events, if requested
+    future: list[int] = []  # indexes of accepted events that are too far ahead for any view
 
 
 class Sender:
-    """Hands events to one system through any of its collectors.
+    """Sends events to any collector of one system.
 
-    Events arrive in the order in which they are given: a batch is sent when the one before it was
-    answered, after retries too. With `concurrency` above 1, so many batches are under way at once:
-    faster, but they overtake each other. A collector that asks to wait (429, 503) is obeyed,
-    `patience` seconds for a batch. A connection
-    that breaks before the answer leaves it open whether the batch is in: it is sent again only with
-    `retry_unclear=True`, which can store events twice; otherwise NotAllSent names them.
+    Events arrive in order: a batch is sent after the one before it was answered. With
+    `concurrency` above 1, several batches are sent at once: faster, but without order. If a
+    collector asks to wait (429, 503), a batch is retried for `patience` seconds. If a connection
+    breaks before the answer, it is unclear whether the batch was accepted. It is sent again only
+    with `retry_unclear=True`, which can store events twice; otherwise NotAllSent lists the events.
 
-    `key` is an API key or a token, for a collector that asks who sends; `ca` a file of certificates
-    (PEM) to know the collector by, instead of the usual authorities.
+    `key` is an API key or a token, for a collector with logins; `ca` a file (PEM) of authorities
+    that sign the collector's certificate, instead of the usual ones.
     """
 
     def __init__(
@@ -56,13 +55,13 @@ class Sender:
         ca: str = "",
         backoff: Backoff | None = None,
     ) -> None:
-        self._batch = min(batch, _MOST_EXPLAINED)
+        self._batch = min(batch, _MAX_REJECTIONS)
         self._concurrency = concurrency
-        # Idle connections end before the collector ends them (5 s): a batch that met a closing one
+        # Close idle connections before the collector does (5 s): a batch on a closing connection
         # would have an unclear outcome.
         limits = httpx.Limits(max_connections=concurrency, keepalive_expiry=2.0)
         self._delivery = Delivery(
-            httpx.AsyncClient(timeout=timeout, limits=limits, **Access(key, ca).options()),
+            httpx.AsyncClient(timeout=timeout, limits=limits, **Credentials(key, ca).options()),
             Servers(urls),
             backoff or Backoff(),
             patience=patience,
@@ -77,35 +76,37 @@ class Sender:
         progress: Callable[[int, int], None] | None = None,
         receipts: bool = False,
     ) -> Sent:
-        """Hand in all events: JSON text, or what msgspec writes as JSON. Blank text is skipped.
+        """Send all events: JSON text, or values that msgspec encodes. Blank text is skipped.
 
-        `progress` is told the sums of accepted and rejected after each batch. NotAllSent if it had
-        to stop before the end; batches under way are seen through first.
+        `progress` is called with the totals of accepted and rejected events after each batch.
+        NotAllSent if not all events could be sent; batches in progress are finished first.
         """
         path = f"/v1/streams/{quote(stream, safe='')}"
-        tally, failures = Tally(), list[MillstreamError]()
-        waiting, taking = batches(events, self._batch), asyncio.Lock()
+        outcomes, failures = Outcomes(), list[MillstreamError]()
+        waiting, lock = batches(events, self._batch), asyncio.Lock()
 
         async def work() -> None:
             while not failures:
-                async with taking:  # an iterator has one reader at a time
+                async with lock:  # an iterator can have only one reader at a time
                     batch = await anext(waiting, None)
                 if batch is None:
                     return
                 try:
-                    await self._delivery.deliver(path, batch, tally, receipts=receipts)
+                    await self._delivery.deliver(path, batch, outcomes, receipts=receipts)
                 except MillstreamError as error:
                     failures.append(error)
                 if progress is not None:
-                    progress(tally.accepted, len(tally.rejected))
+                    progress(outcomes.accepted, len(outcomes.rejected))
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._concurrency):
                 tasks.create_task(work())
-        tally.rejected.sort(key=lambda rejection: rejection.index)
+        outcomes.rejected.sort(key=lambda rejection: rejection.index)
         if failures:
-            raise _not_all(stream, tally, failures[0]) from failures[0]
-        return Sent(tally.accepted, tally.rejected, tally.receipts, sorted(tally.future))
+            raise _not_all(stream, outcomes, failures[0]) from failures[0]
+        return Sent(
+            outcomes.accepted, outcomes.rejected, outcomes.receipts, sorted(outcomes.future)
+        )
 
     async def close(self) -> None:
         await self._delivery.http.aclose()
@@ -122,16 +123,16 @@ class Sender:
         await self.close()
 
 
-def _not_all(stream: str, tally: Tally, cause: MillstreamError) -> NotAllSent:
-    unclear = tuple(sorted(tally.unclear))
-    counted = f"{tally.accepted} accepted, {len(tally.rejected)} rejected"
+def _not_all(stream: str, outcomes: Outcomes, cause: MillstreamError) -> NotAllSent:
+    unclear = tuple(sorted(outcomes.unclear))
+    counted = f"{outcomes.accepted} accepted, {len(outcomes.rejected)} rejected"
     if unclear:
         counted += f", {len(unclear)} unclear (from the event at {unclear[0]} on)"
-    again = "retry_unclear=True sends them again, if the stream's readers can bear repeats"
+    again = "retry_unclear=True sends them again, if duplicates do no harm"
     return NotAllSent(
         f"cannot send everything to {stream}: {cause.message}; {counted}",
-        accepted=tally.accepted,
-        rejected=len(tally.rejected),
+        accepted=outcomes.accepted,
+        rejected=len(outcomes.rejected),
         unclear=unclear,
         remedy=again if unclear else cause.remedy,
     )

@@ -73,11 +73,11 @@ async def test_only_what_is_not_special_goes_the_short_way(
 ) -> None:
     taken = []
 
-    def take(way: CollectFastPath, route: Route, body: bytes, respond: Respond) -> None:
+    def handle(path: CollectFastPath, route: Route, body: bytes, respond: Respond) -> None:
         taken.append(body)
         respond(204, b"", b"")
 
-    monkeypatch.setattr(CollectFastPath, "take", take)
+    monkeypatch.setattr(CollectFastPath, "handle", handle)
     await shared.post("clicks", click(5), headers=given)
     assert bool(taken) == is_short
 

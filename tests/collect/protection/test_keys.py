@@ -156,7 +156,7 @@ async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
     key = file.create("shop", ["*"])
     async with echo_server(tmp_path, auth=["key"]) as server:
         (tmp_path / "keys.json").write_bytes(b"{")
-        await until(lambda: "kept the keys of before" in caplog.text, seconds=10)
+        await until(lambda: "kept the old keys" in caplog.text, seconds=10)
         assert await status(server, "/v1/streams/clicks", key) == 200
 
 

@@ -137,7 +137,7 @@ async def test_a_changed_certificate_is_taken_without_a_restart(
     ):
         first = await serial(server, trusting)
         await asyncio.to_thread(key_file.write_bytes, b"half written")
-        await until(lambda: "kept the certificate of before" in caplog.text)
+        await until(lambda: "kept the old certificate" in caplog.text)
         assert await serial(server, trusting) == first
         authority.issue("server")
 

@@ -19,7 +19,7 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from millstream.cli.shared.events import FileEvents
     from millstream.client import Sent
-    from millstream.client.access import Access
+    from millstream.client.credentials import Credentials
 
 REJECTIONS_SHOWN = 10
 UNORDERED = 4  # batches at once
@@ -78,7 +78,7 @@ def send(
 
 async def hand_in(
     url: str,
-    access: Access,
+    access: Credentials,
     stream: str,
     events: FileEvents,
     progress: Callable[[int, int], None],

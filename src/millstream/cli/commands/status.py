@@ -86,11 +86,11 @@ def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
 
 def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]:
     """Why the collector takes nothing in, if it says so; and why it could not be asked."""
-    from millstream.client.access import trusting
+    from millstream.client.credentials import ssl_context
     from millstream.runtime.home import collectors
     from millstream.supervise.metrics_poll import why_not_ready
 
-    trusted = trusting(ca)
+    trusted = ssl_context(ca)
     collector = next(iter(collectors(running).values()), None)
     if collector is None:
         return [], []

@@ -19,7 +19,7 @@ from millstream.log.topic_names import stream_topic
 from millstream.values import event
 
 if TYPE_CHECKING:
-    from millstream.client.access import Access
+    from millstream.client.credentials import Credentials
     from millstream.log.dead_letters.rejected import Rejected
     from millstream.log.dead_letters.topic import DeadLetterTopic
     from millstream.log.record import Record
@@ -43,7 +43,7 @@ def replay_events(
     letters: DeadLetterTopic[Rejected],
     events: Sequence[Rejected],
     url: str,
-    access: Access,
+    access: Credentials,
     *,
     dry_run: bool,
 ) -> int:
@@ -127,7 +127,7 @@ def replayed_before(
 
 def send(
     url: str,
-    access: Access,
+    access: Credentials,
     app: str,
     stream: str,
     events: Sequence[Rejected],

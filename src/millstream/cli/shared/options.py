@@ -17,7 +17,7 @@ from millstream.errors import LogError, MachineError, MillstreamError, SettingsE
 from millstream.values.clock import to_ms
 
 if TYPE_CHECKING:
-    from millstream.client.access import Access
+    from millstream.client.credentials import Credentials
     from millstream.log.settings import LogSettings
     from millstream.pipeline.app import App
     from millstream.runtime.home import Home
@@ -131,11 +131,11 @@ def ca_option(function: F) -> F:
     )(function)
 
 
-def access_of(key_file: Path | None, ca: str) -> Access:
-    from millstream.client.access import Access, read_key
+def access_of(key_file: Path | None, ca: str) -> Credentials:
+    from millstream.client.credentials import Credentials, read_key
 
     key = read_key(key_file) if key_file is not None else os.environ.get(_KEY_VARIABLE, "").strip()
-    return Access(key, ca)
+    return Credentials(key, ca)
 
 
 def json_option(function: F) -> F:

@@ -12,7 +12,7 @@ from millstream.cli.shared.text import printable
 from millstream.values.clock import to_iso, to_ms
 
 if TYPE_CHECKING:
-    from millstream.client.access import Access
+    from millstream.client.credentials import Credentials
     from millstream.log.settings import LogSettings
 
 # read: it is certain. likely: the view holds an event that was received then or later, which in a
@@ -139,7 +139,7 @@ class Trace:
         yield from below(self.event["stream"], "")
 
 
-def find_event(url: str, receipt: str, access: Access, seconds: float) -> dict[str, Any]:
+def find_event(url: str, receipt: str, access: Credentials, seconds: float) -> dict[str, Any]:
     """What the collector says; MillstreamError in its words if it knows no such event."""
     import time
 

@@ -94,7 +94,7 @@ def ask_history(
     until: str,
 ) -> Table:
     from millstream.cli.views.history import open_history, optional_time, spark_progress
-    from millstream.client.messages import Column, Table
+    from millstream.client.messages import QueryColumn, Table
 
     app, settings = open_history(pipeline, home, assignments)
     start, end = optional_time("--from", since), optional_time("--to", until)
@@ -106,7 +106,7 @@ def ask_history(
         with local_session(settings.analyze, f"{app.name} query") as spark:
             report(f"reading {query.log_range.records:,} records of the log")
             found = run_query(spark, app, settings.log, query, limit)
-    columns = [Column(each.name, each.type) for each in found.columns]
+    columns = [QueryColumn(each.name, each.type) for each in found.columns]
     return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
 
 

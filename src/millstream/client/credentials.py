@@ -1,6 +1,6 @@
-"""How a sender shows who it is, and knows the collector again: a key, an authority's certificate.
+"""A sender's key, and the authorities that it trusts.
 
-Neither is ever part of a message: an error may name the file, not what is in it.
+Neither is ever part of a message: an error may name the file, but not its content.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from millstream.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """`key` is an API key or a token; `ca` a file of certificates (PEM) to trust, not the usual."""
+class Credentials:
+    """`key` is an API key or a token; `ca` a file (PEM) of authorities to trust."""
 
     key: str = field(default="", repr=False)
     ca: str = ""
 
     def options(self) -> dict[str, Any]:
-        """What an httpx client is made with; SettingsError if it cannot be used."""
+        """Arguments for an httpx client; SettingsError if they cannot be used."""
         options: dict[str, Any] = {"trust_env": False}
         if self.key:
             if not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
@@ -31,12 +31,12 @@ class Access:
                 )
             options["headers"] = {"authorization": f"Bearer {self.key}"}
         if self.ca:
-            options["verify"] = trusting(self.ca)
+            options["verify"] = ssl_context(self.ca)
         return options
 
 
-def trusting(ca: str) -> ssl.SSLContext:
-    """What knows a server by the certificates in a file, the usual ones if it is empty."""
+def ssl_context(ca: str) -> ssl.SSLContext:
+    """A context that trusts the authorities in a file, or the usual ones if it is empty."""
     try:
         return ssl.create_default_context(cafile=ca or None)
     except OSError as error:
@@ -47,7 +47,7 @@ def trusting(ca: str) -> ssl.SSLContext:
 
 
 def read_key(file: Path) -> str:
-    """The key that a file holds."""
+    """Read a key from a file."""
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
