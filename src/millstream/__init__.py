@@ -1,19 +1,25 @@
-"""Millstream: events go in at one end, live answers come out at the other.
+"""Millstream: collects events, analyzes them continuously, and serves the results live.
 
-The path of the data, and where each step lives:
+The path of the data, and the package of each step:
 
-    senders → collect → log (Kafka) → analyze (Spark) → log → store → serve → clients
+    senders and sources → collect → log (Kafka) → analyze (Spark) → log → serve → clients
 
-    millstream.collect   takes events in: HTTP, and sources that it pulls from
-    millstream.log       Kafka: the only thing that two tiers share
-    millstream.analyze   runs the continuous queries that keep views up to date
-    millstream.store     what a view holds in memory
-    millstream.serve     gives views and their changes to clients
-    millstream.client    reads and writes a running system from Python
+    millstream.collect     receives events over HTTP, and reads sources
+    millstream.connectors  one folder per kind of source: its description and its reader
+    millstream.log         Kafka: the only thing that two tiers share
+    millstream.analyze     runs the continuous queries of views on Spark
+    millstream.store       holds a view's rows in memory, and answers SQL over them
+    millstream.serve       sends views and their changes to clients
+    millstream.client      sends events and reads views from Python
+
+They share `pipeline` (a user's streams and views), `schema`, `expression`, `values`, `syntax`,
+`web` (HTTP and access control) and `runtime` (this machine). `cli` has the commands, `supervise` runs the
+tiers as processes, and `simulation` generates events with known results for tests.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,29 +56,14 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
-    "App": "pipeline.app",
-    "DirectorySource": "connectors",
-    "HttpLinesSource": "connectors",
-    "KafkaTopicSource": "connectors",
-    "MillstreamError": "errors",
-    "MqttSource": "connectors",
-    "PostgresSource": "connectors",
-    "SseSource": "connectors",
-    "TcpLinesSource": "connectors",
-    "TcpListener": "connectors",
-    "UdpSource": "connectors",
-    "WebSocketSource": "connectors",
-}
+_MODULES = {"App": "pipeline.app", "MillstreamError": "errors"}  # the others: connectors
 
 
 def __getattr__(name: str) -> Any:
-    # The public names are imported when they are asked for: `millstream --help` needs none of them,
-    # and what they stand on takes longer to import than the answer to take.
-    from importlib import import_module
-
+    # The public names are imported on first use: `millstream --help` needs none of them, and their
+    # imports take longer than its answer.
+    if name not in __all__:
+        raise AttributeError(f"module 'millstream' has no attribute {name!r}")
     if name == "windows":
         return import_module("millstream.pipeline.windows")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'millstream' has no attribute {name!r}")
-    return getattr(import_module(f"millstream.{_HOMES[name]}"), name)
+    return getattr(import_module(f"millstream.{_MODULES.get(name, 'connectors')}"), name)

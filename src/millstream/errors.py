@@ -1,28 +1,28 @@
-"""Everything that Millstream raises on purpose.
+"""All errors that Millstream raises on purpose.
 
 MillstreamError
 ├── PipelineError      the user's pipeline file is wrong; carries file and line
 │   └── PipelineErrors several such mistakes at once
-├── SettingsError      a setting is unknown, malformed or contradicts another
+├── SettingsError      a setting is unknown, invalid or contradicts another
 ├── MachineError       the machine lacks something: Java, a free port, disk, memory
-│   └── JarError       a jar could not be fetched, or is not the one we locked
+│   └── JarError       a jar could not be downloaded, or differs from the locked one
 ├── HomeInUse          another process holds this home
-├── LogError           Kafka refused, is away, or a topic is not as it must be
-├── JournalError       the collector's journal did not take an entry; nothing of it is kept
-│   ├── JournalFull    too much waits for Kafka, or for the disk
-│   ├── JournalSmall   the entry is larger than the whole journal may be
-│   └── JournalBroken  the disk refused
+├── LogError           Kafka refused, is not reachable, or a topic is misconfigured
+├── JournalError       the collector's journal refused an entry; nothing of it is stored
+│   ├── JournalFull    too many entries wait for Kafka or for the disk
+│   ├── JournalSmall   the entry is larger than the journal may be
+│   └── JournalBroken  the disk failed
 ├── InvalidEvent       an event does not fit its stream's schema
-├── InvalidPosition    a position that no server of ours could have given out
-├── QueryError         a client's filter or SQL is wrong or not allowed
+├── InvalidPosition    a text is not a position
+├── QueryError         a client's filter or SQL is wrong, or not allowed
 ├── NotReachable       no server answered a client
-├── RequestRefused     a server answered a client with no; carries the status
-├── NotAllSent         a sender could not hand in everything; says what is in and what is unclear
-└── ViewFailed         a continuous query cannot be built or does not stay up
-    └── TopicChanged   a topic that it needs was deleted, or is another one of the same name
+├── RequestRefused     a server refused a client's request; carries the status
+├── NotAllSent         a sender stopped early; says which events are accepted or unclear
+└── ViewFailed         a continuous query cannot be built or keeps failing
+    └── TopicChanged   one of its topics was deleted, or created again
 
 An error says what was attempted, on what, why it failed and what to do. `retry` says whether the
-same call can succeed later without a change by the user.
+same call can succeed later without action by the user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 
 
 class MillstreamError(Exception):
-    """A failure that the message alone explains; it is shown to users without a stack trace."""
+    """A failure that its message explains; users see it without a stack trace."""
 
     retry = False
 
@@ -47,7 +47,7 @@ class MillstreamError(Exception):
 
 
 class PipelineError(MillstreamError):
-    """A mistake in a pipeline file, with the place where the user must look."""
+    """A mistake in a pipeline file, with file and line."""
 
     def __init__(
         self, message: str, *, file: Path | str | None = None, line: int = 0, remedy: str = ""
@@ -58,12 +58,12 @@ class PipelineError(MillstreamError):
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""
-        place = f"{self.file}{line}: " if self.file else ""
-        return f"{place}{super().__str__()}"
+        location = f"{self.file}{line}: " if self.file else ""
+        return f"{location}{super().__str__()}"
 
 
 class PipelineErrors(PipelineError):
-    """Every mistake that was found in a pipeline file; the first one's place is its own."""
+    """All mistakes in a pipeline file; its location is that of the first one."""
 
     def __init__(self, errors: Sequence[PipelineError]) -> None:
         first = errors[0]
@@ -84,87 +84,87 @@ _IN_SQL = (
 
 
 def in_sql(remedy: str) -> str:
-    """A remedy whose options are written as in Python, as an SQL file has them."""
+    """A remedy with Python options, rewritten for an SQL file."""
     for pattern, replacement in _IN_SQL:
         remedy = pattern.sub(replacement, remedy)
     return remedy
 
 
 class SettingsError(MillstreamError):
-    """A setting that cannot be used as it is."""
+    """A setting is not valid."""
 
 
 class MachineError(MillstreamError):
-    """Something that this machine lacks."""
+    """This machine lacks something."""
 
 
 class JarError(MachineError):
-    """A jar that could not be had, or is not the one that the lock names."""
+    """A jar could not be downloaded, or differs from the locked one."""
 
 
 class HomeInUse(MillstreamError):
-    """Another live process holds the home (or this part of it)."""
+    """Another running process holds the home (or this part of it)."""
 
 
 class LogError(MillstreamError):
-    """Kafka did not do what was asked of it."""
+    """A request to Kafka failed."""
 
     retry = True
 
 
 class JournalError(MillstreamError):
-    """The journal takes no entry now; it will when Kafka or the disk does."""
+    """The journal accepts no entry now; it will when Kafka or the disk works again."""
 
     retry = True
 
 
 class JournalFull(JournalError):
-    """There is no room for another entry."""
+    """The journal has no room for another entry."""
 
 
 class JournalSmall(JournalError):
-    """The entry alone is larger than all entries may be together."""
+    """The entry is larger than the journal may be."""
 
     retry = False
 
 
 class JournalBroken(JournalError):
-    """The disk refused to write, to sync or to read."""
+    """The disk failed to write, sync or read."""
 
 
 class InvalidEvent(MillstreamError):
-    """An event that does not fit its stream's schema."""
+    """An event does not fit its stream's schema."""
 
     def __init__(self, message: str, *, field: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.field = field
 
-    def bare(self) -> InvalidEvent:
-        """The same, to be kept: without the calls and the error that it came from.
+    def without_traceback(self) -> InvalidEvent:
+        """The same error without traceback and context, to be stored.
 
-        Those hold what was in the calls; with thousands of invalid events in a body, only the
-        garbage collector would free it, in one long stop.
+        A traceback keeps the frames' variables alive. With thousands of invalid events in a body,
+        only the garbage collector would free them, in one long pause.
         """
         self.__context__ = None
         return self.with_traceback(None)
 
 
 class InvalidPosition(MillstreamError):
-    """Text that is not a position."""
+    """A text is not a position."""
 
 
 class QueryError(MillstreamError):
-    """A client's filter, selection or SQL that cannot be answered."""
+    """A client's filter, selection or SQL cannot be answered."""
 
 
 class ViewFailed(MillstreamError):
-    """A view's continuous query that cannot be built or does not stay up."""
+    """A view's continuous query cannot be built or keeps failing."""
 
     retry = True
 
 
 class TopicChanged(ViewFailed):
-    """A topic of a view's query that was deleted, or is another one of the same name."""
+    """A topic of a view's query was deleted, or created again."""
 
     retry = False
 
@@ -176,7 +176,7 @@ class NotReachable(MillstreamError):
 
 
 class RequestRefused(MillstreamError):
-    """A server's no, in its own words."""
+    """A server refused a request; the message is the server's."""
 
     def __init__(self, message: str, *, status: int, remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
@@ -186,7 +186,7 @@ class RequestRefused(MillstreamError):
 class NotAllSent(MillstreamError):
     """A sender stopped before the end.
 
-    The events of `unclear` (their places, from 0) may or may not be in: sending them again could
+    The events of `unclear` (indexes from 0) may or may not be stored: sending them again could
     store them twice. `accepted` and `rejected` count the others that reached the collector.
     """
 

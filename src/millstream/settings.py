@@ -30,7 +30,7 @@ _PREFIX = "MILLSTREAM_"
 
 
 class Settings(BaseModel):
-    """Every section's settings."""
+    """The settings of all sections."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,18 +44,18 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value that someone has set, and where."""
+    """One value that a user has set, and where."""
 
     section: str
     field: str
     value: Any
-    where: str  # names the file and line, the variable or the flag, as its reader writes it
+    where: str  # the file and line, the variable or the flag, for errors
 
 
 def load_settings(pipeline: Path | None, **flags: Mapping[str, Any] | None) -> Settings:
-    """The settings for a pipeline; SettingsError names where the wrong one was set.
+    """The settings for a pipeline; SettingsError names where a wrong value was set.
 
-    A flag that is None was not given. Without a pipeline, the current folder's file is read.
+    A flag that is None was not given. Without a pipeline, the file in the current folder is read.
     """
     folder = pipeline.parent if pipeline is not None else Path()
     winners: dict[tuple[str, str], _Given] = {}
@@ -81,8 +81,8 @@ def _from_file(file: Path) -> Iterator[_Given]:
     try:
         sections = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        why, _, place = str(error).rpartition(" (at ")
-        found = re.match(r"line (\d+)", place)  # else "end of document"
+        why, _, at = str(error).rpartition(" (at ")
+        found = re.match(r"line (\d+)", at)  # else "end of document"
         line = found[1] if found else len(text.splitlines())
         raise SettingsError(
             f"{file}:{line}: this is not TOML: {why}", remedy="correct it"
@@ -100,7 +100,7 @@ def _from_file(file: Path) -> Iterator[_Given]:
 
 
 def _line(text: str, section: str, field: str) -> int:
-    """The line where a field of a section stands, or else the section's."""
+    """The line of a field of a section, or else the section's line."""
     current, header = "", 1
     for number, line in enumerate(text.splitlines(), 1):
         if found := re.match(r"\s*\[\s*\"?([\w.-]+)\"?\s*\]", line):
@@ -125,7 +125,7 @@ def _from_environment() -> Iterator[_Given]:
         if separator:
             yield _Given(section, field, _from_text(section, field, text, name), f"variable {name}")
         else:
-            # MILLSTREAM_HOME is no setting; but a lost underscore should not go unseen.
+            # Other variables (MILLSTREAM_HOME) are no settings; but report a missing underscore.
             for each, model in _sections().items():
                 if section.removeprefix(f"{each}_") in model.model_fields and each in section:
                     field = section.removeprefix(f"{each}_")
@@ -143,7 +143,7 @@ def _from_text(section: str, field: str, text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        # It may hold a password: the place is told, not the text.
+        # The text is not quoted: it may hold a password.
         raise SettingsError(
             f"variable {name} has a value which is not JSON: {error}",
             remedy='write it as JSON, as in {"name": "value"}',
@@ -219,11 +219,11 @@ def describe() -> str:
         "",
         "<!-- Written by `python -m millstream.settings`; change the descriptions there. -->",
         "",
-        f"Settings come from `{FILE}` beside the pipeline, then from the environment, then from",
-        "the command's flags; each wins over the one before, setting by setting. In the file a",
-        "setting is `field = value` under `[section]`; in the environment it is",
-        "`MILLSTREAM_SECTION__FIELD`, with tables and lists as JSON. An unknown name is an error",
-        "that suggests the close one.",
+        f"Settings are read from `{FILE}` beside the pipeline, then from the environment, then from",
+        "the command's flags. A later value replaces an earlier one of the same setting. In the file,",
+        "write `field = value` under `[section]`. In the environment, the name is",
+        "`MILLSTREAM_SECTION__FIELD`; tables and lists are JSON. An unknown name is an error that",
+        "suggests the closest one.",
         "",
         "```toml",
         "[collect]",
@@ -231,9 +231,9 @@ def describe() -> str:
         "```",
         "",
         "Some variables are not settings: `MILLSTREAM_HOME` is the default of `--home`,",
-        "`MILLSTREAM_CACHE` is where downloaded jars and class archives are kept, and senders find",
-        "their key and its collector's authority by `MILLSTREAM_KEY`, `MILLSTREAM_KEY_FILE` and",
-        "`MILLSTREAM_CA`.",
+        "`MILLSTREAM_CACHE` is the folder of downloaded jars and class archives. Senders read their",
+        "key from `MILLSTREAM_KEY` or `MILLSTREAM_KEY_FILE`, and the certificate authority of the",
+        "collector from `MILLSTREAM_CA`.",
     ]
     for section, model in _sections().items():
         lines += ["", f"## {section}", "", f"{(model.__doc__ or '').strip()}", ""]

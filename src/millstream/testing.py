@@ -1,4 +1,4 @@
-"""For tests of your own pipeline: run it over a list of events, without Kafka.
+"""Tests your own pipeline: runs it over a list of events, without Kafka.
 
     from millstream.testing import run
 
@@ -6,10 +6,10 @@
     assert views["by_city"] == [{"city": "Bern", "n": 2}]
 
 Rows are as clients get them: JSON values, times as RFC 3339 text in UTC, windows with `start` and
-`end`. A view with a key has the newest row of each key, in the order of the keys; one without has
-its rows in the order of the events. The events are taken as all there is and in time: no row
-expires, and a view that reads another one's changes sees the rows that are left at the end. What
-came late, or from a clock that is ahead, is said by `Logged`:
+`end`. A view with a key has the newest row of each key, in the order of the keys; one without key
+has its rows in the order of the events. The events count as complete and in time: no row expires,
+and a view that reads another one's changes sees its last rows only. Use `Logged` for an event that
+arrived late, or from a clock that is ahead:
 
     late = Logged({"city": "Bern", "at": "2026-11-16T10:00:30Z"}, watermark="2026-11-16T10:05:00Z")
 """
@@ -46,12 +46,12 @@ Moment = datetime | str  # with its zone; as text, in RFC 3339
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An event with what the log says about it.
+    """An event with the metadata that the log stores.
 
-    `received_at` is when a collector got it; if left out: now, or when it happened if that is
-    later. `watermark` is for an event that came out of order: how far its stream had come before
-    it. Windows that ended the stream's lateness before that, or earlier, do not count it. `sampled`
-    is the share of events like it that the collector kept, if it shed some.
+    `received_at` is when a collector received it; by default now, or its event time if that is
+    later. `watermark` is for an event that arrived out of order: its stream's watermark before it.
+    Windows that ended at least the stream's lateness before the watermark do not count the event.
+    `sampled` is the share of events that the collector kept, if it shed some.
     """
 
     event: Mapping[str, Any] | str | bytes
@@ -67,11 +67,11 @@ _RECORD = """value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP,
 
 
 def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict[str, list[Row]]:
-    """What each view holds once these events of each stream are in.
+    """The rows of each view after these events of each stream.
 
-    Rows of a view that says `shed` have `_error` too: how far off their estimates may be.
+    Rows of a view with `shed` also have `_error`, the errors of their estimates.
     InvalidEvent for an event that a collector would reject; PipelineError for a mistake in the
-    pipeline. The first call starts Spark, which takes some seconds; later ones use it again.
+    pipeline. The first call starts Spark, which takes some seconds; later calls reuse it.
     """
     app = pipeline if isinstance(pipeline, App) else load(Path(pipeline))
     app.check()
@@ -93,7 +93,7 @@ def run(pipeline: App | Path | str, sent: Mapping[str, Iterable[Event]]) -> dict
 
 
 def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> DataFrame:
-    """The events as Kafka would hold them."""
+    """The events as Kafka records."""
     validator, now = stream.validator(), datetime.now(UTC)
     rows: list[tuple[Any, ...]] = []
     for offset, event in enumerate(sent):
@@ -107,9 +107,9 @@ def _records(spark: SparkSession, stream: Stream, sent: Iterable[Event]) -> Data
         if logged.received_at is not None:
             received = _moment(logged.received_at)
         else:
-            received = max(now, _happened(value, stream) or now)
+            received = max(now, _event_time(value, stream) or now)
         rows.append((bytearray(value), 0, offset, received, _headers(logged)))
-    # Else there are as many parts as Spark has slots, each with next to nothing to do.
+    # One partition: else Spark makes one per slot, each with almost nothing to do.
     return spark.createDataFrame(rows, _RECORD).coalesce(1)
 
 
@@ -123,7 +123,7 @@ def _headers(logged: Logged) -> list[tuple[str, bytearray]]:
     return found
 
 
-def _happened(value: bytes, stream: Stream) -> datetime | None:
+def _event_time(value: bytes, stream: Stream) -> datetime | None:
     written = json.loads(value).get(stream.event_time) if stream.event_time else None
     if isinstance(written, int):
         return datetime.fromtimestamp(written / (1000 if written >= MILLISECONDS_FROM else 1), UTC)
@@ -150,12 +150,12 @@ def _rows(view: View, frame: DataFrame) -> list[Row]:
         (row["key"], json.loads(row["value"])) for row in encode(traced.frame, view.key).collect()
     ]
     if traced.lineage == "position":
-        found.sort(key=lambda each: _place(each[1][POSITION]))
+        found.sort(key=lambda each: _sort_key(each[1][POSITION]))
     if view.key is not None:
         found = sorted(dict(found).items())
     names = (*traced.columns, *([ERROR] if traced.estimated else ()))
     return [{name: row[name] for name in names} for _, row in found]
 
 
-def _place(position: Row) -> tuple[str, int, int]:
+def _sort_key(position: Row) -> tuple[str, int, int]:
     return position["source"], position["offset"], position["row"]

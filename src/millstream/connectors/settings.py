@@ -1,4 +1,4 @@
-"""Settings that every source has: how much it may send at once, and when it is reconnected."""
+"""Settings of all sources: limits of messages, and reconnecting."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _MIB = 1024 * 1024
 
 
 class SourceSettings(BaseModel):
-    """Limits on messages, and the pauses between attempts to connect."""
+    """Limits of messages, and pauses between attempts to connect."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_body: int = Field(
         8 * _MIB,
         ge=1,
-        description="The largest request body, or message of a source, in bytes; also when it is "
-        "decompressed.",
+        description="The largest request body, or message of a source, in bytes, before and after "
+        "decompression.",
     )
     max_events: int = Field(
         100_000, ge=1, description="Events that one request, or message of a source, may hold."
@@ -30,16 +30,16 @@ class SourceSettings(BaseModel):
     reconnect_first: float = Field(
         0.5,
         gt=0,
-        description="Seconds: the longest pause before a source is first connected again.",
+        description="Seconds: the longest pause before the first attempt to reconnect a source.",
     )
     reconnect_most: float = Field(
         15.0,
         gt=0,
-        description="Seconds: the longest pause between two attempts, however many failed.",
+        description="Seconds: the longest pause between two attempts, after many failures.",
     )
     ping_after: float = Field(
-        15.0, gt=0, description="Seconds of silence after which a source's peer is pinged."
+        15.0, gt=0, description="Seconds of silence after which the peer of a source is pinged."
     )
     ping_timeout: float = Field(
-        10.0, gt=0, description="Seconds in which it must answer, or the connection counts as dead."
+        10.0, gt=0, description="Seconds in which the peer must answer, or it counts as dead."
     )

@@ -1,4 +1,4 @@
-"""One description of a stream's events, for the validator, Spark's reader and the API alike."""
+"""Schemas of events: one description for the validator, Spark's reader and the API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which changes of a stream's schema would break the events that are in the log already.
+"""Finds the changes of a stream's schema that the events in the log may not fit.
 
-What is fine: another optional field, a wider number, a field that is no longer required. What a
-sender may leave out or send from now on must be what an event of yesterday could be, too.
+Allowed are: a new optional field, a wider number, a field that is no longer required. Every event
+that fits the old schema must fit the new one.
 """
 
 from __future__ import annotations
@@ -17,28 +17,22 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
-    """What all events of a stream have in common."""
+    """The schema of a stream's events, with its key and event time."""
 
     schema: Schema
     key: str | None
     event_time: str | None
 
     def required(self) -> Schema:
-        """The schema, with NOT NULL also where the key or the event time demands it."""
-        needed = (self.key, self.event_time)
-        return Struct(
-            tuple(
-                Field(each.name, each.type, each.required or each.name in needed)
-                for each in self.schema.fields
-            )
-        )
+        """The schema, with key and event time NOT NULL."""
+        return self.schema.requiring(self.key, self.event_time)
 
 
 @dataclass(frozen=True, slots=True)
 class BreakingChange:
-    """A change that events in the log may not fit; in words for the pipeline's author."""
+    """A change that events in the log may not fit, in words for the pipeline's author."""
 
-    field: str  # its path, as in `group.city` or `tags[]`; empty: it concerns the whole stream
+    field: str  # its path, as in `group.city` or `tags[]`; empty: the whole stream
     before: str
     after: str
     why: str
@@ -49,7 +43,7 @@ class BreakingChange:
 
 
 def breaking_changes(before: StreamSchema, after: StreamSchema) -> list[BreakingChange]:
-    """What would break, in the order of the schema; empty if every old event still fits."""
+    """The breaking changes, in the order of the schema; none if every old event still fits."""
     found = []
     for what, old, new in (
         ("key", before.key, after.key),
@@ -108,7 +102,7 @@ def _type(before: Type, after: Type, path: str) -> Iterator[BreakingChange]:
 
 
 def _is_wider(before: Type, after: Type) -> bool:
-    """Whether every value of the one type is a value of the other, exactly."""
+    """Whether the type `after` has an exact value for every value of `before`."""
     if not isinstance(before, Primitive) or not isinstance(after, Primitive):
         return False
     if before.name in INTEGERS:

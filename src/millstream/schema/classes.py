@@ -1,4 +1,4 @@
-"""Schemas as classes: a dataclass, a msgspec Struct or a pydantic model."""
+"""Reads a schema from a class: a dataclass, a msgspec Struct or a pydantic model."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _attributes(cls: type) -> Iterator[_Attribute]:
 
 
 def _optional(annotation: Any) -> tuple[Any, bool]:
-    """The annotation without `Annotated` and `None`, and whether None was among it."""
+    """The annotation without `Annotated` and `None`, and whether it allowed None."""
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (Union, types.UnionType):

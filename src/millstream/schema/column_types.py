@@ -1,4 +1,4 @@
-"""A view's column types, as Spark writes them, for those who read its rows."""
+"""The types of a view's columns, parsed from Spark's DDL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FLOATS = (_T.FLOAT, _T.DOUBLE)
 
 @lru_cache(4096)
 def parse_type(ddl: str) -> exp.DataType:
-    """The type that Spark writes as `ddl`; one that we do not know is like text."""
+    """The type that Spark writes as `ddl`; an unknown one is treated as text."""
     try:
         return exp.DataType.build(ddl, dialect="spark")
     except SqlglotError:
@@ -39,7 +39,7 @@ def parse_type(ddl: str) -> exp.DataType:
 
 
 def kind(type_: exp.DataType) -> ValueKind:
-    """What one can do with values of that type."""
+    """The kind of values of that type."""
     return _KINDS.get(type_.this, "other")
 
 
@@ -48,7 +48,7 @@ def is_float(type_: exp.DataType) -> bool:
 
 
 def is_exact(columns: Sequence[ViewColumn]) -> bool:
-    """Whether some value has digits that a float would lose."""
+    """Whether a column has decimals, whose digits a float would lose."""
     return any(
         part.this == _T.DECIMAL
         for column in columns
@@ -57,16 +57,16 @@ def is_exact(columns: Sequence[ViewColumn]) -> bool:
 
 
 def fields(type_: exp.DataType) -> Mapping[str, exp.DataType]:
-    """A struct's parts by name, in order."""
+    """A struct's fields by name, in order."""
     return {part.name: part.args["kind"] for part in type_.expressions if "kind" in part.args}
 
 
 def element(type_: exp.DataType) -> exp.DataType:
-    """What an array holds."""
+    """The type of an array's elements."""
     inner = type_.expressions
     return inner[0] if inner and isinstance(inner[0], exp.DataType) else parse_type("string")
 
 
 def duckdb_type(type_: exp.DataType) -> str:
-    """The same type in DuckDB's words."""
+    """The type in DuckDB's SQL."""
     return type_.sql(dialect="duckdb") if kind(type_) != "other" else "VARCHAR"

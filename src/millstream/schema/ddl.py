@@ -1,4 +1,4 @@
-"""Schemas as Spark DDL, as in "id LONG NOT NULL, `group` STRUCT<city: STRING>"."""
+"""Reads and writes schemas as Spark DDL: "id LONG NOT NULL, `group` STRUCT<city: STRING>"."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from millstream.schema.types import Array, Field, Map, Primitive, Schema, Struct
 from millstream.syntax.names import closest
 from millstream.syntax.tokens import Tokens, is_name
 
-_TYPES = {
-    **{"TINYINT": "tinyint", "BYTE": "tinyint", "SMALLINT": "smallint", "SHORT": "smallint"},
-    **{"INT": "int", "INTEGER": "int", "BIGINT": "bigint", "LONG": "bigint"},
-    **{"FLOAT": "float", "REAL": "float", "DOUBLE": "double", "BOOLEAN": "boolean"},
-    **{"STRING": "string", "BINARY": "binary", "DATE": "date"},
-    **{"TIMESTAMP": "timestamp", "TIMESTAMP_LTZ": "timestamp"},
+_ALIASES = {
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
 }
+_PRIMITIVES = (
+    *("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"),
+    *("BOOLEAN", "STRING", "BINARY", "DATE", "TIMESTAMP"),
+)
+_TYPES = {name: _ALIASES.get(name, name).lower() for name in (*_PRIMITIVES, *_ALIASES)}
 _DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
-_NESTED = ("ARRAY", "MAP", "STRUCT")
+_NESTED = {"ARRAY": "ARRAY<TYPE>", "MAP": "MAP<STRING, TYPE>", "STRUCT": "STRUCT<name: TYPE>"}
 _INSTEAD = {
-    **{"VARCHAR": "STRING", "CHAR": "STRING", "TEXT": "STRING", "TIMESTAMP_NTZ": "TIMESTAMP"},
-    **{"DATETIME": "TIMESTAMP", "BOOL": "BOOLEAN", "JSON": "STRING", "VARIANT": "STRING"},
+    **dict.fromkeys(("VARCHAR", "CHAR", "TEXT", "JSON", "VARIANT"), "STRING"),
+    **dict.fromkeys(("TIMESTAMP_NTZ", "DATETIME"), "TIMESTAMP"),
+    "BOOL": "BOOLEAN",
 }
 _SUPPORTED = (
     "TINYINT, SMALLINT, INT, BIGINT (or LONG), FLOAT, DOUBLE, DECIMAL(p,s), BOOLEAN, STRING, "
@@ -32,7 +39,7 @@ _SUPPORTED = (
 )
 _FORM = "write 'name TYPE, name TYPE, …'"
 _KEYWORDS = {word for phrase in Spark.Tokenizer.KEYWORDS for word in phrase.split()}
-# msgspec, which checks events, cannot look for these in a field's name.
+# msgspec, which validates events, does not support these in a field's name.
 _UNUSABLE = re.compile(r'["\\\x00-\x1f]')
 
 
@@ -71,7 +78,7 @@ def _read_columns(tokens: Tokens, path: str, reserved: Container[str] = ()) -> S
     fields = [_read_column(tokens, path, [], reserved)]
     while tokens.skip(","):
         if tokens.next is None or tokens.next_is(">"):
-            break  # a comma after the last one does no harm
+            break  # a comma after the last column is allowed
         fields.append(_read_column(tokens, path, fields, reserved))
     return Struct(tuple(fields))
 
@@ -128,10 +135,8 @@ def _read_type(tokens: Tokens, path: str) -> Type:
 
 
 def _read_nested(tokens: Tokens, word: str, path: str) -> Type:
-    form = {"ARRAY": "ARRAY<TYPE>", "MAP": "MAP<STRING, TYPE>", "STRUCT": "STRUCT<name: TYPE>"}[
-        word
-    ]
-    tokens.expect("<", f"write {form}")
+    remedy = f"write {_NESTED[word]}"
+    tokens.expect("<", remedy)
     of: Type
     if word == "ARRAY":
         of = Array(_read_type(tokens, f"{path}[]"))
@@ -141,13 +146,11 @@ def _read_nested(tokens: Tokens, word: str, path: str) -> Type:
         start = tokens.next
         if _read_type(tokens, path) != Primitive("string"):
             raise tokens.error(
-                f"column {path!r} is a map whose keys are not text, as JSON's are",
-                f"write {form}",
-                start,
+                f"column {path!r} is a map whose keys are not text, as JSON's are", remedy, start
             )
-        tokens.expect(",", f"write {form}")
+        tokens.expect(",", remedy)
         of = Map(_read_type(tokens, f"{path}[]"))
-    tokens.expect(">", f"write {form}")
+    tokens.expect(">", remedy)
     return of
 
 
@@ -213,7 +216,7 @@ def _column_ddl(field: Field, between: str) -> str:
 
 
 def quote(name: str) -> str:
-    """The name as SQL writes it: in backquotes unless it is a plain word that is no keyword."""
+    """The name in SQL: in backquotes unless it is a plain word and no keyword."""
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.upper() not in _KEYWORDS:
         return name
     return f"`{name.replace('`', '``')}`"

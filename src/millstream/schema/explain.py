@@ -1,4 +1,4 @@
-"""Why an event does not fit its schema, in words for the one who sent it."""
+"""Explains to a sender why an event does not fit its schema."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXPECTED = {
 
 
 def explain(schema: Schema, raw: bytes, error: Exception) -> InvalidEvent:
-    """The error that tells a sender which field is wrong; `error` is what the decoder said."""
+    """The error that names the wrong field; `error` is the decoder's."""
     if isinstance(error, UnicodeDecodeError):
         byte = f"byte {raw[error.start]:#04x} at {error.start}"
         return InvalidEvent(f"the event is not UTF-8 text: {byte}", remedy="send JSON in UTF-8")
@@ -53,15 +53,15 @@ def explain(schema: Schema, raw: bytes, error: Exception) -> InvalidEvent:
         return InvalidEvent(
             f"the event is {_kind(value)}, not an object", remedy='send {"field": value, …}'
         )
-    # The decoder goes by the event's order, this by the schema's: of several faults any will do.
+    # With several faults, this may name another one than the decoder did.
     fault = next(_faults(schema, value, ""), None)
     return fault or InvalidEvent(f"the event does not fit its schema: {error}")
 
 
 def _read(raw: bytes) -> object:
-    """The event's value; ValueError tells where it stops being JSON."""
+    """The event's value; ValueError says where it is not JSON."""
     try:
-        # Python's own reader, as it tells line and column, and has a value for 1e999.
+        # Python's own parser: it reports line and column, and accepts 1e999.
         value: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         if not error.doc.strip():
@@ -73,7 +73,7 @@ def _read(raw: bytes) -> object:
     try:
         msgspec.json.decode(raw)
     except msgspec.ValidationError:
-        pass  # a number out of range, which is the schema's business
+        pass  # a number out of range: the schema decides
     except msgspec.DecodeError:
         raise ValueError("a text has half of a \\u surrogate pair, or a control code") from None
     return value
@@ -84,7 +84,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _faults(of: Type, value: object, path: str, nullable: bool = False) -> Iterator[InvalidEvent]:
-    """What is wrong with a value that is not null, and with what is in it."""
+    """The faults of a value that is not null, and of its parts."""
     match of:
         case Struct(fields) if isinstance(value, dict):
             for field in fields:
@@ -191,6 +191,6 @@ def _kind(value: object) -> str:
 
 
 def _short(value: Any) -> str:
-    # Half of a surrogate pair stays what it was in JSON: the words are written as UTF-8.
+    # Half of a surrogate pair stays escaped, because the message is written as UTF-8.
     text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -1,4 +1,4 @@
-"""Schemas as JSON Schema, for the API's description."""
+"""Writes schemas as JSON Schema, for the API's description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
 
 
 def json_schema(schema: Schema) -> dict[str, Any]:
-    """What an event must be, as JSON Schema 2020-12; unknown fields are allowed."""
+    """The schema of an event as JSON Schema 2020-12; unknown fields are allowed."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_describe(schema)}
 
 

@@ -1,4 +1,4 @@
-"""Values that JSON has no type for: what text or number stands for a timestamp or a decimal."""
+"""Parses values that JSON has no type for: timestamps and decimals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from typing import ClassVar
 
-# From the year 1 to 9999, in milliseconds; a number nearer to 0 than 10^11 means seconds.
+# The years 1 to 9999, in milliseconds; an absolute value below 10^11 means seconds.
 EARLIEST, LATEST = -62_135_596_800_000, 253_402_300_799_999
 MILLISECONDS_FROM = 10**11
-# RFC 3339, as far as Spark reads it: capital letters, nanoseconds at most, offsets to 18 hours.
+# The part of RFC 3339 that Spark reads: capital letters, at most nanoseconds, offsets to 18 hours.
 _RFC_3339 = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?"
     r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))",
@@ -26,22 +26,22 @@ class Timestamp:
 
     @staticmethod
     def check(value: object) -> Timestamp:
-        """Something that stands for a valid one, as msgspec wants an instance; else ValueError."""
+        """An instance, because msgspec needs one; ValueError if the value is not valid."""
         _read(value)
         return _TIMESTAMP
 
 
 class EventTime:
-    """A timestamp that is read, too."""
+    """A timestamp as milliseconds since 1970."""
 
     __slots__ = ("milliseconds",)
 
     def __init__(self, milliseconds: int) -> None:
-        self.milliseconds = milliseconds  # since 1970; less than one is cut off
+        self.milliseconds = milliseconds  # truncated
 
     @staticmethod
     def check(value: object) -> EventTime:
-        """The moment that the value stands for; ValueError if it is no timestamp."""
+        """The time of a value; ValueError if it is no timestamp."""
         moment = _read(value)
         if isinstance(moment, int):
             return EventTime(moment if abs(moment) >= MILLISECONDS_FROM else moment * 1000)
@@ -64,7 +64,7 @@ def _read(value: object) -> int | datetime:
 
 
 def _check_year(time: datetime) -> None:
-    """ValueError if the offset takes it out of the years that have four digits."""
+    """ValueError if the time is outside the years 1 to 9999 in UTC."""
     try:
         time.astimezone(UTC)
     except OverflowError as error:
@@ -75,7 +75,7 @@ _TIMESTAMP = Timestamp()
 
 
 class Decimals:
-    """Numbers, or their text, that fit a decimal of some precision and scale."""
+    """A number, or its text, that fits a decimal of some precision and scale."""
 
     precision: ClassVar[int]
     scale: ClassVar[int]
@@ -83,12 +83,12 @@ class Decimals:
     @staticmethod
     @functools.cache
     def of(precision: int, scale: int) -> type[Decimals]:
-        """The numbers that fit decimal(precision, scale)."""
+        """The class for decimal(precision, scale)."""
         return type("Decimal", (Decimals,), {"precision": precision, "scale": scale})
 
     @classmethod
     def check(cls, value: object) -> Decimals:
-        """An instance if it fits, else ValueError; places beyond the scale are rounded by Spark."""
+        """An instance if the value fits, else ValueError; Spark rounds digits beyond the scale."""
         if type(value) is int or type(value) is float:
             number = Decimal(repr(value))
         elif type(value) is str and _NUMBER.fullmatch(value):
@@ -96,7 +96,7 @@ class Decimals:
         else:
             raise ValueError("not a decimal")
         whole = cls.precision - cls.scale
-        if not number.is_finite():  # Python reads 1e999 as such
+        if not number.is_finite():  # Python parses 1e999 as infinity
             raise ValueError("out of range")
         if number and not (
             number.adjusted() < whole and _rounded(number, cls.scale).adjusted() < whole

@@ -1,8 +1,8 @@
-"""The tree of types that events can have."""
+"""The types of event fields, as a tree."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}  # name → bits
 
@@ -24,18 +24,22 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Array:
+    """An array; its elements may be null."""
+
     element: Type
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Keys are strings, as JSON has no others."""
+    """A map. Its keys are strings, because JSON has no others."""
 
     value: Type
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """A field of a struct, or a column of a schema."""
+
     name: str
     type: Type
     required: bool
@@ -44,11 +48,21 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
+    """Named fields; at the top level, a schema."""
+
     fields: tuple[Field, ...]
 
     def field(self, name: str) -> Field | None:
         """The field of that name, if there is one."""
         return next((field for field in self.fields if field.name == name), None)
+
+    def requiring(self, *names: str | None) -> Struct:
+        """The same fields, with those of these names required."""
+        return Struct(
+            tuple(
+                replace(each, required=True) if each.name in names else each for each in self.fields
+            )
+        )
 
 
 Type = Primitive | Array | Map | Struct

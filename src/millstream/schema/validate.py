@@ -1,4 +1,4 @@
-"""Whether the bytes of an event fit its stream's schema."""
+"""Validates the bytes of events against their stream's schema."""
 
 from __future__ import annotations
 
@@ -12,47 +12,41 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.errors import InvalidEvent
-from millstream.schema import Array, Field, Map, Primitive, Schema, Struct, Type
+from millstream.schema import Array, Map, Primitive, Schema, Struct, Type
 from millstream.schema.explain import explain
-from millstream.schema.nesting import blank_texts, is_deeper
+from millstream.schema.nesting import blank_strings, is_deeper
 from millstream.schema.scalars import Decimals, EventTime, Timestamp
 from millstream.schema.types import INTEGERS
 
-# What Spark's JSON reader (Jackson) takes: a number of 1,000 characters, 1,000 levels.
+# Limits of Spark's JSON reader (Jackson): numbers of 1,000 characters, 1,000 levels.
 _LONGEST_NUMBER = 1000
 _DEEPEST = 1000
 _SAMPLE = _LONGEST_NUMBER // 2
-# Only from a number's start: or each of its digits would be tried as one.
+# Matches only at a number's start: else the search would try each of its digits.
 _LONG_NUMBER = re.compile(rb"(?<![-+.0-9eE])[-+.0-9eE]{%d}" % (_LONGEST_NUMBER + 1))
 _PART_OF_NUMBER = re.compile(rb"[-+.0-9eE]{2}")
 _HUGE_EXPONENT = re.compile(rb"[0-9][eE][-+]?[0-9]{4}")
-_PATH = re.compile(r"(?:at `\$\.|required field `)([^`]+)`")  # in the decoder's words
+_PATH = re.compile(r"(?:at `\$\.|required field `)([^`]+)`")  # in the decoder's message
 _FLOAT_MAX = 3.4028234663852886e38
 
 
 class ValidatedEvent(msgspec.Struct, frozen=True, gc=False):
-    """What the collector needs to know of a valid event."""
+    """The key and event time of a valid event."""
 
     key: str | None
-    time: int | None  # its event time, in milliseconds since the epoch; None if the stream has none
+    time: int | None  # in milliseconds since the epoch; None if the stream has no event time
 
 
 class Validator:
-    """Checks events of one stream; compiled once, then one decoding per event.
+    """Validates events of one stream. It is compiled once; each event is decoded once.
 
-    Unknown fields are fine. Of a name that an object has twice, the last counts, here as in Spark.
+    Unknown fields are allowed. If an object has a name twice, the last one counts, as in Spark.
     """
 
     def __init__(
         self, schema: Schema, *, key: str | None = None, event_time: str | None = None
     ) -> None:
-        needed = {key, event_time}
-        self._schema = Struct(
-            tuple(
-                Field(each.name, each.type, each.required or each.name in needed)
-                for each in schema.fields
-            )
-        )
+        self._schema = schema.requiring(key, event_time)
         event, attributes = _compile_struct(self._schema, event_time)
         self._decode = msgspec.json.Decoder(event, dec_hook=_decode_scalar).decode
         self._key = _key_reader(schema, key, attributes)
@@ -62,12 +56,12 @@ class Validator:
         self._has_decimals = _has_decimals(self._schema)
 
     def check(self, raw: bytes, in_full: bool = True) -> ValidatedEvent:
-        """What is known of a valid event; InvalidEvent names field, value and expectation.
+        """The key and time of a valid event; InvalidEvent names field, value and expectation.
 
-        Unless `in_full`, it has the decoder's words: a tenth of the work, where many are invalid.
+        Unless `in_full`, the error has the decoder's message only, for a tenth of the work.
         """
         try:
-            # msgspec skips the values of unknown fields without looking at their encoding.
+            # msgspec does not check the encoding of unknown fields.
             raw.decode()
             if len(raw) > _LONGEST_NUMBER:
                 _check_limits(raw)
@@ -78,10 +72,10 @@ class Validator:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if in_full:
                 raise explain(self._schema, raw, error) from None
-            raise _in_brief(error) from None
+            raise _short_error(error) from None
 
 
-def _in_brief(error: Exception) -> InvalidEvent:
+def _short_error(error: Exception) -> InvalidEvent:
     words = str(error)
     found = _PATH.search(words)
     return InvalidEvent(
@@ -90,9 +84,9 @@ def _in_brief(error: Exception) -> InvalidEvent:
 
 
 def _check_limits(raw: bytes) -> None:
-    """Refuse what Spark could not read; looks closely only at bytes that could be such."""
-    # A number that is too long covers at least two neighbouring samples.
-    if _PART_OF_NUMBER.search(raw[::_SAMPLE]) and _LONG_NUMBER.search(blank_texts(raw)):
+    """InvalidEvent for what Spark cannot read; a cheap test comes first."""
+    # A number that is too long covers at least two adjacent samples.
+    if _PART_OF_NUMBER.search(raw[::_SAMPLE]) and _LONG_NUMBER.search(blank_strings(raw)):
         raise InvalidEvent(
             f"a number has more than {_LONGEST_NUMBER} characters", remedy="send it as text"
         )
@@ -103,15 +97,15 @@ def _check_limits(raw: bytes) -> None:
 
 
 def _check_exponents(raw: bytes) -> None:
-    """Refuse 1e-99999: as a decimal, Spark would write out all of its digits."""
-    if _HUGE_EXPONENT.search(blank_texts(raw)):
+    """InvalidEvent for 1e-99999: as a decimal, Spark would write out all of its digits."""
+    if _HUGE_EXPONENT.search(blank_strings(raw)):
         raise InvalidEvent("a number has an exponent of four digits", remedy="send a smaller one")
 
 
 def _compile_struct(
     struct: Struct, event_time: str | None = None
 ) -> tuple[type[msgspec.Struct], dict[str, str]]:
-    """A class that msgspec can decode the struct into, and its attribute for each field."""
+    """A msgspec class for the struct, and its attribute for each field."""
     attributes = {field.name: f"f{index}" for index, field in enumerate(struct.fields)}
     fields: list[Any] = []
     for field in struct.fields:

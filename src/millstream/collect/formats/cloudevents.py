@@ -134,7 +134,7 @@ def _envelopes(envelopes: list[bytes]) -> UnpackedBody:
             value, attributes = _open(envelope)
         except InvalidEvent as fault:
             # Rejected with its envelope: the error is there.
-            unpacked.faults[index] = fault.bare()
+            unpacked.faults[index] = fault.without_traceback()
             value, attributes = envelope, {}
         unpacked.values.append(value)
         unpacked.attributes.append(attributes)

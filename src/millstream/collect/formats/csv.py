@@ -96,7 +96,7 @@ def rows(body: bytes, schema: Schema, limits: Limits) -> UnpackedBody:
             )
         except InvalidEvent as fault:
             value = raw
-            unpacked.faults[index] = fault.bare()
+            unpacked.faults[index] = fault.without_traceback()
         if index == limits.max_events:
             raise too_many(index + 1, limits)
         length += len(value)

@@ -164,9 +164,9 @@ class Entry:
                         future.append(index)
                 except InvalidEvent as invalid:
                     if stream.keeps_invalid and len(value) <= LARGEST_EVENT:
-                        self.kept_invalid[index] = invalid.bare()
+                        self.kept_invalid[index] = invalid.without_traceback()
                     else:
-                        rejections[index] = invalid.bare()
+                        rejections[index] = invalid.without_traceback()
                 except Exception as error:
                     rejections[index] = internal_error("check", error)
             self.keys.append(key)
