@@ -13,8 +13,8 @@ The path of the data, and the package of each step:
     millstream.client      sends events and reads views from Python
 
 They share `pipeline` (a user's streams and views), `schema`, `expression`, `values`, `syntax`,
-`web` (HTTP and access control) and `runtime` (this machine). `cli` has the commands, `supervise` runs the
-tiers as processes, and `simulation` generates events with known results for tests.
+`web` (HTTP and access control) and `runtime` (this machine). `cli` has the commands, `supervise`
+runs the tiers as processes, and `simulation` generates events with known results for tests.
 """
 
 from __future__ import annotations
