@@ -220,8 +220,8 @@ def describe() -> str:
         "<!-- Written by `python -m millstream.settings`; change the descriptions there. -->",
         "",
         f"Settings are read from `{FILE}` beside the pipeline, then from the environment, then",
-        "from the command's flags. A later value replaces an earlier one of the same setting. In the",
-        "file, write `field = value` under `[section]`. In the environment, the name is",
+        "from the command's flags. A later value replaces an earlier one of the same setting. In",
+        "the file, write `field = value` under `[section]`. In the environment, the name is",
         "`MILLSTREAM_SECTION__FIELD`; tables and lists are JSON. An unknown name is an error that",
         "suggests the closest one.",
         "",
@@ -232,8 +232,8 @@ def describe() -> str:
         "",
         "Some variables are not settings: `MILLSTREAM_HOME` is the default of `--home`,",
         "`MILLSTREAM_CACHE` is the folder of downloaded jars and class archives. Senders read",
-        "their key from `MILLSTREAM_KEY` or `MILLSTREAM_KEY_FILE`, and the certificate authority of",
-        "the collector from `MILLSTREAM_CA`.",
+        "their key from `MILLSTREAM_KEY` or `MILLSTREAM_KEY_FILE`, and the certificate authority",
+        "of the collector from `MILLSTREAM_CA`.",
     ]
     for section, model in _sections().items():
         lines += ["", f"## {section}", "", f"{(model.__doc__ or '').strip()}", ""]
