@@ -38,7 +38,9 @@ def test_checkpoints_of_former_editions_are_deleted_and_the_served_one_stays(
     assert removed_views(tmp_path, ["by_city", "by_city_and_day"]) == ["removed"]
     delete_checkpoints(tmp_path, "by_city", but=["shop.view.by_city.2"])
     assert {folder.name for folder in tmp_path.iterdir()} == {
-        *("by_city.2", "by_city_and_day", "removed")
+        "by_city.2",
+        "by_city_and_day",
+        "removed",
     }
 
 

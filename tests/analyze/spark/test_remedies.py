@@ -26,7 +26,9 @@ IN_SQL = {
     SORTS: ("None", "SELECT n FROM a ORDER BY n", "leave ORDER BY out"),
     LIMITS: ("'n'", "SELECT n, count(*) AS k FROM a GROUP BY n LIMIT 3", "leave LIMIT out"),
     "it uses a window function (OVER)": (
-        *("None", f"SELECT city, {OVER} AS r FROM a", " max_by(struct(…), at)"),
+        "None",
+        f"SELECT city, {OVER} AS r FROM a",
+        " max_by(struct(…), at)",
     ),
     "it counts or sums distinct values": (
         "'city'",
@@ -39,7 +41,9 @@ IN_SQL = {
         "GROUP BY the same window in both",
     ),
     "it has a stream in a subquery": (
-        *("None", "SELECT n FROM a WHERE city IN (SELECT city FROM b)", "write a JOIN"),
+        "None",
+        "SELECT n FROM a WHERE city IN (SELECT city FROM b)",
+        "write a JOIN",
     ),
     "it asks for the rows of a stream that have no match in another": (
         "None",
@@ -62,7 +66,9 @@ IN_PYTHON = {
     SORTS: ("None", "a.orderBy('n')", "leave orderBy out"),
     LIMITS: ("'n'", "a.groupBy('n').count().limit(3)", "leave limit out"),
     "it uses a window function (OVER)": (
-        *("None", f"a.select(F.expr('{OVER}').alias('r'))", "F.max_by(F.struct(…), 'at')"),
+        "None",
+        f"a.select(F.expr('{OVER}').alias('r'))",
+        "F.max_by(F.struct(…), 'at')",
     ),
     "it counts or sums distinct values": (
         "'city'",
@@ -75,7 +81,9 @@ IN_PYTHON = {
         ".groupBy('window')",
     ),
     "it keeps rows that have no match, without a bound": (
-        *("None", "a.join(b.select('city'), 'city', 'left')", "F.expr('b.at BETWEEN"),
+        "None",
+        "a.join(b.select('city'), 'city', 'left')",
+        "F.expr('b.at BETWEEN",
     ),
 }
 

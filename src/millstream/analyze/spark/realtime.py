@@ -99,13 +99,22 @@ def _physical(catalyst: Catalyst, plan: LogicalPlan, output_mode: Any) -> Any:
     memory = catalyst.java(f"{_STREAMING}.sources.LowLatencyMemoryStream")
     stream = memory.apply(catalyst.session, 1, integers)
     try:
-        dry = replace_leaves(catalyst, plan, lambda leaf: _in_memory(catalyst, leaf, stream))
+        unconnected = replace_leaves(
+            catalyst, plan, lambda leaf: _in_memory(catalyst, leaf, stream)
+        )
         run, nothing = jvm.java.util.UUID.randomUUID(), jvm.java.util.HashMap()
         metadata = catalyst.java(f"{_STREAMING}.checkpointing.OffsetSeqMetadata")
         settings = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(nothing)
         with tempfile.TemporaryDirectory(prefix="millstream-plan-") as folder:
             execution = catalyst.java(f"{_STREAMING}.runtime.IncrementalExecution")(
-                *(catalyst.session, dry, output_mode, folder, run, run, 0, catalyst.none),
+                catalyst.session,
+                unconnected,
+                output_mode,
+                folder,
+                run,
+                run,
+                0,
+                catalyst.none,
                 metadata.apply(0, 0, settings),
                 catalyst.module(f"{_STREAMING}.runtime.NoOpWatermarkPropagator"),
                 True,
@@ -125,13 +134,18 @@ def _in_memory(catalyst: Catalyst, leaf: LogicalPlan, stream: Any) -> LogicalPla
         # Reference data. To plan for it, Spark would ask Kafka for its size.
         empty = catalyst.frame(leaf).sparkSession.createDataFrame([], catalyst.frame(leaf).schema)
         return catalyst.renamed(catalyst.analysed(empty), items(leaf.output()))
-    if name_of(leaf) != "StreamingRelationV2":
+    if not streamed_topic(leaf):
         return leaf
     jvm, none = catalyst.jvm, catalyst.none
     options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap.empty()
     scan = stream.logicalPlan().table().newScanBuilder(options).build()
     relation = catalyst.java(f"{_V2}.StreamingDataSourceV2Relation")(
-        *(leaf.table(), leaf.output(), none, none, leaf.extraOptions(), "nowhere"),
+        leaf.table(),
+        leaf.output(),
+        none,
+        none,
+        leaf.extraOptions(),
+        "nowhere",
         catalyst.some(_DURATION),
         leaf.sourceIdentifyingName(),
     )
