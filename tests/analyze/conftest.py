@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 from tests.conftest import pauses
 
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.planning.planner import Planner
-from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.settings import AnalyzeSettings
 from millstream.analyze.upkeep import Upkeep
@@ -57,14 +57,14 @@ def pipeline(tmp_path: Path, app_name: str) -> Load:
 
 
 class PlanOf(Protocol):
-    def __call__(self, body: str, **settings: Any) -> dict[str, Query]: ...
+    def __call__(self, body: str, **settings: Any) -> dict[str, PlannedQuery]: ...
 
 
 @pytest.fixture
 def planned(spark: SparkSession, pipeline: Load) -> PlanOf:
     """The queries of a pipeline's views, by name."""
 
-    def plan(body: str, **settings: Any) -> dict[str, Query]:
+    def plan(body: str, **settings: Any) -> dict[str, PlannedQuery]:
         queries = Planner(spark, pipeline(body), Settings(**settings)).queries()
         return {query.view.name: query for query in queries}
 
@@ -74,7 +74,7 @@ def planned(spark: SparkSession, pipeline: Load) -> PlanOf:
 class RunningUpkeep:
     """The work beside Spark for some views, as the service does it."""
 
-    def __init__(self, settings: Settings, app: App, queries: Iterable[Query]) -> None:
+    def __init__(self, settings: Settings, app: App, queries: Iterable[PlannedQuery]) -> None:
         plans, idle = [query.plan for query in queries], parse_duration(settings.analyze.idle)
         self.late_events = LateEvents(settings.log, app, plans, idle)
         self.late_events.start()

@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 from millstream.analyze.monitor.drift.sampler import DriftMonitor
 from millstream.analyze.monitor.lag import LagMonitor
 from millstream.analyze.planning.editions import Deployment, compare, describe_views, topic_of
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.planning.planner import Planner, enough_slots
-from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.dropping import drop_noted
 from millstream.analyze.rebuild.rebuild import Rebuilds
@@ -116,7 +116,7 @@ class Analyze:
         finally:
             self._close()
 
-    def _plan(self) -> list[Query]:
+    def _plan(self) -> list[PlannedQuery]:
         topics = {name: topic_of(self._app.name, each) for name, each in self._described.items()}
         planner = Planner(self._spark, self._app, self._settings, self._partitions, topics=topics)
         queries = planner.queries()
@@ -146,7 +146,7 @@ class Analyze:
             words = f"its state is kept: `millstream drop {name}` removes it"
             print(f"view {name} is not in the pipeline any more; {words}", flush=True)
 
-    def _compare(self, query: Query, before: ViewDescription | None) -> Deployment:
+    def _compare(self, query: PlannedQuery, before: ViewDescription | None) -> Deployment:
         """Compare a view with what ran before, and say whether it can continue from there."""
         found = compare(query.plan, before)
         folder = checkpoint_folder(self._home.checkpoints, query.plan)

@@ -14,10 +14,10 @@ from millstream.analyze.plan import Plan, ViewPlan
 from millstream.analyze.planning import tables
 from millstream.analyze.planning.build import build, mistake, trace_view
 from millstream.analyze.planning.fingerprint import generation
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.planning.reading import Reading, ReadingRules, streams_of
 from millstream.analyze.planning.result_columns import columns_of, window_of
-from millstream.analyze.planning.run_mode import Decision, decide_lineage, decide_mode
+from millstream.analyze.planning.run_mode import ModeDecision, decide_lineage, decide_mode
 from millstream.analyze.planning.trigger_check import plan_output
 from millstream.analyze.planning.window_spec import (
     describe_eviction,
@@ -90,12 +90,12 @@ class Planner:
         self._view_topics = dict(topics or {})
         self._streams: dict[tuple[str, Reading], DataFrame] = {}
         self._results: dict[tuple[str, Reading], DataFrame] = {}  # as the user's queries give them
-        self._queries: dict[str, Query] = {}
+        self._queries: dict[str, PlannedQuery] = {}
 
     def plan(self) -> Plan:
         return Plan(self._app.name, tuple(query.plan for query in self.queries()))
 
-    def queries(self) -> list[Query]:
+    def queries(self) -> list[PlannedQuery]:
         """Every view's query, inputs before their readers; PipelineErrors has all mistakes."""
         errors: list[PipelineError] = []
         for view in self._app.views_in_order():
@@ -111,7 +111,7 @@ class Planner:
             raise errors[0] if len(errors) == 1 else PipelineErrors(errors)
         return list(self._queries.values())
 
-    def query(self, name: str) -> Query:
+    def query(self, name: str) -> PlannedQuery:
         """One view's query; only the views that it reads are built besides."""
         if name not in self._app.views:
             raise PipelineError(
@@ -128,7 +128,7 @@ class Planner:
                 self._queries[view.name] = self._query(view)
         return self._queries[name]
 
-    def _query(self, view: View) -> Query:
+    def _query(self, view: View) -> PlannedQuery:
         first = Reading() if view.shed is None else Reading(headers=True, weighs=True)
         frame = self._build(view, first)
         traced = trace_view(view, frame)
@@ -185,9 +185,9 @@ class Planner:
         )
         has_batch_plan = traced.window_kind is not None and traced.window_kind.has_batch_plan
         batch_rows = trace_view(view, frame, batch=True).frame if has_batch_plan else rows
-        return Query(view, view_plan, rows, batch_rows)
+        return PlannedQuery(view, view_plan, rows, batch_rows)
 
-    def _check_count_window(self, view: View, traced: TracedQuery, decision: Decision) -> None:
+    def _check_count_window(self, view: View, traced: TracedQuery, decision: ModeDecision) -> None:
         """PipelineError unless events are counted one by one, in an order that never differs."""
         assert traced.counted is not None
         if decision.mode != "real_time":
@@ -276,7 +276,7 @@ class Planner:
     def _topic(self, view: str) -> str:
         return self._view_topics.get(view) or view_topic(self._app.name, view)
 
-    def _slots(self, decision: Decision) -> int:
+    def _slots(self, decision: ModeDecision) -> int:
         if decision.stages is None:
             return 1  # its tasks take turns
         scans = sum(self._partitions(topic) for topic in decision.stages.topics)

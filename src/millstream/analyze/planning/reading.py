@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from millstream.analyze.lineage.lineage import TracedQuery
-from millstream.analyze.planning.run_mode import Decision
+from millstream.analyze.planning.run_mode import ModeDecision
 from millstream.analyze.planning.window_spec import late_by_event_time
 from millstream.analyze.records.reader import TimeDomain
 from millstream.log.topic_names import stream_topic
@@ -48,7 +48,7 @@ class ReadingRules:
     replays: bool  # the query reads in batches up to the log's end; another one goes on from there
 
     def choose(
-        self, view: View, first: Reading, traced: TracedQuery, decision: Decision
+        self, view: View, first: Reading, traced: TracedQuery, decision: ModeDecision
     ) -> Reading:
         """The reading of a query that was traced with the reading `first`."""
         time = None if traced.window is None else traced.window.time
@@ -66,14 +66,16 @@ class ReadingRules:
         headers = first.headers or time == "event" or filters_by_event_time
         return replace(reading, headers=headers, slack=slack, time=time)
 
-    def slack(self, decision: Decision) -> timedelta:
+    def slack(self, decision: ModeDecision) -> timedelta:
         """The time that Spark's watermark stays behind the lateness."""
         # In append mode rows come when the watermark passes: they must not wait longer than needed.
         if decision.output_mode == "append":
             return timedelta()
         return parse_duration(self.settings.analyze.slack)
 
-    def _batch_records(self, view: View, time: TimeDomain | None, decision: Decision) -> int | None:
+    def _batch_records(
+        self, view: View, time: TimeDomain | None, decision: ModeDecision
+    ) -> int | None:
         limit = self.settings.analyze.batch_events
         if self._keeps_all_state(view, time, decision):
             return limit
@@ -82,7 +84,7 @@ class ReadingRules:
             return None
         return limit if self.replays or view.sheds_after is None else min(limit, _MAX_SHED_BATCH)
 
-    def _keeps_all_state(self, view: View, time: TimeDomain | None, decision: Decision) -> bool:
+    def _keeps_all_state(self, view: View, time: TimeDomain | None, decision: ModeDecision) -> bool:
         """Whether a replay must keep its state to the end, because a batch may overtake another.
 
         Not in append mode, where no row would come before the end.

@@ -26,7 +26,7 @@ _REORDERING = ("Deduplicate", "Distinct", "Repartition", "Join", "RebalanceParti
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ModeDecision:
     """How a query runs, and why."""
 
     mode: RunMode
@@ -35,7 +35,7 @@ class Decision:
     stages: Stages | None  # None: in micro-batches
 
 
-def decide_mode(view: View, frame: DataFrame) -> Decision:
+def decide_mode(view: View, frame: DataFrame) -> ModeDecision:
     """Real-time mode if the view and Spark allow it, else micro-batches; PipelineError if none."""
     if not frame.isStreaming:
         raise mistake(
@@ -57,7 +57,7 @@ def decide_mode(view: View, frame: DataFrame) -> Decision:
             why_not = str(unsupported)
         else:
             reason = "asked for" if view.mode == "real_time" else "Spark can run it so"
-            return Decision("real_time", "update", reason, stages)
+            return ModeDecision("real_time", "update", reason, stages)
     if view.mode == "real_time":
         raise mistake(
             view,
@@ -67,7 +67,7 @@ def decide_mode(view: View, frame: DataFrame) -> Decision:
     return _micro_batch(view, frame, why_not or "asked for")
 
 
-def _micro_batch(view: View, frame: DataFrame, reason: str) -> Decision:
+def _micro_batch(view: View, frame: DataFrame, reason: str) -> ModeDecision:
     refusals = []
     for output_mode in _OUTPUT_MODES:
         try:
@@ -78,12 +78,12 @@ def _micro_batch(view: View, frame: DataFrame, reason: str) -> Decision:
             continue
         if output_mode == "append" and "joins" not in reason:
             reason += "; its rows come when they are final"
-        return Decision("micro_batch", output_mode, reason, None)
+        return ModeDecision("micro_batch", output_mode, reason, None)
     why = next((each for each in refusals if remedy_for(view, each)), refusals[0])
     raise mistake(view, f"cannot run as a continuous query: {why}", remedy_for(view, why))
 
 
-def decide_lineage(traced: TracedQuery, decision: Decision) -> tuple[Lineage, str]:
+def decide_lineage(traced: TracedQuery, decision: ModeDecision) -> tuple[Lineage, str]:
     """The lineage that the rows keep in this mode, and why it is not a better one."""
     if traced.lineage == "revision":
         return "revision", ""

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.records.reader import hidden_column, hide
 from millstream.analyze.spark.catalyst import named
 from millstream.values.hidden_columns import EVENT_TIME, ID, POSITION, RECEIVED, REVISION
 
 
-def changes(records: DataFrame, of: Query) -> DataFrame:
+def changes(records: DataFrame, of: PlannedQuery) -> DataFrame:
     """Every version of a grouped view's rows, once: without repeats after crashes, or deletes."""
     columns = [column.name for column in of.plan.columns]
     key = _unused_name("key", columns)
@@ -35,7 +35,9 @@ def changes(records: DataFrame, of: Query) -> DataFrame:
     return hide(rows.dropDuplicates([key, REVISION]), columns)
 
 
-def reference(spark: SparkSession, of: Query, topic: str, options: Mapping[str, str]) -> DataFrame:
+def reference(
+    spark: SparkSession, of: PlannedQuery, topic: str, options: Mapping[str, str]
+) -> DataFrame:
     """A view's newest rows when a batch starts."""
     reader = spark.read.format("kafka").options(**options).option("subscribe", topic)
     records = reader.option("startingOffsets", "earliest").option("failOnDataLoss", "false").load()
@@ -56,5 +58,5 @@ def _unused_name(name: str, columns: list[str]) -> str:
     return name
 
 
-def _parsed(of: Query) -> Column:
+def _parsed(of: PlannedQuery) -> Column:
     return F.from_json(F.col("value").cast("string"), of.rows.schema)

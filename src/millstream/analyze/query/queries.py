@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.analyze.monitor.topic_watch import TopicWatch
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.query.query_start import QueryStart
 from millstream.analyze.query.view_query import (
     ChangingShare,
@@ -93,11 +93,11 @@ class Queries:
         self._views: dict[str, ViewQuery] = {}
         self._topics = TopicWatch(settings.log)
 
-    def add_all(self, queries: Iterable[Query]) -> None:
+    def add_all(self, queries: Iterable[PlannedQuery]) -> None:
         for query in queries:
             self.add(query)
 
-    def add(self, query: Query) -> None:
+    def add(self, query: PlannedQuery) -> None:
         """Keep the query running from the next `tick` on, in the place of the view's former one.
 
         The former one must have ended.

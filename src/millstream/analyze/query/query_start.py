@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.records.writer import encode
 from millstream.analyze.recovery.checkpoint import (
@@ -32,7 +32,7 @@ from millstream.analyze.recovery.checkpoint_notes import (
 )
 from millstream.analyze.recovery.damage import CheckpointDamaged, check_checkpoint
 from millstream.analyze.recovery.data_loss import add_lost, find_lost, skip_lost
-from millstream.analyze.recovery.dead_letters import DeadLetters
+from millstream.analyze.recovery.dead_letters import DeadLetterWriter
 from millstream.analyze.recovery.progress import committed_offsets, initial_offsets
 from millstream.analyze.recovery.shed_ranges import still_ahead
 from millstream.analyze.spark.callbacks import start_callback_server
@@ -53,7 +53,9 @@ _MIN_COMMIT_INTERVAL = 5.0  # seconds, of a real-time query that may shed
 class QueryStart(threading.Thread):
     """Starts one query in a thread of its own, because it may have to wait for Kafka."""
 
-    def __init__(self, query: Query, app: App, settings: Settings, checkpoints: Path) -> None:
+    def __init__(
+        self, query: PlannedQuery, app: App, settings: Settings, checkpoints: Path
+    ) -> None:
         super().__init__(name=f"start {query.view.name}", daemon=True)
         self._query, self._app, self._settings = query, app, settings
         self._checkpoints = checkpoints
@@ -77,7 +79,7 @@ class QueryStart(threading.Thread):
             self._note_losses(self.checkpoint)
             clear_unless_begun(self.checkpoint)
             # A crash may have prevented that some were copied.
-            DeadLetters(self._app, log, plan.name, plan.generation).write(self.notes.broken)
+            DeadLetterWriter(self._app, log, plan.name, plan.generation).write(self.notes.broken)
             rows = apply_notes(self._query.rows, self._notes_ahead(self.checkpoint))
             self.running = _start(replace(self._query, rows=rows), self.checkpoint, self._settings)
         except CheckpointDamaged as damaged:
@@ -142,7 +144,7 @@ class QueryStart(threading.Thread):
         write_notes(checkpoint, self.notes)
 
 
-def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
+def _start(query: PlannedQuery, folder: Path, settings: Settings) -> StreamingQuery:
     plan, options = query.plan, _sink_options(query, settings)
     rows = query.rows if plan.lineage == "batch" else encode(query.rows, plan.key)
     writer = (
@@ -165,7 +167,7 @@ def _start(query: Query, folder: Path, settings: Settings) -> StreamingQuery:
     return writer.format("kafka").options(**options).start()
 
 
-def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
+def _sink_options(query: PlannedQuery, settings: Settings) -> dict[str, str]:
     return {
         **kafka_options(settings.log),
         "topic": query.plan.query_topic,
@@ -178,7 +180,7 @@ def _sink_options(query: Query, settings: Settings) -> dict[str, str]:
     }
 
 
-def _write_batch(query: Query, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+def _write_batch(query: PlannedQuery, options: dict[str, str]) -> Callable[[DataFrame, int], None]:
     """A writer of batches. Their numbers are the positions, by which repeats are recognised."""
     name, key = query.plan.name, query.plan.key
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.query.query_start import QueryStart
 from millstream.analyze.recovery.checkpoint_notes import CheckpointNotes
 from millstream.analyze.recovery.poison import failure_reason
@@ -86,7 +86,7 @@ def end_phase(phase: Phase) -> None:
 class ViewQuery:
     """A query, its phase and the facts about its runs."""
 
-    query: Query
+    query: PlannedQuery
     phase: Phase = Waiting(0.0)
     # The state to report until the query processes events.
     pending_state: Literal["starting", "restarting", "failed"] = "starting"

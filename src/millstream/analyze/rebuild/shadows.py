@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from millstream.analyze.history.history import LogRange, find_log_range
 from millstream.analyze.plan import ViewPlan
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.planning.planner import Planner
-from millstream.analyze.planning.query import Query
 from millstream.analyze.query.queries import Queries
 from millstream.analyze.rebuild.takeover import Takeover, whole_from
 from millstream.errors import MillstreamError
@@ -38,8 +38,8 @@ class Shadow:
     """One view that is being rebuilt."""
 
     name: str
-    replay: Query | None  # the query in batches; None: in batches it would give other rows
-    query: Query  # the same, as it runs later
+    replay: PlannedQuery | None  # the query in batches; None: in batches it would give other rows
+    query: PlannedQuery  # the same, as it runs later
     request: str  # the request's id; empty: the pipeline changed
     events_since: int | None  # events from then on; milliseconds since the epoch
     began_at: int  # milliseconds since the epoch

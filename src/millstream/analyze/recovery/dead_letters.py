@@ -18,7 +18,7 @@ from millstream.values.report import BrokenEvent
 _TIMEOUT = 30.0  # seconds
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """Writes the dead letters of one generation of a view."""
 
     def __init__(self, app: App, log: LogSettings, view: str, generation: str) -> None:

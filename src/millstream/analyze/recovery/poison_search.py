@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.recovery.checkpoint_notes import (
     CheckpointNotes,
@@ -17,7 +17,7 @@ from millstream.analyze.recovery.checkpoint_notes import (
     read_notes,
     write_notes,
 )
-from millstream.analyze.recovery.dead_letters import DeadLetters
+from millstream.analyze.recovery.dead_letters import DeadLetterWriter
 from millstream.analyze.recovery.poison import RecordRange, batch_attempt, find_poison
 from millstream.analyze.recovery.progress import committed_offsets
 from millstream.analyze.spark.catalyst import Catalyst, streamed_topics
@@ -39,7 +39,7 @@ class PoisonSearch(threading.Thread):
     next start of the query copies them.
     """
 
-    def __init__(self, query: Query, app: App, log: LogSettings, checkpoint: Path) -> None:
+    def __init__(self, query: PlannedQuery, app: App, log: LogSettings, checkpoint: Path) -> None:
         super().__init__(name=f"search {query.view.name}", daemon=True)
         self._query, self._app, self._log = query, app, log
         self._checkpoint = checkpoint
@@ -72,7 +72,7 @@ class PoisonSearch(threading.Thread):
         if found:
             write_notes(self._checkpoint, self.notes)
             plan = self._query.plan
-            DeadLetters(self._app, self._log, plan.name, plan.generation).write(found)
+            DeadLetterWriter(self._app, self._log, plan.name, plan.generation).write(found)
         for event in found:
             _log.error("view %s sets %s aside: %s", name, event.position, event.reason)
 

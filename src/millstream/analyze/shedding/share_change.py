@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.recovery.checkpoint_notes import CheckpointNotes, write_notes
 from millstream.analyze.recovery.progress import planned_offsets
 from millstream.analyze.recovery.shed_ranges import ShedRange, change_share
@@ -34,7 +34,7 @@ class ShareChange(threading.Thread):
 
     def __init__(
         self,
-        query: Query,
+        query: PlannedQuery,
         streams: tuple[str, ...],
         running: StreamingQuery,
         checkpoint: Path,

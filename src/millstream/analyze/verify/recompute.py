@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from millstream.analyze.history.history import LogRange, as_batch
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.records.reader import kafka_options
 from millstream.analyze.records.writer import encode
 from millstream.analyze.verify.comparison import text_of
@@ -27,7 +27,7 @@ decode = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
 class Marks:
     """How a view's rows are told apart, and in which state of the log each was made."""
 
-    query: Query
+    query: PlannedQuery
 
     def identity(self, key: str | None, row: Row) -> str:
         """What the newest row of takes an older one's place: the key, or the row's own place."""
@@ -62,7 +62,7 @@ class Marks:
 Wanted = dict[str, dict[Mark, Row]]
 
 
-def recompute(query: Query, log: LogSettings, past: LogRange) -> Wanted:
+def recompute(query: PlannedQuery, log: LogSettings, past: LogRange) -> Wanted:
     """Per key, or per row of a view without one, the rows that the view may hold at that place.
 
     It is one for a grouped view. Of a key whose rows come from events of several partitions, which

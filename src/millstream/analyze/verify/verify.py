@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from millstream.analyze.history.history import LogRange, find_log_range
-from millstream.analyze.planning.query import Query
+from millstream.analyze.planning.planned_query import PlannedQuery
 from millstream.analyze.recovery.checkpoint import checkpoint_folder
 from millstream.analyze.recovery.checkpoint_notes import apply_notes, read_notes
 from millstream.analyze.recovery.progress import committed_offsets
@@ -46,7 +46,7 @@ _ROUNDS = 3
 
 
 def verify(
-    query: Query,
+    query: PlannedQuery,
     log: LogSettings,
     *,
     checkpoints: Path | None = None,
@@ -79,7 +79,7 @@ def verify(
 class _Round:
     def __init__(
         self,
-        query: Query,
+        query: PlannedQuery,
         log: LogSettings,
         checkpoints: Path | None,
         tolerance: float,
@@ -110,7 +110,7 @@ class _Round:
             self._judge_panes(verdict, wanted, told, entered, patience)
             return verdict
 
-    def _as_noted(self, past: LogRange, patience: float) -> Query:
+    def _as_noted(self, past: LogRange, patience: float) -> PlannedQuery:
         """The query over what the live one took of the past."""
         plan = self._query.plan
         if self._checkpoints is None:
@@ -266,7 +266,7 @@ def _has(read: Mapping[str, Mapping[str, int]], past: LogRange) -> bool:
 class _Written(Follower):
     """The query's rows as a server has them, and which of them were the ones to compare with."""
 
-    def __init__(self, log: LogSettings, query: Query) -> None:
+    def __init__(self, log: LogSettings, query: PlannedQuery) -> None:
         self._marks = Marks(query)
         self._table = Table(keyed=query.plan.key is not None, numbers="decimal", recent=1, newest=1)
         self._passed: list[tuple[str, Row]] | None = None  # from the snapshot on; None: not noted

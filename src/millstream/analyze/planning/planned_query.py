@@ -11,7 +11,7 @@ from millstream.pipeline.model import View
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PlannedQuery:
     """A view, its plan and the DataFrames that give its rows."""
 
     view: View
