@@ -58,7 +58,7 @@ def log_settings(broker: Broker) -> LogSettings:
     return LogSettings(bootstrap=broker.bootstrap)
 
 
-class Mortal(Broker):
+class KillableBroker(Broker):
     """A broker that lives as long as its module, whichever thread starts it."""
 
     def __init__(self, home: Path) -> None:
@@ -74,19 +74,19 @@ class Mortal(Broker):
 
 
 @pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Mortal(tmp_path_factory.mktemp("mortal-kafka")) as broker:
+def killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with KillableBroker(tmp_path_factory.mktemp("killable_broker-kafka")) as broker:
         yield broker
 
 
 @pytest.fixture
-def own_broker(mortal: Broker) -> Iterator[Broker]:
+def own_broker(killable_broker: Broker) -> Iterator[Broker]:
     """A broker that the test may kill: the next one of its module finds it running."""
-    if not is_alive(mortal.pid):
-        mortal.start()
-    yield mortal
-    if is_alive(mortal.pid):
-        os.kill(mortal.pid, signal.SIGCONT)
+    if not is_alive(killable_broker.pid):
+        killable_broker.start()
+    yield killable_broker
+    if is_alive(killable_broker.pid):
+        os.kill(killable_broker.pid, signal.SIGCONT)
 
 
 @pytest.fixture

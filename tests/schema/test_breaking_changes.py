@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.events import Case, cases, structs, types
+from tests.event_strategies import Case, cases, structs, types
 
 from millstream import App
 from millstream.errors import InvalidEvent

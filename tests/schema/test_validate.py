@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.events import Case, cases
+from tests.event_strategies import Case, cases
 
 from millstream.errors import InvalidEvent
 from millstream.pipeline.app import App, Stream

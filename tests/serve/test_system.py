@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from tests.failures import KAFKA_DIES
+from tests.process_failures import KAFKA_DIES
 
 from millstream import App
 from millstream.log.record import Record

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.collect.small_disks import small_disk
 from tests.conftest import Eventually
-from tests.failures import KAFKA_DIES
+from tests.process_failures import KAFKA_DIES
 
 from millstream.runtime.failing_processes import publish_failures, read_failures
 from millstream.runtime.home import Home, is_alive

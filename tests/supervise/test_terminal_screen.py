@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from tests.failures import KAFKA_DIES
+from tests.process_failures import KAFKA_DIES
 
 from millstream.supervise.plain_output import PlainOutput, describe_event
 from millstream.supervise.process_spec import ProcessSpec

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from tests.events import structs, types, values
+from tests.event_strategies import structs, types, values
 
 from millstream.analyze.records.reader import parse_events
 from millstream.pipeline.app import App

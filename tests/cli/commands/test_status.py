@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.cli.collecting import collector
 from tests.collect.protection.certificate_authority import Authority
-from tests.failures import KAFKA_DIES
+from tests.process_failures import KAFKA_DIES
 
 from millstream.cli.commands.status import problems_of
 from millstream.collect.settings import CollectSettings

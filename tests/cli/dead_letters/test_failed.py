@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 from tests.cli.collecting import bootstrap, collector, stored
-from tests.topic_limit import take_at_most
+from tests.record_size_limit import limit_record_size
 
 from millstream.collect.intake.failed import FailedStore
 from millstream.log.record import Record
@@ -32,7 +32,7 @@ def test_a_failed_event_is_sent_again_once_and_the_counts_follow(
     home, topic = tmp_path / ".millstream", stream_topic(app_name, "orders")
     store = Home(home).failed
     with collector(app_name, log_settings, home, "id LONG, city STRING", key="id") as http:
-        take_at_most(log_settings, topic, 1000)
+        limit_record_size(log_settings, topic, 1000)
         answer = http.post("/v1/streams/orders", content=b'{"id": 1}\n' + LARGE).json()
         assert [len(answer[word]) for word in ("receipts", "failed")] == [1, 1]
         receipt, answered_at = answer["failed"][0]["receipt"], time.time() * 1000
@@ -63,7 +63,7 @@ def test_a_failed_event_is_sent_again_once_and_the_counts_follow(
         assert "is damaged" in answer.json()["error"]
         file.write_bytes(whole)
 
-        take_at_most(log_settings, topic, 1_000_000)
+        limit_record_size(log_settings, topic, 1_000_000)
         shutil.copytree(store, tmp_path / "before")
         done = run("failed", "retry", "--all", "--json")
         assert (done.code, json.loads(done.out)) == (0, {"sent": 1, "there": 0, "left": {}})

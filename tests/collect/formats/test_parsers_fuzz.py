@@ -12,7 +12,7 @@ from typing import Any
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.events import Case, cases
+from tests.event_strategies import Case, cases
 
 from millstream import App
 from millstream.collect.formats.body import Unpacker, check_readable

@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collect.conftest import collect, headers, read_topic
-from tests.topic_limit import take_at_most
+from tests.record_size_limit import limit_record_size
 
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.watermark import Watermark
@@ -157,7 +157,7 @@ async def test_only_what_is_too_large_fails_and_keeps_its_watermark(
     app = sensors(app_name)
     async with collect(app, log_settings, tmp_path) as collector:
         await asyncio.to_thread(
-            take_at_most, log_settings, stream_topic(app_name, "readings"), 1500
+            limit_record_size, log_settings, stream_topic(app_name, "readings"), 1500
         )
         moments = [at(60), at(30), at(40), at(70), at(50)]
         events = [reading(number, moment) for number, moment in enumerate(moments)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.connectors.case import Case
 from tests.connectors.cases.directory import DirectoryCase
 from tests.connectors.cases.http_lines import HttpLinesCase
 from tests.connectors.cases.kafka import KafkaTopicCase
@@ -12,6 +11,7 @@ from tests.connectors.cases.sse import SseCase
 from tests.connectors.cases.tcp_lines import TcpLinesCase, TcpListenerCase
 from tests.connectors.cases.udp import UdpCase
 from tests.connectors.cases.websocket import WebSocketCase
+from tests.connectors.conformance_case import Case
 
 CASES: list[type[Case]] = [
     WebSocketCase,

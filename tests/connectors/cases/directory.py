@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tests.connectors.case import Case, event
+from tests.connectors.conformance_case import Case, event
 
 from millstream.connectors import DirectorySource
 

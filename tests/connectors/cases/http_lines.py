@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.connectors.case import Case, event
-from tests.connectors.serving import Connection, TcpServer, chunked
+from tests.connectors.conformance_case import Case, event
+from tests.connectors.tcp_server import Connection, TcpServer, chunked
 
 from millstream.connectors import HttpLinesSource
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.connectors.case import Case, event
+from tests.connectors.conformance_case import Case, event
 
 from millstream.connectors import KafkaTopicSource
 

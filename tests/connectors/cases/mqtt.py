@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.collect.wait_until import until
-from tests.connectors.case import PATIENT, Case, event
+from tests.connectors.conformance_case import PATIENT, Case, event
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.proxy import Proxy
 

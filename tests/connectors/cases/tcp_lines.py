@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from tests.collect.wait_until import until
-from tests.connectors.case import Case, event
-from tests.connectors.serving import Connection, TcpServer, free_port
+from tests.connectors.conformance_case import Case, event
+from tests.connectors.tcp_server import Connection, TcpServer, free_port
 
 from millstream.connectors import TcpLinesSource, TcpListener
 from millstream.connectors.interface import SourceReader

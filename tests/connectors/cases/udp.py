@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from tests.connectors.case import Case, event
-from tests.connectors.serving import free_port
+from tests.connectors.conformance_case import Case, event
+from tests.connectors.tcp_server import free_port
 
 from millstream.connectors import UdpSource
 

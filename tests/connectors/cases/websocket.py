@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
-from tests.connectors.case import Case, event
+from tests.connectors.conformance_case import Case, event
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 

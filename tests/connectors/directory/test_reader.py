@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.collect.formats.unpack import unpack
 from tests.collect.recording_output import FillingOutput, RecordingOutput
 from tests.collect.wait_until import until
-from tests.connectors.case import running
+from tests.connectors.conformance_case import running
 
 from millstream.collect.formats.unpacked import Limits
 from millstream.collect.settings import CollectSettings

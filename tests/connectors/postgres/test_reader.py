@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.collect.recording_output import FillingOutput, RecordingOutput
 from tests.collect.wait_until import until
-from tests.connectors.case import running
+from tests.connectors.conformance_case import running
 from tests.connectors.postgres_replica import Replica, changes, envelopes
 from tests.connectors.postgres_server import PostgresServer
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.collect.recording_output import RecordingOutput
 from tests.collect.wait_until import until
-from tests.connectors.case import PATIENT, running
-from tests.connectors.serving import Connection, TcpServer
+from tests.connectors.conformance_case import PATIENT, running
+from tests.connectors.tcp_server import Connection, TcpServer
 
 from millstream.connectors import SseSource
 from millstream.connectors.sse.reader import EventStreamParser, SseReader

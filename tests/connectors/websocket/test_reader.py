@@ -10,7 +10,7 @@ import pytest
 from tests.collect.recording_output import RecordingOutput
 from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
-from tests.connectors.case import running
+from tests.connectors.conformance_case import running
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 

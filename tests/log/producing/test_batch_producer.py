@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from tests.collect.wait_until import until
 from tests.log.guarded import guarded_broker
-from tests.topic_limit import take_at_most
+from tests.record_size_limit import limit_record_size
 
 from millstream.errors import LogError
 from millstream.log.broker import Broker
@@ -165,7 +165,7 @@ async def test_records_without_a_key_are_shared_out(
 async def test_what_is_too_large_is_refused_alone_and_the_rest_stays_in_order(
     log_settings: LogSettings, topic: str
 ) -> None:
-    await asyncio.to_thread(take_at_most, log_settings, topic, 2_000)
+    await asyncio.to_thread(limit_record_size, log_settings, topic, 2_000)
     await _is_heeded(log_settings, topic)
     async with sending(log_settings, topic) as sender:
         sender.send(*(b"x" * (5_000 if n in (3, 17) else 100) for n in range(40)))
@@ -183,7 +183,7 @@ async def test_what_is_too_large_is_refused_alone_and_the_rest_stays_in_order(
 async def test_where_kafka_takes_less_than_a_full_batch_they_get_smaller_and_stay_in_order(
     log_settings: LogSettings, topic: str, large: tuple[int, ...]
 ) -> None:
-    await asyncio.to_thread(take_at_most, log_settings, topic, 100_000)
+    await asyncio.to_thread(limit_record_size, log_settings, topic, 100_000)
     await _is_heeded(log_settings, topic, 150_000)
     async with sending(log_settings, topic) as sender:
         # Several full batches: while one is refused, the client has the next one already.

@@ -8,7 +8,7 @@ from millstream.log.connection import admin
 from millstream.log.settings import LogSettings
 
 
-def take_at_most(log: LogSettings, topic: str, size: int) -> None:
+def limit_record_size(log: LogSettings, topic: str, size: int) -> None:
     """Let Kafka refuse what is larger, and all that comes in one request with it."""
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

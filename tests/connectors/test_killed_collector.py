@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.collect.wait_until import until
-from tests.connectors.killing import at_rest, killable
+from tests.connectors.killable_collector import at_rest, killable
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.postgres_server import PostgresServer
 
