@@ -5,7 +5,7 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-python check-dashboard test-dashboard setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
+.PHONY: help demo test test-fast test-fast-python check check-python check-dashboard test-dashboard test-dashboard-only setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -18,6 +18,13 @@ demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on ht
 test: setup-test ## everything: checks, then all tests
 	$(MAKE) --no-print-directory --jobs 2 check-python test-dashboard
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto; about a minute
+	$(MAKE) --no-print-directory --jobs 2 test-fast-python test-dashboard-only
+
+test-fast-python:
+	$(BIN)/pytest --numprocesses 2 --dist loadfile \
+		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto"
 
 check: setup-test ## formatting, lint, types, imports between tiers
 	$(MAKE) --no-print-directory --jobs 2 check-python check-dashboard
@@ -33,7 +40,9 @@ check-dashboard: # and clients/js, which it uses
 	npm run --silent lint
 	npm run --silent typecheck
 
-test-dashboard: check-dashboard
+test-dashboard: check-dashboard test-dashboard-only
+
+test-dashboard-only:
 	npm test --silent
 
 setup: ## make this clone ready to run

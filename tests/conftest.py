@@ -29,20 +29,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# A test that uses one of these fixtures, directly or through another one, gets the marker.
+_FIXTURES = {
+    "kafka": {"log_settings", "mortal", "own_broker"},
+    "spark": {"spark"},
+    "browser": {"browser"},
+    "system": {"start_system"},
+    "postgres": {"postgres"},
+    "mosquitto": {"mosquitto"},
+}
+
+_WITH_JAVA = ("system", "spark", "kafka", "java")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole systems first, then Spark's, then the rest: the longest must not come last.
+    """Mark each test with the services that it uses, and put the longest tests first.
 
-    `make test` shares the tests out among three processes file by file, so that what a file's tests
-    have in common is started once, and they run in order.
+    `make test` distributes the files over three processes in this order. A long file that starts
+    last would keep one process busy while the others have nothing left to do.
     """
+    ranks: dict[Path, int] = {}
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for marker, fixtures in _FIXTURES.items():
+            if used & fixtures:
+                item.add_marker(marker)
+        if item.path.relative_to(_TESTS).parts[0] == "end_to_end":
+            item.add_marker("system")
+        rank = next(
+            (rank for rank, mark in enumerate(_WITH_JAVA) if item.get_closest_marker(mark)), 9
+        )
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
 
-    def turn(item: pytest.Item) -> int:
-        folder = item.path.relative_to(_TESTS).parts[0]
-        if folder == "end_to_end":
-            return 0
-        return 1 if folder == "analyze" or "spark" in getattr(item, "fixturenames", ()) else 2
 
-    items.sort(key=turn)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hide Java from a test without a marker for it: the test fails until it has the marker."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(item.get_closest_marker(marker) for marker in _WITH_JAVA):
+            patch.setenv("JAVA_HOME", str(_TESTS / "no_java"))
+        return (yield)
 
 
 @pytest.fixture(scope="session")

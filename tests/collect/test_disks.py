@@ -108,6 +108,7 @@ async def test_a_disk_that_turns_read_only_does_the_same(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.kafka
 async def test_when_kafkas_disk_is_full_the_journal_takes_all_it_can_and_loses_nothing(
     app_name: str, tmp_path: Path
 ) -> None:

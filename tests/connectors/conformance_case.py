@@ -35,6 +35,7 @@ class Case(ABC):
     """
 
     name: ClassVar[str]
+    service: ClassVar[str] = ""  # the marker of the service that the peer is, if it is one
     up: ClassVar[str] = "connected"  # the state of a reader that is doing well
     why_no_reconnect: ClassVar[str] = ""  # the peer cannot drop it
     why_no_resume: ClassVar[str] = (

@@ -26,10 +26,12 @@ _ATTEMPTS = 3
 
 def those(condition: Callable[[type[Case]], bool] = lambda case: True) -> pytest.MarkDecorator:
     """Run a test with each kind of source for which the condition holds."""
-    chosen = [case for case in CASES if condition(case)]
-    return pytest.mark.parametrize(
-        "case", chosen, ids=[case.name for case in chosen], indirect=True
-    )
+    chosen = [
+        pytest.param(case, id=case.name, marks=[case.service] if case.service else [])
+        for case in CASES
+        if condition(case)
+    ]
+    return pytest.mark.parametrize("case", chosen, indirect=True)
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 from millstream.log.broker import run
 from millstream.log.settings import LogSettings
+
+pytestmark = pytest.mark.kafka
 try:
     run(LogSettings(port=0), Home(Path(sys.argv[1])))
 except MillstreamError as error:

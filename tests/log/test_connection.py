@@ -122,6 +122,7 @@ def test_only_security_settings_are_taken_as_such() -> None:
         LogSettings(security={"acks": "0"})
 
 
+@pytest.mark.kafka
 def test_a_cluster_that_asks_for_a_password_lets_in_who_has_it_and_nobody_else(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,8 @@ from millstream.runtime.class_archive import ClassArchive
 from millstream.runtime.jars import jars
 from millstream.runtime.java import find_java
 
+pytestmark = pytest.mark.java
+
 TOOL = "kafka.tools.StorageTool"
 ID = 23  # characters of a cluster's id, with its line's end
 

@@ -12,6 +12,8 @@ import pytest
 from millstream.errors import JarError
 from millstream.runtime.jars import Jar, jars, locked
 
+pytestmark = pytest.mark.java
+
 DESCRIPTION = """<ivy-module version="2.0">
   <info organisation="{0}" module="{1}" revision="{2}"/>
   <configurations><conf name="default"/></configurations>

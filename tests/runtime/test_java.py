@@ -15,6 +15,7 @@ def pretend_java(folder: Path, answer: str) -> None:
     java.chmod(0o755)
 
 
+@pytest.mark.java
 def test_the_java_of_this_machine_is_found_and_new_enough() -> None:
     assert java_version(find_java()) >= OLDEST
 

@@ -86,6 +86,7 @@ app.view("by_city", key=["city"], shed="2 minutes",
     )
 
 
+@pytest.mark.usefixtures("spark")
 def test_what_a_stream_has_shed_is_weighed_by_the_views_that_say_so(pipeline: Any) -> None:
     app = pipeline(f"""{STREAMS}
 app.view("weighed", key=["level"], shed="stream",

@@ -30,6 +30,7 @@ def original() -> bytes:
         return opened.read(CLASS)
 
 
+@pytest.mark.java
 def test_the_changed_class_is_one_that_java_loads_and_verifies(tmp_path: Path) -> None:
     jar = make_jar(spark_jars(), tmp_path)
     # Java verifies a class before it looks for its main method, which this one lacks.
@@ -79,6 +80,7 @@ def test_without_the_class_spark_starts_and_a_warning_names_the_open_ports(
     assert why_unbound(spark_jars()) == ""
 
 
+@pytest.mark.java
 def test_the_patched_jar_is_first_in_the_drivers_class_path() -> None:
     key = "spark.driver.extraClassPath"
     ours = configuration(AnalyzeSettings(), 2)[key]

@@ -19,6 +19,7 @@ def findings(run: Run, *arguments: str) -> tuple[int, dict[str, Any]]:
     return outcome.code, {finding["name"]: finding for finding in json.loads(outcome.out)}
 
 
+@pytest.mark.java
 def test_a_machine_that_can_run_millstream_passes(run: Run) -> None:
     code, found = findings(run, *FREE)
     assert [name for name, finding in found.items() if finding["state"] == "missing"] == []
@@ -52,6 +53,7 @@ def test_a_machine_without_java_is_told_what_to_install(
     assert "openjdk" in found["Java"]["remedy"]
 
 
+@pytest.mark.java
 def test_jars_that_are_not_there_yet_are_no_failure(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

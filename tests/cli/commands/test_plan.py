@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from millstream.cli.commands.plan import state
+
+pytestmark = pytest.mark.spark
 
 PIPELINE = """
 CREATE STREAM orders (id BIGINT NOT NULL, city STRING, at TIMESTAMP) WITH (key = 'id');

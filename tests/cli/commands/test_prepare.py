@@ -7,6 +7,8 @@ import pytest
 
 from millstream.runtime.jars import cache_folder
 
+pytestmark = pytest.mark.java
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
 

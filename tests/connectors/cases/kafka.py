@@ -18,6 +18,7 @@ from millstream.connectors import KafkaTopicSource
 
 class KafkaTopicCase(Case):
     name = "kafka"
+    service = "kafka"
     behind_unit = "messages"
     why_no_stall = "the client finds out by itself, after a minute"
     why_no_hold = "the log is there for that"

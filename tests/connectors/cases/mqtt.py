@@ -17,6 +17,7 @@ _PORTION = 250
 
 class MqttCase(Case):
     name = "mqtt"
+    service = "mosquitto"
     why_no_hold = "the broker keeps what a reader does not take, and lets the publishers go"
     flood, most_bytes = 3_000, 2_000_000
     # MQTT counts the time to a ping, and for its answer, in whole seconds.

@@ -19,6 +19,7 @@ _PORTION = 4_000
 
 class PostgresCase(Case):
     name = "postgres"
+    service = "postgres"
     behind_unit = "bytes"
     why_no_hold = "the server's log keeps what a reader does not take"
 

@@ -18,6 +18,8 @@ from millstream.connectors.mqtt.broker_connection import BrokerConnection
 from millstream.connectors.mqtt.description import MqttSource
 from millstream.connectors.mqtt.reader import MqttReader
 
+pytestmark = pytest.mark.mosquitto
+
 _QUICK = CollectSettings(
     reconnect_first=0.02, reconnect_most=0.1, ping_after=1.0, ping_timeout=1.0, max_body=100_000
 )

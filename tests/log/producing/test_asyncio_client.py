@@ -92,6 +92,7 @@ def _by_keystore(secured: Secured) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("given", [_by_files, _by_text, _by_keystore])
+@pytest.mark.kafka
 async def test_both_sides_show_certificates_however_ours_is_given(
     secured: Secured, given: Callable[[Secured], dict[str, str]]
 ) -> None:

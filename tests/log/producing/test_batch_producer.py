@@ -330,6 +330,7 @@ async def test_it_opens_when_kafka_comes_and_not_before(own_broker: Broker, app_
     await producer.close()
 
 
+@pytest.mark.kafka
 async def test_a_password_lets_in(tmp_path: Path) -> None:
     with guarded_broker(tmp_path / "kafka") as as_ann:
         log = as_ann("right")

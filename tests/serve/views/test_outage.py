@@ -14,6 +14,7 @@ from millstream.log.settings import LogSettings
 from millstream.serve.views import view_readers
 
 
+@pytest.mark.kafka
 async def test_while_kafka_is_away_the_rows_are_served_and_afterwards_the_changes_go_on(
     tmp_path: Path, app_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
