@@ -24,12 +24,14 @@ _POOLS = ("asyncio", "uvloop")  # what the loops call them
 _ATTEMPTS = 3
 
 
+def marks_of(case: type[Case]) -> list[pytest.MarkDecorator]:
+    return [getattr(pytest.mark, case.service)] if case.service else []
+
+
 def those(condition: Callable[[type[Case]], bool] = lambda case: True) -> pytest.MarkDecorator:
     """Run a test with each kind of source for which the condition holds."""
     chosen = [
-        pytest.param(case, id=case.name, marks=[case.service] if case.service else [])
-        for case in CASES
-        if condition(case)
+        pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES if condition(case)
     ]
     return pytest.mark.parametrize("case", chosen, indirect=True)
 
