@@ -47,7 +47,7 @@ def test_the_settings_name_others() -> None:
 def test_what_is_no_host_name_is_refused(
     settings: type[CollectSettings] | type[ServeSettings], name: str
 ) -> None:
-    with pytest.raises(ValueError, match="is no host name"):
+    with pytest.raises(ValueError, match="is not a host name"):
         settings(allowed_hosts=[name])
 
 

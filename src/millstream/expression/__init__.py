@@ -1,1 +1,1 @@
-"""SQL expressions over one row, compiled to Python: filters, and what a stream may shed."""
+"""SQL expressions over one row, compiled to Python, for filters and load shedding."""

@@ -1,4 +1,4 @@
-"""A cache of what texts were compiled to, bounded by how much text it is."""
+"""A cache of compiled texts, limited by their total length."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_ENTRY = 100  # what an entry counts beside its text
+_ENTRY = 100  # characters that an entry counts in addition to its text
 
 
 class TextCache(Generic[T]):
-    """The results for the most recent texts, of at most `capacity` characters together.
+    """Results for the most recently used texts, of at most `capacity` characters in total.
 
-    Compiled code is as long as its text times a constant, so this bounds its memory, too.
+    The size of compiled code is proportional to its text, so this also limits memory.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -24,7 +24,7 @@ class TextCache(Generic[T]):
         self._lock = Lock()
 
     def get(self, key: Hashable, length: int, make: Callable[[], T]) -> T:
-        """What `make` gave for the key; `length` is that of its text."""
+        """The cached result for the key, or that of `make`; `length` is the length of its text."""
         with self._lock:
             if (held := self._held.get(key)) is not None:
                 self._held.move_to_end(key)

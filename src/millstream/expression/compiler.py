@@ -1,9 +1,9 @@
-"""SQL expressions compiled to Python: one function each, straight-line code, three-valued logic.
+"""Compiles SQL expressions to Python functions, with three-valued logic.
 
-Each part of the expression becomes one assignment, so neither depth nor length is limited by
-Python's parser, and a row costs no interpretation. A part is compiled once, wherever its value is
-used, so the code is as long as the text. Names and texts of the user reach the code only as `repr`
-of a str or as arguments, never as code.
+Each part of an expression becomes one assignment. So Python's parser limits neither depth nor
+length, and rows are evaluated without interpretation. A part is compiled once, even if its value is
+used several times, so the code is as long as the text. The user's names and strings are in the code
+only as `repr` of a str or as arguments, never as code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from millstream.errors import QueryError
 from millstream.expression import functions
-from millstream.expression.like import MAX_PATTERN, read_pattern
+from millstream.expression.like import MAX_PATTERN, parse_pattern
 from millstream.schema.column_types import ValueKind, element, fields, is_float, kind
 
 Fields = Mapping[str, exp.DataType]
@@ -37,7 +37,7 @@ _ARITHMETIC: dict[type[exp.Expression], str] = {
     exp.Div: "divide",
     exp.Mod: "modulo",
 }
-# name of ours, kinds of the arguments, kind of the result
+# Our function, the kinds of its arguments, and the kind of its result.
 _FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[ValueKind, ...], ValueKind]] = {
     exp.Lower: ("lower", ("text",), "text"),
     exp.Upper: ("upper", ("text",), "text"),
@@ -47,8 +47,8 @@ _FUNCTIONS: dict[type[exp.Expression], tuple[str, tuple[ValueKind, ...], ValueKi
     exp.Contains: ("contains", ("text", "text"), "boolean"),
 }
 _MAX_LINES = 5_000
-# What a part may consist of, beside `this` and `expression`. One that says more than we heed would
-# be answered wrongly, so it is refused.
+# The arguments of a part that we compile, besides `this` and `expression`. A part with others is
+# refused, because we would compute a wrong value.
 _ARGUMENTS: dict[type[exp.Expression], set[str]] = {
     exp.Column: {"table", "db", "catalog"},
     exp.Literal: {"is_string"},
@@ -69,45 +69,45 @@ ALLOWED = (
 
 
 class Unsupported(QueryError):
-    """SQL, but of a kind that is not compiled; `ALLOWED` is what is."""
+    """Valid SQL that cannot be compiled; `ALLOWED` lists what can."""
 
 
 class Part(NamedTuple):
-    """A computed part: the variable that holds it, what it is, and its text if it is a literal."""
+    """A compiled part: its variable, its kind, and its text if it is a literal."""
 
     name: str
     kind: ValueKind
     literal: str | None = None
     element: exp.DataType | None = None
-    floating: bool = False  # it may be NaN, which SQL orders and Python does not
+    floating: bool = False  # it may be NaN, which SQL orders but Python does not
 
 
 class Compiler:
     """Compiles expressions over one row type.
 
-    `canonical`: timestamps are as our analysis writes them, all of one width and in UTC.
-    `as_held`: columns are given out as rows hold them, NaN as text, which JSON has no number for.
+    `canonical`: timestamps are as `analyze` writes them, all of one width and in UTC.
+    `as_stored`: columns are returned as rows store them, with NaN as text, which JSON cannot write.
     """
 
-    def __init__(self, columns: Fields, *, canonical: bool = True, as_held: bool = False) -> None:
+    def __init__(self, columns: Fields, *, canonical: bool = True, as_stored: bool = False) -> None:
         self._columns = columns
         self._canonical = canonical
-        self._as_held = as_held
+        self._as_stored = as_stored
         self._lines: list[str] = []
         self._constants: dict[str, Any] = {}
-        self._read: dict[str, str] = {}  # columns that are read already, by the code that does it
-        self._works = False  # some part handles text, whose length the row decides
+        self._read: dict[str, str] = {}  # code that reads a column → the variable that holds it
+        self._counts_work = False  # some part's time depends on the length of a text in the row
 
     def compile(self, tree: exp.Expression) -> tuple[Callable[[Mapping[str, Any]], Any], ValueKind]:
-        """The function from a row to the expression's value, and the value's kind."""
+        """A function from a row to the expression's value, and the value's kind."""
         part = self._part(tree)
-        start = ["work = Work()"] if self._works else []
+        start = ["work = Work()"] if self._counts_work else []
         body = "\n    ".join([*start, *self._lines, f"return {part.name}"])
         scope: dict[str, Any] = {**_SCOPE, **self._constants}
         exec(f"def evaluate(row):\n    {body}", scope)
-        return _bounded(scope["evaluate"]) if self._works else scope["evaluate"], part.kind
+        return _bounded(scope["evaluate"]) if self._counts_work else scope["evaluate"], part.kind
 
-    def _let(self, code: str, kind_: ValueKind, **more: Any) -> Part:
+    def _assign(self, code: str, kind_: ValueKind, **more: Any) -> Part:
         if len(self._lines) >= _MAX_LINES:
             raise QueryError("the expression has too many parts", remedy="ask for less")
         name = f"t{len(self._lines)}"
@@ -115,8 +115,8 @@ class Compiler:
         return Part(name, kind_, **more)
 
     def _work(self, function: str, *arguments: str) -> str:
-        """A call of what handles text."""
-        self._works = True
+        """A call of a function whose time depends on the length of a text."""
+        self._counts_work = True
         return f"{function}(work, {', '.join(arguments)})"
 
     def _constant(self, value: object) -> str:
@@ -125,23 +125,23 @@ class Compiler:
         return name
 
     def _part(self, tree: exp.Expression) -> Part:
-        _check_whole(tree)
+        _check_arguments(tree)
         match tree:
             case exp.Paren():
                 return self._part(tree.this)
             case exp.Column() | exp.Dot():
                 return self._column(tree)
             case exp.Null():
-                return self._let("None", "null")
+                return self._assign("None", "null")
             case exp.Boolean():
-                return self._let(repr(bool(tree.this)), "boolean")
+                return self._assign(repr(bool(tree.this)), "boolean")
             case exp.Literal():
                 return self._literal(tree)
             case exp.And() | exp.Or():
                 return self._connect(tree)
             case exp.Not():
                 inner = self._expect(tree.this, "boolean")
-                return self._let(f"None if {inner} is None else not {inner}", "boolean")
+                return self._assign(f"None if {inner} is None else not {inner}", "boolean")
             case exp.Is():
                 return self._is(tree)
             case exp.In():
@@ -154,26 +154,26 @@ class Compiler:
             case exp.NullSafeEQ() | exp.NullSafeNEQ():
                 a, b = self._comparable(tree, self._part(tree.this), self._part(tree.expression))
                 negation = "" if isinstance(tree, exp.NullSafeEQ) else "not "
-                return self._let(f"{negation}same({a.name}, {b.name})", "boolean")
+                return self._assign(f"{negation}same({a.name}, {b.name})", "boolean")
             case exp.Case():
                 return self._case(tree)
             case exp.Coalesce():
                 return self._coalesce(tree)
             case exp.Neg():
                 inner = self._expect(tree.this, "number")
-                return self._let(f"negate({inner})", "number", floating=True)
+                return self._assign(f"negate({inner})", "number", floating=True)
             case exp.Abs():
                 inner = self._expect(tree.this, "number")
-                return self._let(f"absolute({inner})", "number", floating=True)
+                return self._assign(f"absolute({inner})", "number", floating=True)
             case exp.Like() | exp.ILike():
                 return self._like(tree, None)
             case exp.Escape() if isinstance(tree.this, exp.Like | exp.ILike):
-                _check_whole(tree.this)
+                _check_arguments(tree.this)
                 return self._like(tree.this, tree.expression)
             case exp.Length():
                 return self._length(tree)
             case exp.Trim() if tree.args.get("position") is None and tree.expression is None:
-                return self._let(self._work("trim", self._expect(tree.this, "text")), "text")
+                return self._assign(self._work("trim", self._expect(tree.this, "text")), "text")
             case exp.ArrayContains():
                 return self._list_contains(tree)
             case exp.Cast() if isinstance(tree.this, exp.Literal) and tree.this.is_string:
@@ -183,12 +183,12 @@ class Compiler:
         if (function := _ARITHMETIC.get(type(tree))) is not None:
             one = self._expect(tree.this, "number")
             other = self._expect(tree.expression, "number")
-            return self._let(f"{function}({one}, {other})", "number", floating=True)
+            return self._assign(f"{function}({one}, {other})", "number", floating=True)
         if (known := _FUNCTIONS.get(type(tree))) is not None:
             name, kinds, result = known
             given = (tree.this, tree.expression)[: len(kinds)]
             arguments = [self._expect(a, k) for a, k in zip(given, kinds, strict=True)]
-            return self._let(self._work(name, *arguments), result)
+            return self._assign(self._work(name, *arguments), result)
         raise _refusal(tree)
 
     def _column(self, tree: exp.Expression) -> Part:
@@ -203,13 +203,13 @@ class Compiler:
         assert type_ is not None
         kind_ = kind(type_)
         floating = kind_ == "number" and (is_float(type_) or not self._canonical)
-        if floating and not self._as_held:
+        if floating and not self._as_stored:
             code = f"{'double' if is_float(type_) else 'number'}({code})"
         if kind_ == "timestamp" and not self._canonical:
             code = f"timestamp({code})"
         inner = element(type_) if kind_ == "array" else None
         if code not in self._read:
-            self._read[code] = self._let(code, kind_).name
+            self._read[code] = self._assign(code, kind_).name
         return Part(self._read[code], kind_, element=inner, floating=floating)
 
     def _literal(self, tree: exp.Literal) -> Part:
@@ -218,11 +218,11 @@ class Compiler:
             return Part(self._constant(text), "text", literal=text)
         value = _read_number(text)
         if value is None:
-            raise QueryError(f"{text[:100]!r} is no number", remedy="write it as 3, 2.5 or 1e6")
+            raise QueryError(f"{text[:100]!r} is not a number", remedy="write it as 3, 2.5 or 1e6")
         return Part(self._constant(value), "number", floating=isinstance(value, float))
 
     def _connect(self, tree: exp.And | exp.Or) -> Part:
-        # Flattened, since the parser nests a chain of ANDs as deep as it is long.
+        # Flattened, because the parser nests a chain of ANDs as deep as it is long.
         operands = [
             self._expect(operand, "boolean")  # type: ignore[arg-type]
             for operand in tree.flatten()
@@ -232,10 +232,10 @@ class Compiler:
         )
 
     def _join(self, operands: list[str], decides: str, other: str) -> Part:
-        """AND or OR: what one operand decides alone; else NULL if one is; else the other."""
+        """AND or OR: `decides` if one operand is; else NULL if one is; else `other`."""
         result = operands[0]
         for operand in operands[1:]:
-            result = self._let(
+            result = self._assign(
                 f"{decides} if {result} is {decides} or {operand} is {decides} else "
                 f"None if {result} is None or {operand} is None else {other}",
                 "boolean",
@@ -245,9 +245,9 @@ class Compiler:
     def _is(self, tree: exp.Is) -> Part:
         inner = self._part(tree.this)
         if isinstance(tree.expression, exp.Null):
-            return self._let(f"{inner.name} is None", "boolean")
+            return self._assign(f"{inner.name} is None", "boolean")
         if isinstance(tree.expression, exp.Boolean) and inner.kind in ("boolean", "null"):
-            return self._let(f"{inner.name} is {bool(tree.expression.this)}", "boolean")
+            return self._assign(f"{inner.name} is {bool(tree.expression.this)}", "boolean")
         raise QueryError(f"cannot use IS in {tree.sql(dialect='duckdb')[:100]!r}")
 
     def _in(self, tree: exp.In) -> Part:
@@ -264,18 +264,18 @@ class Compiler:
 
     def _case(self, tree: exp.Case) -> Part:
         default = tree.args.get("default")
-        result = self._part(default) if default is not None else self._let("None", "null")
+        result = self._part(default) if default is not None else self._assign("None", "null")
         value = None if tree.this is None else self._part(tree.this)
         for branch in reversed(tree.args["ifs"]):
             if value is None:
-                asked = self._expect(branch.this, "boolean")
+                condition = self._expect(branch.this, "boolean")
             else:
-                asked = self._compare(tree, value, self._part(branch.this), "==").name
+                condition = self._compare(tree, value, self._part(branch.this), "==").name
             then = self._part(branch.args["true"])
             if "null" not in (then.kind, result.kind) and then.kind != result.kind:
                 raise QueryError(f"the branches of CASE differ: {then.kind} and {result.kind}")
-            result = self._let(
-                f"{then.name} if {asked} is True else {result.name}",
+            result = self._assign(
+                f"{then.name} if {condition} is True else {result.name}",
                 result.kind if then.kind == "null" else then.kind,
                 floating=True,
             )
@@ -285,7 +285,7 @@ class Compiler:
         result = self._part(tree.this)
         for choice in tree.expressions:
             other = self._align(self._part(choice), result.kind, choice)
-            result = self._let(
+            result = self._assign(
                 f"{other.name} if {result.name} is None else {result.name}",
                 other.kind if result.kind == "null" else result.kind,
                 floating=True,
@@ -299,19 +299,19 @@ class Compiler:
         if escape is not None:
             arguments.append(self._expect(escape, "text"))
         call = self._work("ilike" if folds else "like", value, *arguments)
-        found = self._let(call, "boolean")
+        found = self._assign(call, "boolean")
         if not tree.args.get("negate"):
             return found
-        return self._let(f"None if {found.name} is None else not {found.name}", "boolean")
+        return self._assign(f"None if {found.name} is None else not {found.name}", "boolean")
 
     def _pattern(self, tree: exp.Expression, escape: exp.Expression | None, folds: bool) -> str:
-        """LIKE's pattern; one that stands in the expression is read now."""
+        """LIKE's pattern; a literal is parsed now."""
         part = self._align(self._part(tree), "text", tree)
         literal = escape is None or (isinstance(escape, exp.Literal) and escape.is_string)
         if part.literal is None or not literal:
             return part.name
         text = part.literal.lower() if folds else part.literal
-        pattern = read_pattern(text, None if escape is None else str(escape.this))
+        pattern = parse_pattern(text, None if escape is None else str(escape.this))
         if pattern is None:
             raise QueryError(
                 f"a LIKE pattern has {len(text)} characters; at most {MAX_PATTERN} are read"
@@ -322,7 +322,7 @@ class Compiler:
         inner = self._part(tree.this)
         if inner.kind not in ("text", "array", "null"):
             raise QueryError(f"length() takes text or a list, not {inner.kind}")
-        return self._let(f"length({inner.name})", "number")
+        return self._assign(f"length({inner.name})", "number")
 
     def _list_contains(self, tree: exp.ArrayContains) -> Part:
         items = self._part(tree.this)
@@ -330,7 +330,7 @@ class Compiler:
             raise QueryError(f"list_contains() takes a list, not {items.kind}")
         wanted = self._align(self._part(tree.expression), kind(items.element), tree.expression)
         search = "contains_number" if wanted.kind == "number" else "contains"
-        return self._let(self._work(search, items.name, wanted.name), "boolean")
+        return self._assign(self._work(search, items.name, wanted.name), "boolean")
 
     def _cast(self, tree: exp.Cast) -> Part:
         wanted = kind(tree.to)
@@ -350,7 +350,9 @@ class Compiler:
         compared = f"{a.name} {operator} {b.name}"
         if a.kind == "number" and (a.floating or b.floating):
             compared = f"compare({a.name}, {b.name}) {operator} 0"
-        return self._let(f"None if {a.name} is None or {b.name} is None else {compared}", "boolean")
+        return self._assign(
+            f"None if {a.name} is None or {b.name} is None else {compared}", "boolean"
+        )
 
     def _comparable(self, tree: exp.Expression, a: Part, b: Part) -> tuple[Part, Part]:
         if (a.literal is not None and b.literal is None) or (a.kind, b.kind) == _DAY_AND_TIME:
@@ -365,7 +367,7 @@ class Compiler:
         return a, b
 
     def _align(self, part: Part, wanted: ValueKind, tree: exp.Expression) -> Part:
-        """`part` as a value of the wanted kind: literals are read as such; NULL is of any kind."""
+        """`part` as a value of the wanted kind: literals are converted; NULL is of any kind."""
         if part.kind == wanted or "null" in (part.kind, wanted):
             return part
         if part.literal is not None:
@@ -373,12 +375,12 @@ class Compiler:
             if value is not None:
                 return Part(self._constant(value), wanted, floating=isinstance(value, float))
         elif (part.kind, wanted) == ("date", "timestamp"):
-            return self._let(f"timestamp({part.name})", wanted)
+            return self._assign(f"timestamp({part.name})", wanted)
         elif (part.kind, wanted) == ("timestamp", "date"):
-            return part  # the caller compares text; a date's text is shorter and so comes first
+            return part  # compared as text: a date is shorter, so it comes first
         shown = repr(part.literal) if part.literal is not None else f"a {part.kind}"
         raise QueryError(
-            f"{shown[:100]} is no {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
+            f"{shown[:100]} is not of type {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
             remedy=_LITERALS.get(wanted, "compare values of one type"),
         )
 
@@ -394,7 +396,7 @@ def _bounded(evaluate: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[
     def bounded(row: Mapping[str, Any]) -> Any:
         try:
             return evaluate(row)
-        except functions.TooMuchWork:  # what cannot be computed is NULL
+        except functions.TooMuchWork:  # a value that cannot be computed is NULL
             return None
 
     return bounded
@@ -409,9 +411,9 @@ _LITERALS: dict[ValueKind, str] = {
 }
 
 
-def _check_whole(tree: exp.Expression) -> None:
-    heeded = {"this", "expression"} | _ARGUMENTS.get(type(tree), set())
-    if any(value for name, value in tree.args.items() if name not in heeded):
+def _check_arguments(tree: exp.Expression) -> None:
+    known = {"this", "expression"} | _ARGUMENTS.get(type(tree), set())
+    if any(value for name, value in tree.args.items() if name not in known):
         raise _refusal(tree)
 
 
@@ -439,7 +441,7 @@ def _read_literal(text: str, wanted: ValueKind) -> object:
 
 
 def _read_number(text: str) -> functions.Number | None:
-    """A number of the kind that SQL takes it for: whole, with exact digits, or a float."""
+    """A number as SQL reads it: an integer, a decimal or a float."""
     for read in (int, float if "e" in text.lower() else Decimal, float):
         try:
             value = read(text)
@@ -451,7 +453,7 @@ def _read_number(text: str) -> functions.Number | None:
 
 
 def _resolve(asked: str, known: Fields, path: str) -> str:
-    """The column of that name, in any case if only one fits."""
+    """The column of that name; upper and lower case differ only if several columns match."""
     if asked in known:
         return asked
     alike = [name for name in known if name.lower() == asked.lower()]

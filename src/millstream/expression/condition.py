@@ -1,4 +1,4 @@
-"""A condition on rows, as SQL's WHERE has it."""
+"""Conditions on rows, as in SQL's WHERE."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def event_columns(schema: Schema) -> tuple[ViewColumn, ...]:
 def compile_condition(
     text: str, columns: tuple[ViewColumn, ...], canonical: bool = True, what: str = "where"
 ) -> Predicate:
-    """Whether a row satisfies `text`, as SQL's WHERE says: NULL is no. QueryError if not SQL.
+    """A test of rows, as in SQL's WHERE; NULL means no. QueryError if `text` is not SQL.
 
-    `canonical`: the rows are as our analysis writes them; else as senders do.
+    `canonical`: the rows are as `analyze` writes them; else as senders do.
     """
     return _compiled.get(
         (text, columns, canonical, what),
@@ -58,7 +58,7 @@ def _compile_condition(
     def matches(row: Mapping[str, Any]) -> bool:
         try:
             return evaluate(row) is True
-        except TypeError:  # a row that is not of the described types satisfies nothing
+        except TypeError:  # a row with other types than described does not match
             return False
 
     return matches
@@ -68,18 +68,18 @@ def compile_tree(
     tree: exp.Expression,
     columns: Sequence[ViewColumn],
     canonical: bool = True,
-    as_held: bool = False,
+    as_stored: bool = False,
 ) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
-    """The function from a row to the expression's value, and the value's kind."""
+    """A function from a row to the expression's value, and the value's kind."""
     known = {column.name: parse_type(column.type) for column in columns}
     try:
-        return Compiler(known, canonical=canonical, as_held=as_held).compile(tree)
+        return Compiler(known, canonical=canonical, as_stored=as_stored).compile(tree)
     except RecursionError:
         raise QueryError("the expression is nested too deeply") from None
 
 
 def parse(text: str, what: str) -> exp.Expression:
-    """The expression that `text` is; `what` names it in the QueryError if it is none."""
+    """Parse an expression; `what` names it in the QueryError if it is invalid."""
     dialect = dialect_of(text)
     try:
         check_tokens(text, what)
@@ -102,7 +102,7 @@ def dialect_of(text: str) -> str:
 
 
 def check_tokens(text: str, what: str) -> None:
-    """QueryError if the parser would take long for `text`: what it does is not always linear."""
+    """QueryError if the parser would take too long: its time is not always linear."""
     if len(text) > MAX_LENGTH:
         raise QueryError(f"{what} has {len(text)} characters; at most {MAX_LENGTH} are read")
     tokens = Dialect.get_or_raise(dialect_of(text)).tokenize(text)

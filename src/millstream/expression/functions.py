@@ -1,10 +1,10 @@
-"""What a compiled filter calls: SQL's operators and functions over values as JSON holds them.
+"""SQL's operators and functions over JSON values, called by compiled expressions.
 
-All are total: NULL in, NULL out; what cannot be computed is NULL. A filter must not fail on a row.
-Timestamps are text of one width in UTC, so their order is the text's order.
+They never fail: NULL in, NULL out; a value that cannot be computed is NULL. Timestamps are text of
+one width in UTC, so they sort as text.
 
-What takes longer the longer a text is gets `work` first: one evaluation may handle so much text and
-no more, because it runs where every client waits for it.
+Functions whose time depends on the length of a text get `work` first. It limits how much text one
+evaluation may handle, because evaluation runs in the event loop, where every client waits for it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from decimal import Context, Decimal, DecimalException
 from typing import Any
 
-from millstream.expression.like import Pattern, read_pattern
+from millstream.expression.like import Pattern, parse_pattern
 
 Number = int | float | Decimal
-MAX_BITS = 256  # of a whole number: more than any type of a column has
+MAX_BITS = 256  # of an integer; more than any column type has
 MAX_WORK = 1 << 20  # characters in one evaluation
-_EXACT = Context(prec=100)  # Python's own has 28 digits, fewer than a column's 38
+_EXACT = Context(prec=100)  # Python's default has 28 digits, fewer than a column's 38
 
 
 class TooMuchWork(Exception):
@@ -28,7 +28,7 @@ class TooMuchWork(Exception):
 
 
 class Work:
-    """How much text an evaluation may still handle."""
+    """The amount of text that an evaluation may still handle."""
 
     __slots__ = ("left",)
 
@@ -42,7 +42,7 @@ class Work:
 
 
 def timestamp(value: object) -> str | None:
-    """RFC 3339 text, or an epoch in seconds or (from 10^11 on) milliseconds, as we write it."""
+    """Canonical text of RFC 3339 text or of an epoch in seconds or (from 10^11 on) milliseconds."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value.strip())
@@ -60,7 +60,7 @@ def timestamp(value: object) -> str | None:
 
 
 def number(value: object) -> Number | None:
-    """A number as a row holds it; Spark writes those that JSON lacks (NaN, Infinity) as text."""
+    """A number in a row; Spark writes NaN and Infinity, which JSON lacks, as text."""
     if isinstance(value, int | float | Decimal):
         return value
     if isinstance(value, str):
@@ -72,7 +72,7 @@ def number(value: object) -> Number | None:
 
 
 def double(value: object) -> float | None:
-    """A number of a column of floats: where others are decimals, it is read as one, too."""
+    """A number of a float column; rows with decimal columns hold it as a decimal."""
     found = number(value)
     return None if found is None else _as_float(found)
 
@@ -91,7 +91,7 @@ def nested(value: object, name: str) -> Any:
 def arithmetic(
     operation: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any] | None = None
 ) -> Callable[[Any, Any], Any]:
-    """An operator; `exact` is the one for decimals."""
+    """An operator on numbers; `exact` is its version for decimals."""
 
     def apply(a: Number | None, b: Number | None) -> Number | None:
         if a is None or b is None:
@@ -140,7 +140,7 @@ modulo = arithmetic(_remainder, _EXACT.remainder)
 def compare(a: Number, b: Number) -> int:
     """Below, at or above zero, as SQL orders numbers: NaN equals itself and is above all others.
 
-    What is compared with a float is one, too: else no float would equal 0.1, which none is exactly.
+    A number is compared with a float as a float: no float is exactly 0.1.
     """
     if isinstance(a, float) != isinstance(b, float):
         a, b = _as_float(a), _as_float(b)
@@ -208,7 +208,7 @@ def contains(work: Work, value: Any, part: Any) -> bool | None:
 
 
 def contains_number(work: Work, values: Any, wanted: Number | None) -> bool | None:
-    """Whether a list has the number, as SQL compares numbers."""
+    """Whether a list contains the number, as SQL compares numbers."""
     if values is None or wanted is None:
         return None
     work.spend(8 * len(values))
@@ -233,12 +233,12 @@ def ends_with(work: Work, value: str | None, part: str | None) -> bool | None:
 def like(
     work: Work, value: str | None, pattern: str | Pattern | None, escape: str | None = None
 ) -> bool | None:
-    """LIKE; a pattern that a row holds is read each time, and is NULL if it is too long."""
+    """LIKE; a pattern from a row is parsed each time. NULL if it is too long."""
     if value is None or pattern is None:
         return None
     if isinstance(pattern, str):
         work.spend(len(pattern))
-        read = read_pattern(pattern, escape)
+        read = parse_pattern(pattern, escape)
         if read is None:
             return None
     else:

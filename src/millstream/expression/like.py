@@ -1,4 +1,4 @@
-"""LIKE patterns: matched in one pass over the value, whatever the pattern."""
+"""LIKE patterns, matched in one pass over the value."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ MAX_PATTERN = 1_000  # characters
 
 
 class Segment(NamedTuple):
-    """What stands between two %: characters, None for any one."""
+    """The characters between two %; None means any character."""
 
     characters: tuple[str | None, ...]
-    text: str | None  # if no character is any one
-    masks: dict[str, int]  # per character the places where it may stand, as bits
-    anywhere: int  # the places where any one may stand
+    text: str | None  # the characters, if none of them is None
+    masks: dict[str, int]  # by character, the places where it may be, as bits
+    anywhere: int  # the places where any character may be
 
     def fits(self, value: str, at: int) -> bool:
         if at < 0 or len(value) - at < len(self.characters):
@@ -26,10 +26,10 @@ class Segment(NamedTuple):
         )
 
     def find(self, value: str, start: int) -> int:
-        """The first place from `start` on where it fits; -1: none.
+        """The first place from `start` on where the segment fits; -1: none.
 
-        Bits say which beginnings of the segment end at the current character (Shift-And). So each
-        character of the value is looked at once, however often the segment almost fits.
+        Uses the Shift-And algorithm: bit n of `state` means that the first n+1 characters of the
+        segment end at the current character. So each character of the value is read once.
         """
         if self.text is not None:
             return value.find(self.text, start)
@@ -43,13 +43,13 @@ class Segment(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A LIKE pattern that was read."""
+    """A parsed LIKE pattern."""
 
     segments: tuple[Segment, ...]
 
     @property
     def weight(self) -> int:
-        """How many times the work of a plain search a character of the value is."""
+        """The cost of matching a character, in multiples of a plain search."""
         return 8 if any(segment.text is None for segment in self.segments) else 1
 
     def matches(self, value: str) -> bool:
@@ -69,8 +69,8 @@ class Pattern(NamedTuple):
         return end >= at and last.fits(value, end)
 
 
-def read_pattern(pattern: str, escape: str | None = None) -> Pattern | None:
-    """The pattern that the text is; None if it is longer than is read."""
+def parse_pattern(pattern: str, escape: str | None = None) -> Pattern | None:
+    """Parse a pattern; None if it is too long."""
     if len(pattern) > MAX_PATTERN:
         return None
     parts: list[list[str | None]] = [[]]

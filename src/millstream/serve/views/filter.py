@@ -96,7 +96,7 @@ def _compile_select(paths: tuple[str, ...], columns: tuple[ViewColumn, ...]) -> 
             raise QueryError(
                 f"cannot select {path[:100]!r}", remedy="select takes column names; see /v1/query"
             )
-        getters[path], _ = _compile(tree, columns, as_held=True)
+        getters[path], _ = _compile(tree, columns, as_stored=True)
     return lambda row: {name: get(row) for name, get in getters.items()}
 
 
@@ -151,10 +151,10 @@ def split_select(text: str) -> tuple[str, ...]:
 
 
 def _compile(
-    tree: exp.Expression, columns: tuple[ViewColumn, ...], *, as_held: bool = False
+    tree: exp.Expression, columns: tuple[ViewColumn, ...], *, as_stored: bool = False
 ) -> tuple[Evaluate, str]:
     with _suggesting_sql():
-        return compile_tree(tree, columns, as_held=as_held)
+        return compile_tree(tree, columns, as_stored=as_stored)
 
 
 @contextmanager
