@@ -378,9 +378,10 @@ class Compiler:
             return self._assign(f"timestamp({part.name})", wanted)
         elif (part.kind, wanted) == ("timestamp", "date"):
             return part  # compared as text: a date is shorter, so it comes first
-        shown = repr(part.literal) if part.literal is not None else f"a {part.kind}"
+        shown = repr(part.literal)[:100] if part.literal is not None else f"a {part.kind}"
+        whole = tree.sql(dialect="duckdb")[:100]
         raise QueryError(
-            f"{shown[:100]} is not of type {wanted}, which {tree.sql(dialect='duckdb')[:100]!r} needs",
+            f"{shown} is not of type {wanted}, which {whole!r} needs",
             remedy=_LITERALS.get(wanted, "compare values of one type"),
         )
 
