@@ -95,8 +95,8 @@ def test_history_queries_give_the_rows_of_servers_without_aborted_records(
     topic = view_topic(app.name, "by_hour")
 
     def produce(producer: Producer, city: str, n: int, state: str = "") -> None:
-        said = {"_state": state} if state else {}
-        row = {"window": window, "city": city, "n": n, "_revision": n, **said}
+        stated = {"_state": state} if state else {}
+        row = {"window": window, "city": city, "n": n, "_revision": n, **stated}
         producer.produce(topic, json.dumps(row), json.dumps([window, city]))
 
     producer = Producer(client_config(log, transactional_id=f"{app.name}.test"))

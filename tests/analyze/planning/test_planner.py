@@ -65,7 +65,7 @@ MICRO_BATCH = {
         "position",
     ),
     "an input read twice": ("", "a.union(a)", "the same input twice", "position"),
-    "a wish": ("mode='micro_batch'", "a", "asked for", "position"),
+    "a view that asks for it": ("mode='micro_batch'", "a", "asked for", "position"),
 }
 
 
@@ -258,7 +258,7 @@ MISTAKES = {
         "cannot run as a continuous query: it sorts; leave orderBy out",
         "@app.view",
     ),
-    "sessions of no one": (
+    "sessions without another group": (
         function("a.groupBy(F.session_window('at', '1 hour')).count()", "key=['session_window']"),
         "groups by sessions and nothing else, which Spark cannot keep up to date; group by what",
         "@app.view",

@@ -86,5 +86,5 @@ app.view("bern", key=["city"], sql="{counted} HAVING city = 'Bern'")
 app.view("all", key=["city"], sql="{counted}")
 app.view("final", key=["w", "city"], sql="{windows} HAVING n < 3")
 """)
-    said = {name for name, query in plans.items() if "stays as it last was" in query.plan.trigger}
-    assert said == {"few", "some"}
+    found = {name for name, query in plans.items() if "stays as it last was" in query.plan.trigger}
+    assert found == {"few", "some"}

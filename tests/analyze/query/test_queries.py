@@ -144,7 +144,7 @@ app.view("n", key=["city"], sql="SELECT city, count(*) AS n FROM orders GROUP BY
     live.send("orders", *orders(40))
     live.gives(counted, 40)
     live.stop()
-    # What a kill leaves before the first batch is noted down: results in the topic, halves on disk.
+    # A kill before the first batch is recorded leaves rows in the topic and incomplete files.
     checkpoint = next(
         path for path in (live._home / "checkpoints" / "n").iterdir() if path.is_dir()
     )

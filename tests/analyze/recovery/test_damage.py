@@ -113,4 +113,4 @@ app.view("sturdy", sql="SELECT id FROM orders")
         assert "/state/" in live.queries.counts()[view].error
         assert f"`millstream rebuild {view}`" in live.queries.counts()[view].error
     assert live.queries.counts()["sturdy"].restarts == 0
-    assert {row["n"] for row in live.table("garbled").values()} == {1}, "it began anew"
+    assert {row["n"] for row in live.table("garbled").values()} == {1}, "it started from scratch"

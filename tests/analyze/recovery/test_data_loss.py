@@ -88,7 +88,7 @@ app.view("counts", key=["all"], mode="micro_batch",
 def test_events_deleted_while_queries_run_are_reported(
     live: Any, pipeline: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # So slow, and each event so large, that most of them are not even fetched when they are gone.
+    # The queries are slow and the events large, so that most are deleted before they are fetched.
     slowly = "coalesce(java_method('java.lang.Thread', 'sleep', 100L), '') <> 'never'"
     app = pipeline(f"""
 app.stream("orders", schema="id LONG, padding STRING")
@@ -142,4 +142,4 @@ app.view("ids", mode="real_time", sql="SELECT id FROM orders")
     live.start(app)
     live.gives(lambda: [row["id"] for row in live.stream("ids")], [*range(10), *range(14, 20)])
     (lost,) = live.queries.counts()["ids"].losses
-    assert str(lost) == f"14 events of {topic}/0, 0-13", "it has to begin anew, without these"
+    assert str(lost) == f"14 events of {topic}/0, 0-13", "it starts from scratch, without these"

@@ -103,8 +103,8 @@ app.view("numbers", sql="SELECT id, CAST(city AS INT) AS number FROM orders", mo
         (43, '{"numbers": []}'),
     ]
     assert {headers["late_reason"] for _, headers in late} == {"broken"}
-    told = {headers["late_error"] for event, headers in late if event["id"] == 43}
-    assert any("'none'" in text and "cannot be cast" in text for text in told)
+    errors = {headers["late_error"] for event, headers in late if event["id"] == 43}
+    assert any("'none'" in text and "cannot be cast" in text for text in errors)
 
     # After a restart they are left out from the start, and not set aside once more.
     live.stop()

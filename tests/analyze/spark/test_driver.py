@@ -25,12 +25,12 @@ FIRST_ONLY = "-XX:TieredStopAtLevel=1"
 
 
 @pytest.mark.parametrize(
-    ("cores", "said", "both"),
+    ("cores", "setting", "both"),
     [(2, None, False), (4, None, True), (2, True, True), (16, False, False), (None, None, False)],
 )
 def test_the_second_compiler_depends_on_cores_or_the_setting(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, said: bool | None, both: bool
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, setting: bool | None, both: bool
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert (FIRST_ONLY not in java_options([], said).split()) == both
-    assert (FIRST_ONLY not in executor_options(said).split()) == (said is not False)
+    assert (FIRST_ONLY not in java_options([], setting).split()) == both
+    assert (FIRST_ONLY not in executor_options(setting).split()) == (setting is not False)

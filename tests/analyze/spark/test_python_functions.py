@@ -41,7 +41,7 @@ def length(city: pd.Series) -> pd.Series:
     return city.str.len()
 
 @app.view
-def told(orders: DataFrame) -> DataFrame:
+def rows(orders: DataFrame) -> DataFrame:
     return orders.select("id", interpreter("city").alias("python"), packed("city").alias("packed"),
                          spelled("city").alias("spelled"), length("city").alias("length"))
 """
@@ -85,8 +85,8 @@ def test_workers_have_the_packages_and_the_modules_of_the_pipeline(
     assert query.plan.mode == "micro_batch"
     assert "Python function" in query.plan.reason
     live.send("orders", {"id": 1, "city": "Ghent"})
-    live.gives(lambda: live.stream("told"), [ROW])
-    assert run(app, {"orders": [{"id": 1, "city": "Ghent"}]}) == {"told": [ROW]}
+    live.gives(lambda: live.stream("rows"), [ROW])
+    assert run(app, {"orders": [{"id": 1, "city": "Ghent"}]}) == {"rows": [ROW]}
 
 
 def test_a_changed_module_is_a_changed_view(planned: Any, modules: Path) -> None:
@@ -102,7 +102,7 @@ app.view("plain", sql="SELECT id FROM orders")
     assert generations() == first
     (modules / "case.py").write_text("def up(text): return text.lower()")
     after = generations()
-    assert after["told"] != first["told"]
+    assert after["rows"] != first["rows"]
     assert after["plain"] == first["plain"]
 
 
@@ -116,16 +116,16 @@ def lacking(city):
     return city
 
 @app.view
-def told(orders: DataFrame) -> DataFrame:
+def rows(orders: DataFrame) -> DataFrame:
     return orders.select(lacking("city").alias("city"))
 """)
     )
     live.send("orders", {"id": 1, "city": "Ghent"}, {"id": 2, "city": "Bruges"})
-    live.until(lambda: live.queries.counts()["told"].error)
-    counts = live.queries.counts()["told"]
+    live.until(lambda: live.queries.counts()["rows"].error)
+    counts = live.queries.counts()["rows"]
     assert "needs the module 'no_such_module', which Spark's Python workers do not" in counts.error
     assert counts.broken == 0
-    assert not isinstance(live.queries._views["told"].phase, Searching)
+    assert not isinstance(live.queries._views["rows"].phase, Searching)
 
 
 def test_a_missing_dependency_is_not_a_data_error() -> None:

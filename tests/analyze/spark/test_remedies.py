@@ -139,15 +139,15 @@ def test_errors_in_an_sql_file_name_options_as_in_sql(spark: SparkSession, tmp_p
     file = tmp_path / "shop.sql"
     head = "CREATE STREAM a (city STRING, n INT);\n"
 
-    def told(view: str) -> str:
+    def remedy_of(view: str) -> str:
         file.write_text(head + view)
         with pytest.raises(PipelineError) as caught:
             Planner(spark, load(file), Settings()).queries()
         return caught.value.remedy
 
     grouped = "SELECT city, n, count(*) AS k FROM a GROUP BY city, n;"
-    assert told(f"CREATE VIEW v AS {grouped}") == "add key = ('city', 'n')"
-    wrong = told(f"CREATE VIEW v WITH (key = 'city') AS {grouped}")
+    assert remedy_of(f"CREATE VIEW v AS {grouped}") == "add key = ('city', 'n')"
+    wrong = remedy_of(f"CREATE VIEW v WITH (key = 'city') AS {grouped}")
     assert wrong == "write key = ('city', 'n')"
     table = f"CREATE VIEW t WITH (key = ('city', 'n')) AS {grouped}\n"
-    assert "reads = (t = 'changes')" in told(f"{table}CREATE VIEW v AS SELECT k FROM t;")
+    assert "reads = (t = 'changes')" in remedy_of(f"{table}CREATE VIEW v AS SELECT k FROM t;")

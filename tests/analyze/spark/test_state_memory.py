@@ -45,7 +45,7 @@ def test_the_filter_of_a_large_state_file_stays_in_memory(
     catalyst = Catalyst(spark)
     statistics = catalyst.java("org.rocksdb.Statistics")()
     ticker = catalyst.java("org.rocksdb.TickerType")
-    # Keys that only their ends tell apart are in the index in full: few make a big one.
+    # Keys that differ only at their ends are in the index in full, so few keys make it large.
     keys = [b"k" * 8000 + f"{number:06}".encode() for number in range(1000)]
     with store(catalyst, tmp_path / "store", statistics) as database:
         for key in keys:

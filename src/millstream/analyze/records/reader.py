@@ -79,24 +79,24 @@ def parse_events(
     follows the stream's `time` and stays `slack` behind the lateness. With `weighs`, each event
     has a weight, and the records must have headers.
     """
-    headers = "headers" in records.columns
+    has_headers = "headers" in records.columns
     if weighs:
         records = records.select("*", F.lit(1.0).alias("_share", metadata={SHARE_KEY: True}))
-    parsed = records.select(
-        F.from_json(
-            _computed_once(F.col("value")).cast("string"), to_ddl(_with_text_times(stream.schema))
-        ).alias("value"),
-        hidden_column(
-            F.struct(F.lit(stream.name).alias("source"), "partition", "offset"), POSITION
-        ),
+    position = F.struct(F.lit(stream.name).alias("source"), "partition", "offset")
+    hidden = [
+        hidden_column(position, POSITION),
         hidden_column(F.col("timestamp"), RECEIVED, time="stream"),
-        *([hidden_column(_header(event.ID), ID)] if headers else ()),
-        *([_header(event.WATERMARK).alias("behind")] if headers else ()),
-        *([hidden_column(_weight(), WEIGHT)] if weighs else ()),
-    )
-    if headers:
-        others = [name for name in parsed.columns if name != "behind"]
-        parsed = parsed.select(*others, *_watermark_columns(stream))
+    ]
+    if has_headers:
+        hidden.append(hidden_column(_header(event.ID), ID))
+        hidden.append(_header(event.WATERMARK).alias("behind"))
+    if weighs:
+        hidden.append(hidden_column(_weight(), WEIGHT))
+    text, schema = _computed_once(F.col("value")).cast("string"), _with_text_times(stream.schema)
+    parsed = records.select(F.from_json(text, to_ddl(schema)).alias("value"), *hidden)
+    if has_headers:
+        kept = [name for name in parsed.columns if name != "behind"]
+        parsed = parsed.select(*kept, *_watermark_columns(stream))
     columns = [
         _convert(F.col("value").getField(field.name), field.type).alias(
             field.name, metadata={TIME_KEY: "event"} if field.name == stream.event_time else {}
@@ -104,8 +104,8 @@ def parse_events(
         for field in stream.schema.fields
     ]
     event_time = named(stream.event_time) if stream.event_time else F.lit(None)
-    hidden = [named(name) for name in parsed.columns if name != "value"]
-    typed = parsed.select(*columns, *hidden).withColumn(
+    others = [named(name) for name in parsed.columns if name != "value"]
+    typed = parsed.select(*columns, *others).withColumn(
         EVENT_TIME, hidden_column(event_time.cast("timestamp"), EVENT_TIME, time="event")
     )
     if stream.event_time:
