@@ -54,18 +54,6 @@ class Estimates:
     errors: dict[int, Expression]  # by the id of the expression that they belong to
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    weight: Column
-    excess: Column  # w(w-1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimate:
-    value: Column
-    variance: Column
-
-
 def estimate(
     catalyst: Catalyst,
     aggregate: LogicalPlan,
@@ -82,23 +70,23 @@ def estimate(
     excess = w * (w - 1.0)
     if spread is not None:
         excess *= catalyst.column(spread)
-    weights, made = _Weights(w, excess), dict[str, Column]()
+    made: dict[str, Column] = {}
     expressions = items(aggregate.aggregateExpressions())
     places = [
         at for at, each in enumerate(expressions) if catalyst.contains(each, "AGGREGATE_EXPRESSION")
     ]
     for at in places:
-        column = _estimate(catalyst, _function(expressions[at]), weights)
-        variance = F.greatest(F.coalesce(column.variance, F.lit(0.0)), F.lit(0.0))
-        made[f"_value{at}"] = column.value.cast(str(expressions[at].dataType().sql()))
+        value, variance = _estimate(catalyst, _function(expressions[at]), w, excess)
+        variance = F.greatest(F.coalesce(variance, F.lit(0.0)), F.lit(0.0))
+        made[f"_value{at}"] = value.cast(str(expressions[at].dataType().sql()))
         made[f"_error{at}"] = F.sqrt(variance) * _NORMAL_95
     errors: dict[int, Expression] = {}
     if made:
         found = dict(zip(made, catalyst.aggregates(child, **made), strict=True))
         for at in places:
             errors[identity(expressions[at])] = found[f"_error{at}"]
-            value = found[f"_value{at}"].child()
-            expressions[at] = expressions[at].withNewChildren(catalyst.seq([value]))
+            estimated = found[f"_value{at}"].child()
+            expressions[at] = expressions[at].withNewChildren(catalyst.seq([estimated]))
     return Estimates(expressions, errors)
 
 
@@ -129,7 +117,10 @@ def _combined(name: str) -> NotEstimable:
     )
 
 
-def _estimate(catalyst: Catalyst, function: Expression, weights: _Weights) -> _Estimate:
+def _estimate(
+    catalyst: Catalyst, function: Expression, w: Column, excess: Column
+) -> tuple[Column, Column]:
+    """The estimate of an aggregate function, and its variance; `excess` is w(w-1)."""
     arguments = [catalyst.column(each) for each in items(function.aggregateFunction().children())]
     counts = F.lit(True)
     if function.filter().isDefined():
@@ -147,10 +138,9 @@ def _estimate(catalyst: Catalyst, function: Expression, weights: _Weights) -> _E
     def total_with_extra(value: Column) -> Column:
         return total(value) + F.max(F.when(counts, value)) * _EXTRA
 
-    w, excess = weights.weight, weights.excess
     if kind in ("Count", "CountIf"):
         counted = F.round(F.coalesce(total(w), F.lit(0.0))).cast("bigint")
-        return _Estimate(counted, total_with_extra(excess))
+        return counted, total_with_extra(excess)
     x = arguments[0].cast("double")
     # An exact result is Spark's own, in its own type.
     is_exact = F.max(F.when(counts, w)) <= 1.0
@@ -160,13 +150,13 @@ def _estimate(catalyst: Catalyst, function: Expression, weights: _Weights) -> _E
         is_integer = str(function.dataType().simpleString()) == "bigint"
         rounded = F.round(sum_of) if is_integer else sum_of
         value = F.when(is_exact, exact).otherwise(rounded.cast(str(function.dataType().sql())))
-        return _Estimate(value, total_with_extra(excess * x * x))
+        return value, total_with_extra(excess * x * x)
     ratio = total(w * x) / total(w)
     about = total(excess * x * x) - 2.0 * ratio * total(excess * x) + ratio * ratio * total(excess)
     value = F.when(is_exact, exact).otherwise(ratio.cast(str(function.dataType().sql())))
     # The largest distance from the ratio is not known before the end: the mean is added instead.
     sampled = F.greatest(F.count(F.when(counts & (w > 1.0), 1)), F.lit(1))
-    return _Estimate(value, about * (1.0 + _EXTRA / sampled) / (total(w) * total(w)))
+    return value, about * (1.0 + _EXTRA / sampled) / (total(w) * total(w))
 
 
 def errors_shown(
