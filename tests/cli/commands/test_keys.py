@@ -65,7 +65,7 @@ def test_the_settings_may_name_another_file(run: Run, tmp_path: Path) -> None:
         (["create", "a b"], "cannot be called 'a b'"),
         (["create", "x", "--write", "Orders"], "fits no stream's name"),
         (["create", "x", "--expires", "soon"], "neither a duration nor a time"),
-        (["create", "x", "--expires", "2020-01-01"], "is over already"),
+        (["create", "x", "--expires", "2020-01-01"], "is in the past"),
         (["create", "x", "--expires", "99999999 weeks"], "neither a duration nor a time"),
         (["revoke", "x"], "there is no key 'x'"),
         (["create", "x", "--home", "/proc/nowhere"], "cannot change the keys in /proc/nowhere"),
@@ -100,6 +100,6 @@ def test_the_remedy_for_a_damaged_file_works(run: Run, tmp_path: Path) -> None:
     file.write_bytes(b'{"keys": "\xff"')
     outcome = run("keys", "create", "shop", "--write", "orders")
     assert outcome.code == 1
-    assert "or remove it and make the keys again" in outcome.err
+    assert "or remove it and create new keys" in outcome.err
     file.unlink()
     assert run("keys", "create", "shop", "--write", "orders").code == 0

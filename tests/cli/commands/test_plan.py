@@ -56,8 +56,10 @@ def test_a_plan_for_people_has_the_same_facts(tmp_path: Path) -> None:
 def test_a_rebuild_that_was_stopped_is_not_taken_for_the_view_that_is_served() -> None:
     before = {"shop.view.by_city": "old", "shop.view.by_city.1": "new"}
     assert state("old", before).startswith("unchanged")
-    assert state("new", before).startswith("changed: the rebuild that has begun goes on; the old")
-    assert state("newer", before).startswith("changed: rebuilt from the log; the old answer")
+    assert state("new", before).startswith(
+        "changed: the rebuild that was started continues; the old"
+    )
+    assert state("newer", before).startswith("changed: rebuilt from the log; the old rows")
     assert state("old", {}).startswith("new")
 
 

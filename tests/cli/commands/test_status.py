@@ -94,8 +94,8 @@ def test_a_rebuild_is_shown_while_it_runs_and_when_it_has_ended(
     assert problems_of(UP, now) == [], "who asked for it was told"
     assert "the pipeline changed" in shown(RebuildStatus("failed", error="no room"))
     assert problems_of(UP, now) == [
-        "view by_city is served as it was before the pipeline changed, for it cannot be rebuilt: "
-        "no room"
+        "view by_city is served as it was before the pipeline changed, because it "
+        "cannot be rebuilt: no room"
     ]
 
 
@@ -140,7 +140,7 @@ def test_what_keeps_events_out_and_counts_that_are_off_are_problems() -> None:
         "the journal takes nothing: disk full",
         "the source of orders is retrying: refused",
         "the source of clicks: the broker has forgotten",
-        "3 accepted events are accounted for nowhere: see `millstream audit`",
+        "3 accepted events are not accounted for: see `millstream audit`",
     ]
     now["tiers"]["collect"] = {"state": "up", "journal": {"stored_bytes": 10, "max_bytes": 10}}
     assert "the journal is full" in problems_of(UP, now)[0]
@@ -158,13 +158,13 @@ def test_events_that_nobody_looked_at_in_time_are_a_problem() -> None:
     now = system()
     now["tiers"]["analyze"]["streams"] = {"clicks": {"late": 3, "lost": 2}}
     (problem,) = problems_of(UP, now)
-    assert problem == "2 events of clicks were past retention before they were looked at"
+    assert problem == "2 events of clicks were deleted by retention before they were checked"
 
 
 def test_a_watermark_that_may_stand_still_is_a_problem_with_the_reason() -> None:
     now = system()
     now["tiers"]["analyze"]["streams"] = {"clicks": {"error": "there is no topic"}}
-    assert problems_of(UP, now) == ["the watermark of clicks may stand still: there is no topic"]
+    assert problems_of(UP, now) == ["the watermark of clicks may not advance: there is no topic"]
 
 
 def test_a_server_that_does_not_answer_is_a_problem() -> None:
@@ -217,7 +217,7 @@ def test_a_collector_with_a_private_certificate_is_asked_by_its_authority(
     home = tmp_path / ".millstream"
     with collector(app_name, log_settings, home, "id LONG", settings):
         (unknown,) = json.loads(run("status", "--json").out)["unknown"]
-        assert "whether collect takes events in is not known" in unknown
+        assert "whether collect accepts events is not known" in unknown
         assert "certificate verify failed" in unknown
         assert "--ca FILE" in unknown
         assert f"? {unknown[:40]}" in run("status").out

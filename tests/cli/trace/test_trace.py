@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from millstream.cli.trace import trace
-from millstream.cli.trace.event_trace import LateRecord, Trace, follow
+from millstream.cli.trace.event_trace import LateRecord, Trace, trace_event
 from millstream.supervise import status_tables
 
 EVENT: dict[str, Any] = {
@@ -58,36 +58,36 @@ def test_a_checkpoint_or_rows_behind_the_event_are_certain_and_later_events_make
 ):
     analyze = {"by_city": read(42, read_at=RECEIVED + 1000), "large": read(41)}
     serve = {"large": read(42), "top": {"newest_received_at": RECEIVED}}
-    found = follow(EVENT, system(analyze, serve), "")
+    found = trace_event(EVENT, system(analyze, serve), "")
     assert states(found) == {"by_city": "read", "large": "read", "top": "likely"}
     assert found.views[0].by == "2026-11-16T16:00:01.000Z"
     assert found.is_over
-    assert found.is_well(wait=True)
+    assert found.is_successful(wait=True)
 
 
 def test_what_is_not_known_is_said_to_be_so() -> None:
     analyze = {"by_city": read(41, read_at=RECEIVED), "large": {"state": "restarting"}}
     serve = {"by_city": {"newest_received_at": RECEIVED - 1}}
-    found = follow(EVENT, system(analyze, serve), "")
+    found = trace_event(EVENT, system(analyze, serve), "")
     assert set(states(found).values()) == {"unknown"}
     words = {view.name: view.words for view in found.views}
-    assert "its checkpoint is of 2026-11-16T16:00:00.000Z" in words["by_city"]
+    assert "its checkpoint is from 2026-11-16T16:00:00.000Z" in words["by_city"]
     assert "its query is restarting" in words["large"]
-    assert found.is_well(wait=False)
-    assert not found.is_well(wait=True)
+    assert found.is_successful(wait=False)
+    assert not found.is_successful(wait=True)
     assert not found.is_over
 
 
 def test_without_a_server_nothing_is_said_of_the_views() -> None:
-    found = follow(EVENT, None, "no serve runs")
+    found = trace_event(EVENT, None, "no serve runs")
     assert (found.views, found.unknown) == ([], "no serve runs")
-    assert not found.is_well(wait=True)
+    assert not found.is_successful(wait=True)
 
 
 def test_the_tree_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(status_tables, "console", lambda: Console(file=out, width=160))
-    trace.show(follow(EVENT, system({"by_city": read(42, read_at=RECEIVED)}), ""))
+    trace.show(trace_event(EVENT, system({"by_city": read(42, read_at=RECEIVED)}), ""))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert "journaled  2026-11-16T16:00:00.002Z  +2 ms" in lines[1]
     assert "+9 ms  shop.stream.orders, partition 0, offset 41" in lines[2]
@@ -98,13 +98,13 @@ def test_the_tree_follows_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_event_in_the_late_topic_is_named_there_and_is_well() -> None:
     aside = LateRecord("orders/0/3", "late by 300.000 s \x1b[2J")
-    found = replace(follow(EVENT, system(), ""), late=(aside,))
+    found = replace(trace_event(EVENT, system(), ""), late=(aside,))
     told = [(step.name, step.words) for step in found.steps()][-2:]
     assert [name for name, _ in told] == ["late", ""]
     assert told[0][1].startswith("late by 300.000 s")
     assert "\x1b" not in told[0][1]
     assert told[1][1] == "millstream late show orders/0/3"
-    assert found.is_well(wait=False)
+    assert found.is_successful(wait=False)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_an_event_in_the_late_topic_is_named_there_and_is_well() -> None:
     ],
 )
 def test_an_event_that_is_elsewhere_is_shown_there(state: str, words: str) -> None:
-    found = follow({**EVENT, "state": state, "error": "\x1b[2J"}, system(), "")
+    found = trace_event({**EVENT, "state": state, "error": "\x1b[2J"}, system(), "")
     told = [step.words for step in found.steps()]
     assert any(words in each for each in told)
     assert not any("\x1b" in each for each in told)
     assert found.is_over == (state != "journaled")
-    assert found.is_well(wait=False) == (state == "journaled")
+    assert found.is_successful(wait=False) == (state == "journaled")

@@ -1,4 +1,4 @@
-"""`doctor`: whether this machine can run Millstream."""
+"""`doctor`: checks that this machine can run Millstream."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SIGNS = {"good": ("✓", "green"), "missing": ("✗", "red"), "optional": ("○"
 def doctor(pipeline: Path | None, home: Path, assignments: tuple[str, ...], as_json: bool) -> int:
     """Check this machine: Java, jars, memory, disk, ports.
 
-    Each line is ✓ good, ✗ missing with its remedy, or ○ missing but not needed to run. Ends with
-    exit code 1 if something is missing. While a system runs here, its own ports count as taken.
+    Each line is ✓ good, ✗ missing, with its remedy, or ○ missing but not required. The exit code is
+    1 if something is missing. The ports of a system that runs here count as taken.
 
     \b
     millstream doctor

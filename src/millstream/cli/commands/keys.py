@@ -1,4 +1,4 @@
-"""`keys`: API keys of the collector, made, listed and revoked."""
+"""`keys`: creates, lists and revokes API keys of the collector."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _PATTERN = re.compile(r"[a-z0-9_*]{1,100}")
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the API keys that senders show the collector.
+    """Create, list and revoke API keys for senders.
 
-    They are asked for where collect.auth has `key`. Only their hashes are kept, in HOME/keys.json.
-    A collector that runs takes a change within a second or two.
+    The collector requires a key if collect.auth contains `key`. Only hashes of the keys are stored,
+    in HOME/keys.json. A running collector applies a change within two seconds.
 
     \b
     millstream keys create shop --write orders --write "clicks_*"
@@ -46,7 +46,7 @@ def keys() -> None:
 
 
 def place_options(function: F) -> F:
-    """Which file of keys is meant: the home's, unless the settings name another."""
+    """Options that say which file of keys is meant: the home's, or the one in the settings."""
     return home_option(set_option(function))
 
 
@@ -56,20 +56,20 @@ def place_options(function: F) -> F:
     "--write",
     multiple=True,
     metavar="PATTERN",
-    help="A stream that it may write to; `*` stands for any characters. May be given several "
-    "times. Without it the key opens only what shows no event, such as /metrics.",
+    help="A stream that the key may write to; `*` stands for any characters. May be given several "
+    "times. Without it the key gives access only to what shows no event, such as /metrics.",
 )
 @click.option(
     "--expires",
     default="",
     metavar="TIME",
-    help="When it ends: after '90 days', or at '2027-01-31T12:00:00Z'.",
+    help="When the key expires: after '90 days', or at '2027-01-31T12:00:00Z'.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=None,
-    help="Events a second that it may send; default: collect.rate.",
+    help="Events per second that the key may send; default: collect.rate.",
 )
 @json_option
 @place_options
@@ -82,9 +82,9 @@ def create(
     home: Path,
     assignments: tuple[str, ...],
 ) -> None:
-    """Make a key called NAME, and print it: it cannot be shown again.
+    """Create a key called NAME, and print it: it cannot be shown again.
 
-    The key alone goes to stdout, so that it can be kept without being seen.
+    Only the key goes to stdout, so that you can store it without showing it.
 
     \b
     millstream keys create shop --write orders --expires "90 days" > shop.key
@@ -95,7 +95,7 @@ def create(
     key = file.create(name, list(write), expires=expires_when(expires), rate=rate)
     if as_json:
         [made] = [each for each in file.read() if each.name == name]
-        click.echo(json.dumps({"key": key, **told(made)}))
+        click.echo(json.dumps({"key": key, **key_facts(made)}))
         return
     click.echo(key)
     may = f"may write to {', '.join(write)}" if write else "may write to no stream"
@@ -113,12 +113,12 @@ def list_keys(as_json: bool, home: Path, assignments: tuple[str, ...]) -> None:
     """
     found = key_file(home, assignments).read()
     if as_json:
-        click.echo(json.dumps([told(key) for key in found]))
+        click.echo(json.dumps([key_facts(key) for key in found]))
         return
     if not found:
-        click.echo("there are no keys; `millstream keys create NAME --write STREAM` makes one")
+        click.echo("there are no keys; `millstream keys create NAME --write STREAM` creates one")
     for key in found:
-        one = told(key)
+        one = key_facts(key)
         state = "expired" if one["expired"] else f"until {one['expires'] or 'revoked'}"
         rate = f" · {key.rate:g} events/s" if key.rate else ""
         rights = ", ".join(key.write) or "no stream"
@@ -129,7 +129,7 @@ def list_keys(as_json: bool, home: Path, assignments: tuple[str, ...]) -> None:
 @click.argument("name")
 @place_options
 def revoke(name: str, home: Path, assignments: tuple[str, ...]) -> None:
-    """Forget the key called NAME: collectors that run refuse it within a second or two.
+    """Delete the key called NAME: running collectors refuse it within two seconds.
 
     \b
     millstream keys revoke shop
@@ -146,7 +146,7 @@ def key_file(home: Path, assignments: tuple[str, ...]) -> ApiKeyFile:
 
 
 def check(name: str, write: tuple[str, ...]) -> None:
-    """MillstreamError for a name or a pattern that could never be meant."""
+    """MillstreamError for an impossible name or pattern."""
     if not _NAME.fullmatch(name):
         raise MillstreamError(
             f"a key cannot be called {name!r}",
@@ -161,7 +161,7 @@ def check(name: str, write: tuple[str, ...]) -> None:
 
 
 def expires_when(text: str) -> datetime | None:
-    """The moment that `90 days` or `2027-01-31T12:00:00Z` means, which must be ahead."""
+    """The time of `90 days` (from now) or `2027-01-31T12:00:00Z`; it must be in the future."""
     from datetime import UTC, datetime
 
     from millstream.syntax.duration import parse_duration
@@ -181,12 +181,12 @@ def expires_when(text: str) -> datetime | None:
                 remedy="write '90 days', or '2027-01-31T12:00:00Z'",
             ) from None
     if when <= now:
-        raise MillstreamError(f"--expires {text!r} is over already", remedy="name a later time")
+        raise MillstreamError(f"--expires {text!r} is in the past", remedy="name a later time")
     return when
 
 
-def told(key: ApiKey) -> dict[str, Any]:
-    """What may be said of a key; its hash is of no use to anybody who asks."""
+def key_facts(key: ApiKey) -> dict[str, Any]:
+    """The public properties of a key, without its hash."""
     import time
 
     return {

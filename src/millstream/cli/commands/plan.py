@@ -1,4 +1,4 @@
-"""`plan`: what would run, and why so."""
+"""`plan`: explains what would run, and why."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool) -> None:
     """Explain what would run: each view's inputs, topics, key, mode and the reason for it.
 
-    Builds every query with Spark, which takes some 10 s, but starts none and needs no Kafka. Where
-    the views have run before, in --home, it says which of them go on and which are rebuilt.
+    Builds every query with Spark, which takes about 10 s. It starts no query and needs no Kafka. If
+    the views ran before in --home, it says which of them continue and which are rebuilt.
 
     \b
     millstream plan pipeline.py
@@ -64,15 +64,15 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
 
 
 def state(generation: str, before: dict[str, str]) -> str:
-    """What becomes of a view when it starts, by the generations that have run, by their topics."""
+    """What happens to a view when it starts; `before` has its earlier generations by topic."""
     if not before:
         return "new: computed from the log's beginning"
     served, *others = before.values()
     if generation == served:
-        return "unchanged: goes on where it left off"
-    meanwhile = "the old answer is served meanwhile, unless the key is another one"
+        return "unchanged: continues where it stopped"
+    meanwhile = "the old rows are served meanwhile, unless the key has changed"
     if generation in others:
-        return f"changed: the rebuild that has begun goes on; {meanwhile}"
+        return f"changed: the rebuild that was started continues; {meanwhile}"
     return f"changed: rebuilt from the log; {meanwhile}"
 
 
@@ -132,13 +132,13 @@ def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None
         known = {"state": states[view.name]} if view.name in states else {}
         out.print(lines({**facts(app.name, view), **known}))
     for name in gone:
-        words = f"is not in the pipeline any more; `millstream drop {name}` removes its state"
+        words = f"is no longer in the pipeline; `millstream drop {name}` removes its state"
         out.print(Text.assemble("\n", ("view ", "dim"), (name, "bold"), f" {words}"))
     out.print(f"\n{found.slots} task slots in all")
 
 
 def facts(app: str, view: ViewPlan) -> dict[str, str]:
-    """What a user may want to know about a view, in words."""
+    """The properties of a view as text."""
     windowed = {"window": view.window_spec.text} if view.window_spec else {}
     return {
         "reads": f"{', '.join(view.inputs)} ({', '.join(view.reads)})",
@@ -149,7 +149,7 @@ def facts(app: str, view: ViewPlan) -> dict[str, str]:
         **windowed,
         "trigger": view.trigger,
         "eviction": view.eviction,
-        **shown(app, view),
+        **output_facts(app, view),
         **({"shed": view.shedding} if view.shedding else {}),
         "slots": str(view.slots),
         "lineage": view.lineage,
@@ -157,18 +157,18 @@ def facts(app: str, view: ViewPlan) -> dict[str, str]:
     }
 
 
-def shown(app: str, view: ViewPlan) -> dict[str, str]:
-    """When rows are shown and how, and what is entered, if the user said anything of it."""
+def output_facts(app: str, view: ViewPlan) -> dict[str, str]:
+    """The trigger, accumulation and ledger of a view, if it has any."""
     from millstream.log.topic_names import ledger_topic
 
     if view.output is None:
         return {}
-    told = (
+    facts_ = (
         {} if view.output.is_direct else {"shown": f"{view.output.text} (from {view.query_topic})"}
     )
     if view.output.ledger:
-        told["ledger"] = f"{', '.join(view.output.ledger)} ({ledger_topic(app, view.name)})"
-    return told
+        facts_["ledger"] = f"{', '.join(view.output.ledger)} ({ledger_topic(app, view.name)})"
+    return facts_
 
 
 def lines(pairs: dict[str, str]) -> Any:

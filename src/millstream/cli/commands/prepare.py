@@ -1,4 +1,4 @@
-"""`prepare`: what a first start would do, done ahead."""
+"""`prepare`: fetches jars and creates class archives ahead of the first start."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import click
 
 
 @click.command()
-@click.option("--jars-only", is_flag=True, help="Make no archives, which takes a minute.")
+@click.option("--jars-only", is_flag=True, help="Create no archives, which takes a minute.")
 def prepare(jars_only: bool) -> None:
-    """Fetch the jars, and make class archives so that Java starts faster.
+    """Fetch the jars, and create class archives so that Java starts faster.
 
-    Once for each machine and Python environment, such as while an image is built; what is there
-    already is left alone. `run` fetches jars by itself, but makes no archives.
+    Run it once for each machine and Python environment, for example when an image is built. What
+    exists is not changed. `run` fetches jars by itself, but creates no archives.
 
     \b
     millstream prepare

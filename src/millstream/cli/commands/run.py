@@ -1,4 +1,4 @@
-"""`run`: everything on one machine."""
+"""`run`: runs everything on one machine."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     "extras",
     multiple=True,
     metavar="COMMAND",
-    help="Another process to run and keep up, such as a simulator; may be given several times.",
+    help="Another process to run, such as a simulator; may be given several times.",
 )
 @accept_schema_change_option
 @insecure_option
-@click.option("--plain", is_flag=True, help="Lines instead of a live screen.")
+@click.option("--plain", is_flag=True, help="Print lines instead of a live screen.")
 @click.option(
     "--give-up",
     is_flag=True,
-    help="End everything, with exit code 1, when a process dies five times in a row.",
+    help="Stop everything, with exit code 1, when a process dies five times in a row.",
 )
 def run(
     pipeline: Path,
@@ -67,11 +67,11 @@ def run(
     plain: bool,
     give_up: bool,
 ) -> int:
-    """Start everything on this machine and keep it up, until Ctrl-C.
+    """Start everything on this machine and keep it running, until Ctrl-C.
 
-    Kafka is started too, unless log.bootstrap names a cluster. Each tier's output is in
-    HOME/logs/<tier>.log. What dies is started again, without end, and the others go on: see
-    `millstream status`. With --give-up, a process that does not stay up ends the run.
+    Kafka is started, too, unless log.bootstrap names a cluster. The output of each tier is in
+    HOME/logs/<tier>.log. A process that dies is restarted, and the others continue: see
+    `millstream status`. With --give-up, a process that keeps dying ends the run.
 
     \b
     millstream run pipeline.py
@@ -80,7 +80,7 @@ def run(
     """
     from millstream.supervise.processes import await_leftovers
 
-    # The user's mistakes come before the home is touched and the first process is started.
+    # Check the user's input before the home is changed and the first process is started.
     given = with_flag_settings(
         assignments, accept_schema_change=accept_schema_change, insecure=insecure
     )
@@ -107,7 +107,7 @@ def start(
     display: Display,
     give_up: bool,
 ) -> int:
-    """Fetch what is missing and keep the parts up; the number of the signal that ended it."""
+    """Fetch missing jars and run the processes; returns the signal that stopped them."""
     from millstream.supervise.process_spec import RestartPolicy
     from millstream.supervise.processes import choose_ports, system_processes
     from millstream.supervise.run import run_processes
@@ -132,13 +132,13 @@ def start(
 
 
 def check_exposed(settings: Settings) -> None:
-    """SettingsError if a server would not start, so that nothing is started in vain."""
+    """SettingsError if a server would refuse its address: before anything is started."""
     settings.collect.check_exposure()
     settings.serve.check_exposure()
 
 
 def check_cluster(settings: Settings) -> None:
-    """LogError if the cluster that the settings name does not answer."""
+    """LogError if the cluster in the settings does not answer."""
     if settings.log.bootstrap:
         from millstream.log.connection import await_broker
 
@@ -146,7 +146,7 @@ def check_cluster(settings: Settings) -> None:
 
 
 def ready_lines(settings: Settings, ports: Ports, home: Home) -> list[str]:
-    """Where to look and what to try, once all is ready."""
+    """Lines with the addresses, to print when all is ready."""
     serve = f"http://{_reachable(settings.serve.host)}:{ports.serve}"
     scheme = "https" if settings.collect.tls_certificate else "http"
     collect = f"{scheme}://{_reachable(settings.collect.host)}:{ports.collect}"
@@ -173,7 +173,7 @@ def choose_display(plain: bool) -> Display:
 
 
 def fetch_jars(settings: Settings, display: Display) -> None:
-    """The jars of the parts that run here; the first time it takes a while, and says so."""
+    """Fetch the jars of the processes that run here; the first time takes half a minute."""
     from millstream.runtime.jars import jars
 
     if not settings.log.bootstrap:
@@ -182,14 +182,14 @@ def fetch_jars(settings: Settings, display: Display) -> None:
 
 
 def ask_about_removed(home: Home, views: Iterable[str]) -> None:
-    """Views that are not in the pipeline any more keep their state, unless somebody agrees."""
+    """Ask whether to drop the state of views that are no longer in the pipeline."""
     if not sys.stdin.isatty():
         return
     from millstream.analyze.rebuild.dropping import note_drop
     from millstream.analyze.recovery.checkpoint import removed_views
 
     for name in removed_views(home.checkpoints, views):
-        if click.confirm(f"View {name} is not in the pipeline any more. Drop its state?", err=True):
+        if click.confirm(f"View {name} is no longer in the pipeline. Drop its state?", err=True):
             note_drop(home, name)
 
 
@@ -199,5 +199,5 @@ def _count(things: Sized, noun: str) -> str:
 
 
 def _reachable(host: str) -> str:
-    """An address that a browser on this machine can open."""
+    """The host as a browser on this machine can open it."""
     return "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host

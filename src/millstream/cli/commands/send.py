@@ -1,4 +1,4 @@
-"""`send`: hand in the events of a file."""
+"""`send`: sends the events of a file to a collector."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from millstream.client.credentials import Credentials
 
 REJECTIONS_SHOWN = 10
-UNORDERED = 4  # batches at once
-BATCH = 1000  # events: in order, the file takes one round trip for each batch
+UNORDERED_BATCHES = 4  # in flight at once
+BATCH = 1000  # events; in order, each batch takes one round trip
 
 
 @click.command()
@@ -35,7 +35,7 @@ BATCH = 1000  # events: in order, the file takes one round trip for each batch
 @click.option(
     "--unordered",
     is_flag=True,
-    help="Faster: several batches at once, which overtake each other.",
+    help="Faster: several batches at once, which may overtake each other.",
 )
 def send(
     stream: str,
@@ -46,15 +46,14 @@ def send(
     ca: str,
     unordered: bool,
 ) -> int:
-    """Hand in the events of a FILE, or of stdin if it is `-`.
+    """Send the events of a FILE, or of stdin if it is `-`.
 
-    One JSON event a line (NDJSON), or one JSON array. FileEvents that do not fit the stream's
-    schema are rejected alone, named with their line, and make the exit code 1. FileEvents that are
-    dated too far in the future are accepted, but are in no view: the first one is named.
+    The file has one JSON event per line (NDJSON), or is one JSON array. Events that do not fit the
+    stream's schema are rejected and listed with their line; the others are accepted. The exit code
+    is then 1. Events that are dated too far in the future are accepted, but are in no view.
 
-    The events arrive in the order of the file. With --unordered they are sent faster, and may
-    arrive hundreds of lines later than others that follow them: perhaps too late for windows and
-    joins.
+    The events arrive in the order of the file. With --unordered they are sent faster, but an event
+    may arrive after hundreds of later ones: perhaps too late for windows and joins.
 
     \b
     millstream send rsvps events.ndjson
@@ -70,13 +69,13 @@ def send(
     started = time.monotonic()
     with opened(file) as source, progress_bar(source) as (read, sent):
         events = FileEvents(source, file, read)
-        ready_at_once = UNORDERED if unordered else 1
-        answer = asyncio.run(hand_in(address, access, stream, events, sent, ready_at_once))
+        concurrency = UNORDERED_BATCHES if unordered else 1
+        answer = asyncio.run(send_events(address, access, stream, events, sent, concurrency))
     report(answer, events, time.monotonic() - started)
     return FAILED if answer.rejected else 0
 
 
-async def hand_in(
+async def send_events(
     url: str,
     access: Credentials,
     stream: str,
@@ -111,13 +110,13 @@ def opened(file: str) -> Iterator[BinaryIO]:
 def progress_bar(
     source: BinaryIO,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int, int], None]]]:
-    """What to call with bytes read, and with the sums of accepted and rejected events."""
+    """Yields functions to call with bytes read, and with counts of accepted and rejected."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
     size = os.fstat(source.fileno()).st_size or None
     columns = (BarColumn(), DownloadColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    # Where stderr is a file, a bar would only leave a trail.
+    # In a file, a bar would leave a line for each step.
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("0 events", total=size)

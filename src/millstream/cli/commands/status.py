@@ -1,4 +1,4 @@
-"""`status`: what runs in a home, and how it fares."""
+"""`status`: shows what runs in a home, and its problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.runtime.home import Home
 if TYPE_CHECKING:
     from millstream.runtime.failing_processes import Failure
 
-_TOO_FAR = 10.0  # seconds that a view may be behind, and growing, before that is a problem
+_MAX_LAG = 10.0  # seconds; a view that is further behind, and falls behind, is a problem
 TIERS = ("kafka", "collect", "analyze", "serve")
 
 
@@ -28,11 +28,11 @@ TIERS = ("kafka", "collect", "analyze", "serve")
 def status(home: Path, ca: str, as_json: bool) -> int:
     """Show what runs: processes, addresses, rates, watermarks, the state of sources and queries.
 
-    Ends with exit code 1 if a process keeps dying, a tier is down or hangs, a source or a query
-    does not run, the journal takes nothing, the collectors' counts do not add up, accepted events
-    could not be logged (until `millstream failed retry` or `drop`), or accepted events
-    were lost with a damaged entry of the journal (until `millstream failed drop` acknowledges it).
-    What could not be found out is said, and is no problem by itself.
+    The exit code is 1 if a process keeps dying, a tier is down or hangs, a source or a query does
+    not run, the journal accepts nothing, the collectors' counts do not add up, accepted events
+    could not be logged (until `millstream failed retry` or `drop`), or accepted events were lost in
+    a damaged entry of the journal (until `millstream failed drop` acknowledges the loss). What
+    could not be checked is reported, and is no problem by itself.
 
     \b
     millstream status
@@ -73,7 +73,7 @@ def status(home: Path, ca: str, as_json: bool) -> int:
 
 
 def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
-    """The server's figures, or None if there is no server that answers."""
+    """The server's metrics, or None if no server answers."""
     from millstream.supervise.metrics_poll import fetch_system
 
     if "serve" not in running:
@@ -85,7 +85,7 @@ def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]:
-    """Why the collector takes nothing in, if it says so; and why it could not be asked."""
+    """The collector's reason for accepting no events, if any; and why it could not be asked."""
     from millstream.client.credentials import ssl_context
     from millstream.runtime.home import collectors
     from millstream.supervise.metrics_poll import why_not_ready
@@ -97,12 +97,12 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
     try:
         why = why_not_ready(collector["url"], trusted)
     except MillstreamError as error:
-        return [], [f"whether collect takes events in is not known: {error}"]
+        return [], [f"whether collect accepts events is not known: {error}"]
     return [f"collect takes nothing in: {why}"] if why else [], []
 
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
-    """What is not as it should be, in words; a broker elsewhere has no entry in `run.json`."""
+    """All problems as text; a broker elsewhere has no entry in `run.json`."""
     from millstream.runtime.home import collectors
     from millstream.supervise.status_tables import missing_report
 
@@ -129,7 +129,7 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         rebuild = counts.get("rebuild") or {}
         if rebuild.get("state") == "failed" and not rebuild.get("request"):
             problems.append(
-                f"view {view['name']} is served as it was before the pipeline changed, for it "
+                f"view {view['name']} is served as it was before the pipeline changed, because it "
                 f"cannot be rebuilt: {rebuild.get('error', '')}"
             )
         if dropped := counts.get("dropped"):
@@ -140,7 +140,7 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         if (
             state == "running"
             and counts.get("trend") == "growing"
-            and counts.get("behind_s", 0.0) > _TOO_FAR
+            and counts.get("behind_s", 0.0) > _MAX_LAG
         ):
             problems.append(
                 f"view {view['name']} falls behind: {counts['behind']:,} events, "
@@ -148,16 +148,16 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
             )
     for stream, counts in system["tiers"].get("analyze", {}).get("streams", {}).items():
         if error := counts.get("error"):
-            problems.append(f"the watermark of {stream} may stand still: {error}")
+            problems.append(f"the watermark of {stream} may not advance: {error}")
         if lost := counts.get("lost"):
             problems.append(
-                f"{lost:,} events of {stream} were past retention before they were looked at"
+                f"{lost:,} events of {stream} were deleted by retention before they were checked"
             )
     return problems
 
 
 def problems_of_collect(collect: dict[str, Any]) -> list[str]:
-    """What keeps events from coming in, and counts that do not add up."""
+    """Problems of journals and sources, and counts that do not add up."""
     from millstream.supervise.status_tables import GOOD, fill
 
     problems = []
@@ -173,14 +173,12 @@ def problems_of_collect(collect: dict[str, Any]) -> list[str]:
         if warning := source.get("warning"):
             problems.append(f"the source of {source['stream']}: {warning}")
     if off := collect.get("unaccounted"):
-        problems.append(
-            f"{off:,} accepted events are accounted for nowhere: see `millstream audit`"
-        )
+        problems.append(f"{off:,} accepted events are not accounted for: see `millstream audit`")
     return problems
 
 
 def problems_of_failed(home: Home) -> list[str]:
-    """Events that were accepted, could not be logged, and wait in this home for a decision."""
+    """Accepted events that could not be logged, and wait in this home for a decision."""
     from millstream.collect.intake.failed import FailedStore
 
     waiting = len(FailedStore(home.failed).ids())
@@ -193,7 +191,7 @@ def problems_of_failed(home: Home) -> list[str]:
 
 
 def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
-    """What journals have lost to damage: those of this home by its files, others by reports."""
+    """Losses by damaged journals: those of this home from its files, others from reports."""
     import msgspec
 
     from millstream.cli.audit.collector_counts import damage_text
@@ -204,7 +202,7 @@ def problems_of_damage(home: Home, system: dict[str, Any] | None) -> list[str]:
     problems = [damage_text(here)] if here.entries else []
     journal = (system or {}).get("tiers", {}).get("collect", {}).get("journal") or {}
     reported = msgspec.convert(journal.get("damage") or {}, JournalDamage)
-    # Reports are a second old: what was acknowledged here just now must not count as elsewhere.
+    # Reports are a second old: what was just acknowledged here must not count as elsewhere.
     ever = reported.entries + reported.acknowledged - here.entries - here.acknowledged
     if min(ever, reported.entries - here.entries) > 0:
         problems.append(f"all collectors, those of other homes too: {damage_text(reported)}")

@@ -1,4 +1,4 @@
-"""`kafka`, `collect`, `analyze`, `serve`: one tier in the foreground."""
+"""`kafka`, `collect`, `analyze`, `serve`: run one tier in the foreground."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def kafka(
     pipeline: Path | None, home: Path, assignments: tuple[str, ...], kafka_port: int | None
 ) -> None:
-    """Run a Kafka broker of our own, for one machine.
+    """Run the embedded Kafka broker, for one machine.
 
     PIPELINE is needed only if a millstream.toml beside it configures the log.
 
@@ -78,7 +78,7 @@ def collect(
     insecure: bool,
     worker: int | None,
 ) -> int:
-    """Run the collector: takes events in over HTTP and from sources.
+    """Run the collector: it accepts events over HTTP and reads sources.
 
     With collect.workers above 1, it starts that many processes on one port and keeps them up.
 
@@ -110,7 +110,7 @@ def collect(
 @home_option
 @set_option
 def analyze(pipeline: Path, home: Path, assignments: tuple[str, ...]) -> None:
-    """Run the continuous queries, on Spark.
+    """Run the continuous queries on Spark.
 
     \b
     millstream analyze pipeline.py
@@ -138,9 +138,9 @@ def serve(
     serve_port: int | None,
     insecure: bool,
 ) -> None:
-    """Run a server of views: HTTP, WebSocket, SQL and the dashboard.
+    """Run a server for clients: HTTP, WebSocket, SQL and the dashboard.
 
-    Any number of servers may run side by side; each gives the same answers.
+    Any number of servers may run at once; all give the same answers.
 
     \b
     millstream serve pipeline.py
@@ -157,13 +157,13 @@ def serve(
 
 
 def run_collectors(pipeline: Path, path: Path, flags: Flags) -> int:
-    """Keep the processes of `collect.workers` up until a signal ends them; the exit code."""
+    """Run `collect.workers` processes until a signal stops them; returns the exit code."""
     from millstream.supervise.plain_output import PlainOutput
     from millstream.supervise.ports import choose_port
     from millstream.supervise.processes import await_leftovers, collector_processes
     from millstream.supervise.run import run_processes
 
-    load_app(pipeline)  # the user's mistakes come before any process is started
+    load_app(pipeline)  # reports the user's errors before any process is started
     settings = settings_of(pipeline, flags)
     collect = settings.collect
     collect.check_exposure()
@@ -187,7 +187,7 @@ def run_tier(
     path: Path,
     flags: Flags,
 ) -> None:
-    """Start a tier with what all need: the pipeline, settings with a broker, a home, logging."""
+    """Start a tier with its pipeline, settings, home and logging."""
     from millstream.runtime.output import write_logs
 
     home = open_home(path)

@@ -1,4 +1,4 @@
-"""Where an event is: what the collector says of it, and what the views' figures tell."""
+"""Where an event is: from the collector's answer and the metrics of the views."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from millstream.client.credentials import Credentials
     from millstream.log.settings import LogSettings
 
-# read: it is certain. likely: the view holds an event that was received then or later, which in a
-# topic of several partitions, or from several collectors, need not be behind ours.
+# read: it is certain. likely: the view has an event that was received at that time or later. With
+# several partitions or collectors, that event may still have overtaken ours.
 Certainty = Literal["read", "likely", "unknown"]
 
 _SIGNS = {"read": ("●", "green"), "likely": ("●", "green"), "unknown": ("◌", "yellow")}
@@ -24,12 +24,12 @@ _SIGNS = {"read": ("●", "green"), "likely": ("●", "green"), "unknown": ("◌
 
 @dataclass(frozen=True, slots=True)
 class ViewProgress:
-    """What is known of one view: whether it has read past the event."""
+    """Whether one view has read past the event."""
 
     name: str
-    inputs: list[str]  # those through which the event comes
+    inputs: list[str]  # those through which the event reaches the view
     state: Certainty
-    by: str  # at the latest by then; RFC 3339, empty if not known
+    by: str  # it was read at this time at the latest; RFC 3339, empty if unknown
     words: str
 
     @property
@@ -39,6 +39,8 @@ class ViewProgress:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One line of the trace."""
+
     sign: str
     style: str
     name: str
@@ -47,32 +49,32 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LateRecord:
-    """A place in the late topic, and why the event is there."""
+    """A record in the late topic, and the reason."""
 
-    id: str  # as `millstream late show` takes it
+    id: str  # for `millstream late show`
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One event, and everything that reads it."""
+    """One event, and every view that reads it."""
 
-    event: dict[str, Any]  # as the collector answers
+    event: dict[str, Any]  # the collector's answer
     views: list[ViewProgress]
-    unknown: str = ""  # why nothing is known of the views
-    late: tuple[LateRecord, ...] = ()  # its places in the late topic
-    late_unknown: str = ""  # why it is not known whether it is there
+    unknown: str = ""  # why the state of the views is unknown
+    late: tuple[LateRecord, ...] = ()  # its records in the late topic
+    late_unknown: str = ""  # why it is unknown whether it was late
 
     @property
     def is_over(self) -> bool:
-        """Whether waiting changes nothing any more."""
+        """Whether the state is final."""
         if self.event["state"] in ("rejected", "failed"):
             return True
         is_read = all(view.state != "unknown" for view in self.views)
         return self.event["state"] == "logged" and not self.unknown and is_read
 
-    def is_well(self, wait: bool) -> bool:
-        """Whether the event is, or will be, in the log; and with `wait`, past every view."""
+    def is_successful(self, wait: bool) -> bool:
+        """Whether the event is, or will be, in the log; with `wait`, also read by every view."""
         if self.event["state"] not in ("journaled", "logged"):
             return False
         return self.is_over if wait else True
@@ -81,12 +83,15 @@ class Trace:
         views = [asdict(view) for view in self.views]
         late = [asdict(aside) for aside in self.late]
         return {
-            **{"event": self.event, "views": views, "unknown": self.unknown},
-            **{"late": late, "late_unknown": self.late_unknown},
+            "event": self.event,
+            "views": views,
+            "unknown": self.unknown,
+            "late": late,
+            "late_unknown": self.late_unknown,
         }
 
     def steps(self) -> Iterator[Step]:
-        """What the collector and the log have done with it, in order."""
+        """The steps of the event through the collector and the log, in order."""
         event, state = self.event, self.event["state"]
         received = datetime.fromisoformat(event["received_at"])
         number = f"{event['sequence']}.{event['index']}"
@@ -96,7 +101,7 @@ class Trace:
             f"{event['received_at']}  stream {event['stream']}, collector {event['collector']}, "
             f"number {number}",
         )
-        # Nothing is answered before it is on disk; only a stream that skips the journal never is.
+        # The collector answers when the event is on disk, unless the stream skips the journal.
         yield Step(*_SIGNS["read"], "journaled", _after(received, event.get("journaled_at")))
         match state:
             case "logged" | "rejected":
@@ -107,9 +112,7 @@ class Trace:
                 if state == "logged":
                     yield Step(*_SIGNS["read"], "logged", f"{after}  {place}")
                     if error := event.get("error"):
-                        yield Step(
-                            "!", "yellow", "invalid", f"kept nevertheless: {printable(error)}"
-                        )
+                        yield Step("!", "yellow", "invalid", f"accepted anyway: {printable(error)}")
                     for aside in self.late:
                         yield Step("!", "yellow", "late", printable(aside.reason))
                         yield Step(" ", "", "", f"millstream late show {aside.id}")
@@ -125,7 +128,7 @@ class Trace:
                 yield Step("◌", "yellow", "logged", "not yet: it waits in the collector's journal")
 
     def tree(self) -> Iterator[tuple[str, ViewProgress]]:
-        """Each view with the branch that leads to it; a view that reads several is there once."""
+        """Each view with the branch in front of it; a view with several inputs appears once."""
         seen: set[str] = set()
 
         def below(source: str, lead: str) -> Iterator[tuple[str, ViewProgress]]:
@@ -140,7 +143,7 @@ class Trace:
 
 
 def find_event(url: str, receipt: str, access: Credentials, seconds: float) -> dict[str, Any]:
-    """What the collector says; MillstreamError in its words if it knows no such event."""
+    """The collector's answer; MillstreamError with its message if it does not know the event."""
     import time
 
     import httpx
@@ -157,12 +160,12 @@ def find_event(url: str, receipt: str, access: Credentials, seconds: float) -> d
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NotReachable(
                 f"the collector {url} did not answer: {str(error) or type(error).__name__}",
-                remedy="see whether it runs: millstream status",
+                remedy="check that it runs: millstream status",
             ) from None
         if answer.is_success:
             found: dict[str, Any] = answer.json()
             return found
-        # A search of the log that took too long goes on with the next call.
+        # If the search of the log took too long, the next call continues it.
         if answer.status_code != 503 or time.monotonic() > deadline:
             remedy = (
                 "" if answer.status_code != 401 else "give a key: --key-file, or MILLSTREAM_KEY"
@@ -172,7 +175,7 @@ def find_event(url: str, receipt: str, access: Credentials, seconds: float) -> d
 
 
 def find_late_records(log: LogSettings, event: Mapping[str, Any]) -> tuple[LateRecord, ...]:
-    """Where in the late topic a logged event is; LogError if Kafka does not answer."""
+    """The late records of a logged event; LogError if Kafka does not answer."""
     from millstream.log.dead_letters.late import find_late
     from millstream.log.topic_names import app_of_stream
 
@@ -183,8 +186,8 @@ def find_late_records(log: LogSettings, event: Mapping[str, Any]) -> tuple[LateR
     return tuple(LateRecord(one.id, one.reason) for one in found)
 
 
-def follow(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Trace:
-    """The event's trace, out of the server's figures; `why` says why there are none."""
+def trace_event(event: dict[str, Any], system: dict[str, Any] | None, why: str) -> Trace:
+    """The event's trace from the server's metrics; `why` says why there are none."""
     if event["state"] != "logged":
         return Trace(event, [])
     if system is None:
@@ -214,13 +217,13 @@ def _passed(
 
     if event["stream"] in inputs:
         if _is_past(served, *place):
-            return passed("read", system["now"], "its newest rows came from behind the event")
+            return passed("read", system["now"], "its newest rows come from later records")
         if _is_past(analyze, *place):
             by = to_iso(analyze.get("read_at", 0))
-            return passed("read", by, f"at the latest at {by}, says its checkpoint")
+            return passed("read", by, f"at the latest at {by}, by its checkpoint")
     newest = served.get("newest_received_at", 0)
     if newest and newest >= to_ms(event["received_at"]):
-        words = "likely: it holds an event that was received then or later"
+        words = "likely: it has an event that was received at that time or later"
         return passed("likely", system["now"], words)
     return passed("unknown", "", _why_unknown(event, view, analyze, inputs))
 
@@ -233,13 +236,13 @@ def _why_unknown(
 ) -> str:
     state = analyze.get("state") or "unknown"
     if state != "running":
-        return f"not yet, as far as is known: its query is {state}"
+        return f"not yet, as far as known: its query is {state}"
     if event["stream"] not in inputs:
-        return f"not known: it reads {', '.join(inputs)}, and holds nothing that came this late"
+        return f"unknown: it reads {', '.join(inputs)}, and has no event this new"
     read_at = analyze.get("read_at", 0)
-    since = f"its checkpoint is of {to_iso(read_at)}" if read_at else "it has no checkpoint yet"
-    filtered = "; an event that it filters out shows only there"
-    return f"not known: at least not in its rows, and {since}{filtered}"
+    since = f"its checkpoint is from {to_iso(read_at)}" if read_at else "it has no checkpoint yet"
+    filtered = "; an event that it filters out is visible only there"
+    return f"unknown: not in its rows yet, and {since}{filtered}"
 
 
 def _is_past(counts: Mapping[str, Any], topic: str, partition: str, offset: int) -> bool:
@@ -248,6 +251,6 @@ def _is_past(counts: Mapping[str, Any], topic: str, partition: str, offset: int)
 
 def _after(received: datetime, at: str | None) -> str:
     if not at:
-        return "when is not known any more"
+        return "at an unknown time"
     passed = (datetime.fromisoformat(at) - received).total_seconds() * 1000
     return f"{at}  +{max(0.0, passed):,.0f} ms"

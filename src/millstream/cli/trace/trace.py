@@ -1,4 +1,4 @@
-"""`trace`: follow one event by its receipt, from the collector to every view that reads it."""
+"""`trace`: follows one event by its receipt, from the collector to every view."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ _PAUSE = 0.2
 @click.argument("receipt")
 @home_option
 @set_option
-@click.option("--collect-url", default="", help="The collector's address; default: of --home.")
-@click.option("--serve-url", default="", help="The server's address; default: of --home.")
+@click.option(
+    "--collect-url", default="", help="The collector's address; default: the one in --home."
+)
+@click.option("--serve-url", default="", help="The server's address; default: the one in --home.")
 @access_options
-@click.option("--wait", is_flag=True, help="Until every view has read past the event.")
+@click.option("--wait", is_flag=True, help="Wait until every view has read the event.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
-    help="Seconds of --wait.",
+    help="Seconds for --wait.",
 )
 @json_option
 def trace(
@@ -58,26 +60,26 @@ def trace(
 ) -> int:
     """Follow an event by the RECEIPT that its sender got.
 
-    When it was received, on disk and in the log, at which place there, whether the rejected or the
-    late topic holds it, and for each view that reads its stream, directly or through other views,
-    whether it has read past it. Says `at least` and `likely` where only a bound is known.
+    Shows when the event was received, written to disk and logged; its topic, partition and offset;
+    whether it was rejected or late; and for each view that reads its stream, directly or through
+    other views, whether the view has read it. `likely` means that this is not certain.
 
-    The exit code is 1 if the event was rejected, failed or is gone, and, with --wait, if a view has
-    not read past it in time.
+    The exit code is 1 if the event was rejected, failed or no longer exists, and with --wait also
+    if a view has not read it in time.
 
     \b
     millstream trace AQAB…
     millstream trace AQAB… --wait --timeout 10
     millstream trace AQAB… --json | jq .views
     """
-    from millstream.cli.trace.event_trace import find_event, follow
+    from millstream.cli.trace.event_trace import find_event, trace_event
 
     collect = url_of("collect", collect_url, home, "--collect-url")
     access = access_of(key_file, ca)
     deadline = time.monotonic() + timeout
     while True:
         event = find_event(collect, receipt, access, max(5.0, deadline - time.monotonic()))
-        found = follow(event, *system_of(home, serve_url))
+        found = trace_event(event, *system_of(home, serve_url))
         if found.is_over or not wait or time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)
@@ -86,11 +88,11 @@ def trace(
         click.echo(json.dumps(found.content(), ensure_ascii=False, indent=2))
     else:
         show(found)
-    return 0 if found.is_well(wait) else FAILED
+    return 0 if found.is_successful(wait) else FAILED
 
 
 def system_of(home: Path, serve_url: str) -> tuple[dict[str, Any] | None, str]:
-    """The server's figures; or None, and why there are none."""
+    """The server's metrics; or None and the reason."""
     from millstream.supervise.metrics_poll import fetch_system
 
     try:
@@ -100,7 +102,7 @@ def system_of(home: Path, serve_url: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def with_late(found: Trace, home: Path, assignments: tuple[str, ...]) -> Trace:
-    """The trace with what the late topic holds of the event, or with why that is not known."""
+    """The trace with the event's late records, or with the reason why they are unknown."""
     from millstream.cli.trace.event_trace import find_late_records
 
     if found.event["state"] != "logged":
