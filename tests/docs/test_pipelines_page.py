@@ -14,9 +14,11 @@ from millstream.pipeline.app import App
 from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.pipeline.load import load
 from millstream.schema import to_ddl
+from millstream.values.hidden_columns import RESERVED
 
 FUNCTIONS = read("docs/guides/python_functions.md")
 PAGE = read("docs/guides/pipelines.md")
+OPTIONS = read("docs/reference/pipeline_options.md")
 README = read("README.md")
 SNIPPETS = snippets(PAGE)
 
@@ -63,11 +65,17 @@ def test_the_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:
     ("heading", "options", "method"),
     [("## Streams", STREAM_OPTIONS, App.stream), ("## Views", VIEW_OPTIONS, App.view)],
 )
-def test_every_option_is_in_the_page_and_in_the_signature(
+def test_every_option_is_in_the_reference_and_in_the_signature(
     heading: str, options: tuple[str, ...], method: object
 ) -> None:
-    section = PAGE.partition(f"{heading}\n")[2].partition("\n##")[0]
+    section = OPTIONS.partition(f"{heading}\n")[2].partition("\n##")[0]
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert documented == set(options)
     assert callable(method)
     assert set(options) <= set(inspect.signature(method).parameters)
+
+
+def test_every_hidden_column_is_in_the_reference() -> None:
+    section = OPTIONS.partition("## Hidden columns\n")[2]
+    table = section.partition("\n\nA query")[0]
+    assert set(re.findall(r"`(_[a-z_]+)`", table)) == RESERVED
