@@ -18,9 +18,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize(("language", "code"), SNIPPETS)
-def test_a_snippet_is_valid(
-    language: str, code: str, tmp_path: Path
-) -> None:
+def test_a_snippet_is_valid(language: str, code: str, tmp_path: Path) -> None:
     if language == "python":
         ast.parse(code)
         if "App(" not in code:
