@@ -10,7 +10,7 @@ from millstream import errors
 from millstream.errors import LogError, MillstreamError, PipelineError, SettingsError
 
 
-def test_an_error_reads_as_what_is_wrong_and_then_what_to_do() -> None:
+def test_an_error_says_what_is_wrong_and_then_what_to_do() -> None:
     assert str(SettingsError("it is wrong", remedy="do this")) == "it is wrong; do this"
     assert str(SettingsError("it is wrong")) == "it is wrong"
 
@@ -19,11 +19,13 @@ def test_an_error_reads_as_what_is_wrong_and_then_what_to_do() -> None:
     ("file", "line", "written"),
     [("a.py", 3, "a.py:3: bad; fix"), ("a.py", 0, "a.py: bad; fix"), (None, 3, "bad; fix")],
 )
-def test_a_pipeline_error_starts_with_its_place(file: str | None, line: int, written: str) -> None:
+def test_a_pipeline_error_starts_with_its_location(
+    file: str | None, line: int, written: str
+) -> None:
     assert str(PipelineError("bad", file=file, line=line, remedy="fix")) == written
 
 
-def test_only_what_can_pass_by_itself_is_worth_a_retry() -> None:
+def test_only_errors_that_can_pass_by_themselves_allow_a_retry() -> None:
     assert LogError("away").retry
     assert not PipelineError("bad").retry
 

@@ -34,7 +34,7 @@ def test_without_anything_set_the_defaults_hold(pipeline: Path) -> None:
     assert load_settings(pipeline) == Settings()
 
 
-def test_each_source_wins_over_the_one_before(
+def test_flags_replace_variables_and_variables_replace_the_file(
     pipeline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(pipeline, "[collect]\nport = 1\nhost = '0.0.0.0'\n[serve]\nport = 1\n[log]\nport = 1")
@@ -94,7 +94,7 @@ def test_variables_that_are_no_settings_are_left_alone(
         ("[serve]\nport = 1\nport = 2", 3, "this is not TOML"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_line(
+def test_a_mistake_in_the_file_is_reported_with_its_line(
     pipeline: Path, toml: str, line: int, says: str
 ) -> None:
     write(pipeline, toml)
@@ -142,7 +142,7 @@ def test_a_mistake_in_a_flag_names_the_flag(pipeline: Path) -> None:
         "[analyze]\nspark = {'spark.hadoop.fs.s3a.secret.key' = 'secret', 'spark.x' = 5}",
     ],
 )
-def test_a_password_is_not_repeated(pipeline: Path, toml: str) -> None:
+def test_a_password_is_not_shown(pipeline: Path, toml: str) -> None:
     write(pipeline, toml)
     with pytest.raises(SettingsError) as caught:
         load_settings(pipeline)
@@ -150,7 +150,7 @@ def test_a_password_is_not_repeated(pipeline: Path, toml: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["MILLSTREAM_LOG__SECURITY", "MILLSTREAM_ANALYZE__SPARK"])
-def test_nor_is_one_in_a_variable_that_cannot_be_read(
+def test_a_password_in_an_invalid_variable_is_not_shown(
     pipeline: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, '{"sasl.password": "hunter2"')
@@ -169,7 +169,7 @@ def test_every_setting_is_described() -> None:
             assert field.description, f"{section}.{name} lacks a description"
 
 
-def test_the_configuration_page_is_what_the_settings_say() -> None:
+def test_the_page_of_settings_is_up_to_date() -> None:
     page = ROOT / "docs/reference/settings.md"
     assert page.read_text(encoding="utf-8") == describe(), (
         f"{page} is stale: run python -m millstream.settings > docs/reference/settings.md"

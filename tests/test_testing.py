@@ -88,7 +88,7 @@ def test_an_unknown_stream_is_a_mistake(app: App) -> None:
         run(app, {"order": []})
 
 
-def test_it_uses_the_session_that_runs(app: App, spark: SparkSession) -> None:
+def test_it_uses_the_running_session(app: App, spark: SparkSession) -> None:
     before = spark.sparkContext.applicationId
     run(app, {})
     active = SparkSession.getActiveSession()

@@ -58,7 +58,7 @@ def test_a_row_shows_every_event_of_its_group_up_to_its_newest() -> None:
 
 
 @given(st.permutations(range(0, 12 * KEYS, KEYS // 2)))
-def test_where_each_event_has_its_own_row_both_ways_agree(order: list[int]) -> None:
+def test_both_measures_agree_where_each_event_has_its_own_row(order: list[int]) -> None:
     seen = Sightings()
     for at, event in enumerate(sorted(order)):
         seen.add(event, at)

@@ -10,7 +10,7 @@ from bench.windows import BEGIN, DOCUMENT, END, FLINK, QUICK, Figures, tables
 from millstream.errors import MillstreamError
 
 
-def test_each_figure_is_held_against_the_reference() -> None:
+def test_each_figure_is_compared_with_the_reference() -> None:
     text = tables(
         [
             Figures("tumbling", FLINK, Latency(10, 20, 30), 20_000.0),
@@ -34,17 +34,17 @@ def test_each_figure_is_held_against_the_reference() -> None:
     assert "2 events missing" in text
 
 
-def test_what_cannot_run_is_told_with_the_reason() -> None:
+def test_an_engine_that_cannot_run_is_listed_with_the_reason() -> None:
     text = tables([Figures("session", "real_time", refused="it uses session windows")], QUICK)
     assert "- session, gap 0.5 s, real-time: it uses session windows" in text
 
 
-def test_its_place_in_the_document_is_there() -> None:
+def test_the_document_has_the_section() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert text.index(BEGIN) < text.index(END)
     assert issubclass(Refused, MillstreamError)
 
 
-def test_events_have_the_size_that_is_told() -> None:
+def test_events_have_the_stated_size() -> None:
     assert 500 < len(event(KEYS + 1, 1_794_798_000_000)) < 600
     assert b'"key":1,' in event(KEYS + 1, 1)

@@ -58,7 +58,7 @@ def held() -> Counter[str]:
 
 
 @those()
-async def test_events_come_in_in_order_and_are_counted(case: Case) -> None:
+async def test_events_are_received_in_order_and_counted(case: Case) -> None:
     reader, output = case.reader(), RecordingOutput()
     async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
@@ -77,7 +77,7 @@ async def test_events_come_in_in_order_and_are_counted(case: Case) -> None:
 
 @those()
 @pytest.mark.parametrize("blocked", [False, True], ids=["reading", "waiting for the output"])
-async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
+async def test_a_cancelled_reader_ends_at_once_and_leaves_nothing_open(
     case: Case, blocked: bool
 ) -> None:
     for attempt in range(_ATTEMPTS):
@@ -102,7 +102,7 @@ async def test_a_reader_that_is_cancelled_ends_at_once_and_leaves_nothing_open(
 
 
 @those(lambda case: not case.why_no_reconnect)
-async def test_a_reader_comes_back_after_the_peer_dropped_it(case: Case) -> None:
+async def test_a_reader_reconnects_after_the_peer_dropped_it(case: Case) -> None:
     reader, output = case.reader(), RecordingOutput()
     async with running(reader, output):
         for round_ in range(3):
@@ -116,7 +116,7 @@ async def test_a_reader_comes_back_after_the_peer_dropped_it(case: Case) -> None
 
 
 @those(lambda case: not case.why_no_resume)
-async def test_a_reader_goes_on_at_its_bookmark_without_loss_or_repetition(case: Case) -> None:
+async def test_a_reader_resumes_at_its_bookmark_without_loss_or_duplicates(case: Case) -> None:
     first, output = case.reader(), RecordingOutput()
     async with running(first, output):
         await case.send(range(10))
@@ -130,7 +130,9 @@ async def test_a_reader_goes_on_at_its_bookmark_without_loss_or_repetition(case:
 
 
 @those(lambda case: not case.why_no_resume)
-async def test_what_was_not_on_disk_when_the_collector_died_comes_again(case: Case) -> None:
+async def test_messages_that_were_not_on_disk_when_the_collector_died_are_read_again(
+    case: Case,
+) -> None:
     first, output = case.reader(), RecordingOutput()
     async with running(first, output):
         await case.send(range(5))
@@ -148,7 +150,7 @@ async def test_what_was_not_on_disk_when_the_collector_died_comes_again(case: Ca
 
 
 @those(lambda case: bool(case.why_no_resume))
-async def test_a_reader_that_cannot_resume_reads_what_comes_from_then_on(case: Case) -> None:
+async def test_a_reader_that_cannot_resume_reads_new_messages(case: Case) -> None:
     first, output = case.reader(), RecordingOutput()
     async with running(first, output):
         await until(lambda: first.state.state == case.up)
@@ -163,7 +165,7 @@ async def test_a_reader_that_cannot_resume_reads_what_comes_from_then_on(case: C
 
 
 @those()
-async def test_garbage_does_no_harm(case: Case) -> None:
+async def test_a_reader_survives_garbage(case: Case) -> None:
     reader, output = case.reader(), RecordingOutput()
     task = asyncio.create_task(reader.run(output))
     await until(lambda: reader.state.state == case.up)
@@ -185,7 +187,7 @@ async def test_garbage_does_no_harm(case: Case) -> None:
 
 
 @those(lambda case: not case.why_no_stall)
-async def test_a_peer_that_hangs_is_noticed(case: Case) -> None:
+async def test_a_hanging_peer_is_detected(case: Case) -> None:
     case.hasty = True
     reader, output = case.reader(), RecordingOutput()
     async with running(reader, output):
@@ -200,7 +202,7 @@ async def test_a_peer_that_hangs_is_noticed(case: Case) -> None:
 
 
 @those(lambda case: not case.why_loss)
-async def test_a_flood_waits_while_the_output_takes_nothing_and_then_comes_in_order(
+async def test_a_flood_waits_while_the_output_is_full_and_then_arrives_in_order(
     case: Case,
 ) -> None:
     reader, output = case.reader(), RecordingOutput()

@@ -73,7 +73,7 @@ def test_every_option_can_be_written_as_text(kind: type[SourceDescription], tmp_
 
 @pytest.mark.parametrize("value", [None, 5, 5.0, b"x", [], [5], {5: 5}, object()])
 @each_kind()
-def test_an_option_of_any_type_is_told_of_or_taken(
+def test_an_option_of_any_type_is_accepted_or_reported(
     kind: type[SourceDescription], value: Any
 ) -> None:
     for option in fields(kind):  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_sql_is_told_with_its_line_and_a_remedy(name: str, tmp_path: Path) -> None:
+def test_a_mistake_in_sql_is_reported_with_its_line_and_a_remedy(name: str, tmp_path: Path) -> None:
     written, *words = MISTAKES[name]
     with pytest.raises(PipelineError) as raised:
         in_sql(tmp_path, written)
@@ -141,7 +141,7 @@ def test_a_mistake_in_sql_is_told_with_its_line_and_a_remedy(name: str, tmp_path
         ("SseSource('https://h', headers='X-Key secret')", ("not the name of a header",)),
     ],
 )
-def test_a_mistake_in_python_is_told_with_its_line(
+def test_a_mistake_in_python_is_reported_with_its_line(
     written: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     with pytest.raises(PipelineError) as raised:

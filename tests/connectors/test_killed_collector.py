@@ -79,7 +79,7 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     broker.stop()
 
 
-async def test_no_message_that_a_broker_has_taken_is_lost(
+async def test_no_message_that_a_broker_accepted_is_lost(
     app_name: str, log_settings: LogSettings, tmp_path: Path, mosquitto: Mosquitto
 ) -> None:
     source = {"kind": "mqtt", "url": mosquitto.url, "topic": "t/#", "receive_maximum": "20"}

@@ -73,7 +73,7 @@ async def billing(url: str, bill: Bill) -> AsyncIterator[None]:
             await work
 
 
-async def test_a_bill_goes_on_from_its_file_on_another_server_and_counts_nothing_twice(
+async def test_a_bill_resumes_from_its_file_on_another_server_and_counts_nothing_twice(
     log_settings: LogSettings, app_name: str, tmp_path: Path
 ) -> None:
     site, state = Site(app_name, log_settings), tmp_path / "bill.json"

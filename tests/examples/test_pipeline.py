@@ -55,7 +55,7 @@ def views(
     return run(EXAMPLE / request.param, {"rsvps": sent})
 
 
-def test_places_are_counted_and_lie_where_they_lie(
+def test_cities_are_counted_with_their_coordinates(
     views: dict[str, list[Row]], sent: list[dict[str, Any]]
 ) -> None:
     groups = [rsvp["group"] for rsvp in sent]

@@ -53,7 +53,7 @@ async def simulator(*flags: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
             await process.wait()
 
 
-def test_an_rsvp_has_the_shape_of_meetups_public_stream(world: World) -> None:
+def test_an_rsvp_has_the_fields_of_meetups_public_stream(world: World) -> None:
     events = [world.rsvp(n, NOW) for n in range(200)]
     event = next(e for e in events if "venue" in e and "group_state" in e["group"])
     assert set(event) == {
@@ -89,14 +89,14 @@ def test_event_n_depends_on_the_seed_and_n_alone(world: World) -> None:
     assert len({event["rsvp_id"] for event in forwards}) == 300
 
 
-def test_a_group_keeps_its_name_place_and_topics(world: World) -> None:
+def test_a_group_keeps_its_name_city_and_topics(world: World) -> None:
     groups: dict[int, str] = {}
     for n in range(3_000):
         group = world.rsvp(n, NOW)["group"]
         assert groups.setdefault(group["group_id"], json.dumps(group)) == json.dumps(group)
 
 
-def test_cities_and_topics_are_skewed_as_in_life(day: list[dict[str, Any]]) -> None:
+def test_cities_and_topics_are_skewed(day: list[dict[str, Any]]) -> None:
     cities = Counter(group["group_city"] for group in day)
     topics = Counter(topic["topic_name"] for group in day for topic in group["group_topics"])
     assert len(cities) > 90
@@ -106,7 +106,9 @@ def test_cities_and_topics_are_skewed_as_in_life(day: list[dict[str, Any]]) -> N
         assert counts[0] > 2 * counts[len(counts) // 4] > 4 * counts[-1]
 
 
-def test_topics_trend_for_a_while_and_the_world_turns(day: list[dict[str, Any]]) -> None:
+def test_topics_trend_for_a_while_and_activity_follows_the_time_of_day(
+    day: list[dict[str, Any]],
+) -> None:
     quarters = [day[at : at + 2_000] for at in range(0, 20_000, 5_000)]
     countries = [Counter(g["group_country"] for g in quarter) for quarter in quarters]
     topics = [Counter(t["topic_name"] for g in q for t in g["group_topics"]) for q in quarters]
@@ -127,7 +129,7 @@ def test_events_come_in_bursts_at_the_mean_rate(world: World) -> None:
     assert max(blocks) > 4 * min(blocks)
 
 
-def test_faults_have_the_shares_asked_for(world: World) -> None:
+def test_faults_have_the_configured_shares(world: World) -> None:
     faults = Faults(late=0.1, duplicate=0.2, broken=0.05)
     sent = [text for texts in islice(messages(world, faults, lambda: NOW), 4_000) for text in texts]
     whole = [event for text in sent if (event := read(text)) is not None]
@@ -147,13 +149,13 @@ def test_a_duplicate_is_the_same_bytes_again(world: World) -> None:
     assert Counter(Counter(sent).values()) == {2: 493, 1: 7}
 
 
-def test_without_faults_everything_is_whole_and_comes_once(world: World) -> None:
+def test_without_faults_every_event_is_complete_and_sent_once(world: World) -> None:
     sent = list(islice(messages(world, Faults(), lambda: NOW), 500))
     assert [len(texts) for texts in sent] == [1] * 500
     assert all(read(texts[0]) is not None for texts in sent)
 
 
-async def test_a_listener_gets_every_event_from_the_first_and_the_record_keeps_them(
+async def test_a_listener_gets_every_event_and_the_record_has_them(
     tmp_path: Path,
 ) -> None:
     record = tmp_path / "sent.ndjson"
@@ -169,7 +171,7 @@ async def test_a_listener_gets_every_event_from_the_first_and_the_record_keeps_t
     assert ids == {n for n in range(1500) if faults.of(7, n) != "broken"}
 
 
-async def test_two_listeners_get_the_same_stream_and_one_that_returns_goes_on_later() -> None:
+async def test_two_listeners_get_the_same_stream_and_one_that_returns_gets_later_events() -> None:
     async with simulator("--rate", "300") as (url, _), asyncio.timeout(30):
         async with connect(url) as one, connect(url) as two:
             first = await two.recv()
@@ -180,7 +182,7 @@ async def test_two_listeners_get_the_same_stream_and_one_that_returns_goes_on_la
             assert json.loads(await back.recv())["rsvp_id"] > json.loads(first)["rsvp_id"] + 50
 
 
-async def test_another_path_is_not_found_and_the_answer_says_where_the_stream_is() -> None:
+async def test_another_path_is_not_found_and_the_answer_names_the_right_one() -> None:
     async with simulator() as (url, _), httpx.AsyncClient() as client:
         answer = await client.get(url.replace("ws:", "http:").replace("/rsvps", "/other"))
     assert answer.status_code == 404

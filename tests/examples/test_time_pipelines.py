@@ -21,7 +21,7 @@ SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)
-def test_python_and_sql_declare_the_same(name: str) -> None:
+def test_python_and_sql_declare_the_same_pipeline(name: str) -> None:
     python, sql = (load(EXAMPLES / name / f"pipeline.{kind}") for kind in ("py", "sql"))
     (ours,), (theirs,) = python.streams.values(), sql.streams.values()
     for field in ("name", "schema", "key", "event_time", "lateness", "ahead", "delivery"):
@@ -44,7 +44,7 @@ def test_the_simulator_knows_the_pipelines_lateness(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["py", "sql"])
 @pytest.mark.parametrize("name", SIMULATIONS)
-def test_in_time_the_views_are_what_the_simulator_says(
+def test_views_of_punctual_events_are_what_the_simulator_computes(
     name: str, kind: str, spark: SparkSession
 ) -> None:
     simulation = SIMULATIONS[name]

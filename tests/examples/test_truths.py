@@ -52,7 +52,7 @@ def test_every_fault_makes_a_difference_to_the_truth(
     assert states.keys() == {"final", "corrected", "final or corrected"}
 
 
-def test_what_is_owed_for_clicks_is_what_was_logged_less_what_came_too_late() -> None:
+def test_the_amount_for_clicks_is_the_logged_clicks_less_the_late_ones() -> None:
     truth = clicks.truth(judged(clicks.SIMULATION))
     counted = truth["logged"] - len(truth["late"])
     assert sum(truth["ledger"]["clicks_per_minute"].values()) == counted
@@ -60,7 +60,7 @@ def test_what_is_owed_for_clicks_is_what_was_logged_less_what_came_too_late() ->
         assert sum(row["clicks"] for row in view) == counted
 
 
-def test_the_ledgers_reasons_are_the_stragglers_of_corrected_rows() -> None:
+def test_the_ledgers_reasons_are_the_late_events_of_corrected_rows() -> None:
     sent = judged(clicks.SIMULATION)
     truth = clicks.truth(sent)
     stragglers = {each.sending.id for each in sent if each.sending.straggler}
@@ -105,7 +105,9 @@ def simulate(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)
-def test_the_truth_is_written_and_a_missing_collector_is_told(name: str, tmp_path: Path) -> None:
+def test_the_truth_is_written_and_a_missing_collector_is_reported(
+    name: str, tmp_path: Path
+) -> None:
     outcome = simulate(
         *(name, "--events", "20", "--url", "http://127.0.0.1:9"),
         *("--truth", str(tmp_path / "truth.json")),
@@ -126,7 +128,7 @@ def test_the_truth_is_written_and_a_missing_collector_is_told(name: str, tmp_pat
         (["--start", "4070908800000"], "happen after they are sent"),
     ],
 )
-def test_flags_that_make_no_sense_are_told(flags: list[str], told: str) -> None:
+def test_invalid_flags_are_reported(flags: list[str], told: str) -> None:
     outcome = simulate("clicks", *flags)
     assert outcome.returncode == 2
     assert told in outcome.stderr

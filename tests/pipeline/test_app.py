@@ -21,14 +21,14 @@ def app() -> App:
     return app
 
 
-def test_declaring_gives_what_was_declared(app: App) -> None:
+def test_declaring_returns_the_stream_or_view(app: App) -> None:
     view = app.view("small", sql="SELECT x FROM events WHERE x < 3")
     assert app.views["small"] is view
     assert view.location.file == __file__
     app.check()
 
 
-def test_a_decorated_function_stays_the_user_s(app: App) -> None:
+def test_a_decorated_function_can_still_be_called(app: App) -> None:
     @app.view(key="x")
     def doubled(events: int) -> int:
         return events * 2
@@ -51,7 +51,7 @@ def test_a_refused_declaration_leaves_nothing_behind(app: App) -> None:
     app.view("small", key="x", sql="SELECT x FROM events")
 
 
-def test_what_needs_the_whole_app_is_told_when_it_is_checked(app: App) -> None:
+def test_mistakes_between_declarations_are_found_by_check(app: App) -> None:
     app.view("late", sql="SELECT x FROM evnts")
     with pytest.raises(PipelineError, match="did you mean 'events'"):
         app.check()
@@ -83,7 +83,7 @@ def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, to
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_a_stream_that_recognises_no_retry_has_no_dedup(app: App, delivery: Delivery) -> None:
+def test_dedup_needs_exactly_once_delivery(app: App, delivery: Delivery) -> None:
     with pytest.raises(PipelineError) as refused:
         app.stream(
             "logs",
@@ -97,7 +97,7 @@ def test_a_stream_that_recognises_no_retry_has_no_dedup(app: App, delivery: Deli
     assert app.stream("logs", schema="level STRING", delivery=delivery, dedup="0 seconds")
 
 
-def test_a_stream_that_sheds_nothing_has_no_shed_at(app: App) -> None:
+def test_shed_at_needs_shed(app: App) -> None:
     with pytest.raises(PipelineError) as refused:
         app.stream(
             "logs",
@@ -110,7 +110,7 @@ def test_a_stream_that_sheds_nothing_has_no_shed_at(app: App) -> None:
     assert linecache.getline(__file__, refused.value.line).strip() == "shed_at=0.5,"
 
 
-def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:
+def test_views_that_feed_each_other_are_refused(app: App) -> None:
     app.view("a", sql="SELECT x FROM b")
     app.view("b", sql="SELECT x FROM c JOIN events USING (x)")
     app.view("c", sql="SELECT x FROM b")
@@ -128,7 +128,7 @@ def test_an_app_of_views_that_feed_each_other_has_no_order(app: App) -> None:
         ({"key": ["n"], "shed": "1 minute", "accumulation": "discard"}, "what is new has no error"),
     ],
 )
-def test_when_a_view_may_shed_is_checked(app: App, options: dict[str, Any], told: str) -> None:
+def test_the_shed_option_of_a_view_is_checked(app: App, options: dict[str, Any], told: str) -> None:
     with pytest.raises(PipelineError, match=re.escape(told)) as refused:
         app.view("v", sql="SELECT n, n2 FROM logs", **options)
     assert refused.value.remedy

@@ -48,7 +48,7 @@ def write(tmp_path: Path, text: str, name: str = "pipeline.py") -> Path:
     return path
 
 
-def test_a_pipeline_is_loaded_with_all_that_it_says(tmp_path: Path) -> None:
+def test_a_pipeline_is_loaded_with_all_its_options(tmp_path: Path) -> None:
     app = load(write(tmp_path, GOOD))
     stream = app.streams["rsvps"]
     assert (stream.key, stream.event_time, stream.lateness) == ("id", "at", timedelta(minutes=10))
@@ -66,7 +66,7 @@ def test_a_pipeline_is_loaded_with_all_that_it_says(tmp_path: Path) -> None:
     assert [view.location.line for view in app.views.values()] == [15, 20, 24]
 
 
-def test_what_is_left_out_has_the_documented_default(tmp_path: Path) -> None:
+def test_an_option_that_is_left_out_has_the_documented_default(tmp_path: Path) -> None:
     app = load(
         write(
             tmp_path,
@@ -101,7 +101,7 @@ def test_a_view_may_read_one_that_is_declared_below_it(tmp_path: Path) -> None:
     assert [view.name for view in app.views_in_order()] == ["a", "b", "c"]
 
 
-def test_a_pipeline_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+def test_a_pipeline_may_import_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "beside_the_pipeline.py").write_text("COLUMNS = 'x INT'")
     app = load(
         write(
@@ -248,7 +248,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, mistake: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_a_remedy(tmp_path: Path, mistake: str) -> None:
     line, *parts = MISTAKES[mistake]
     path = tmp_path / "pipeline.py"
     path.write_text(f"{HEAD}{mistake}\n", encoding="utf-8")
@@ -260,7 +260,7 @@ def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, mista
     assert caught.value.remedy
 
 
-def test_a_mistake_leads_to_the_user_s_own_line_even_when_another_module_raises(
+def test_a_mistake_is_reported_at_the_user_s_line_even_when_another_module_raises(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path, "import json\n\njson.loads('{')\n")
@@ -269,7 +269,7 @@ def test_a_mistake_leads_to_the_user_s_own_line_even_when_another_module_raises(
     assert caught.value.line == 3
 
 
-def test_a_mistake_in_a_module_beside_the_pipeline_leads_there(tmp_path: Path) -> None:
+def test_a_mistake_in_a_module_beside_the_pipeline_is_reported_there(tmp_path: Path) -> None:
     beside = tmp_path / "broken_beside_it.py"
     beside.write_text("x = 1\ny = x.nothing\n")
     with pytest.raises(PipelineError, match="no attribute 'nothing'") as caught:
@@ -299,7 +299,7 @@ def test_a_file_that_is_no_pipeline_is_refused(
     assert str(caught.value).startswith(str(path))
 
 
-def test_a_file_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "meetup.py")
     with pytest.raises(PipelineError, match=r"there is no such file; there is meetup\.py"):
         load(tmp_path / "metup.py")
@@ -313,7 +313,7 @@ def _folder(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("call", ["F.col('id') > 10", "F.lit(1)", "F.window('at', '1 hour')"])
-def test_a_call_of_spark_outside_of_a_function_is_told_with_what_to_do(
+def test_a_call_of_spark_outside_of_a_function_is_reported_with_a_remedy(
     tmp_path: Path, call: str
 ) -> None:
     file = tmp_path / "pipeline.py"
@@ -340,7 +340,9 @@ def loaded(file: Path) -> str:
     "function",
     ["udf('string')", "udf(returnType='a INT, b ARRAY<STRING>')", "pandas_udf('map<int, date>')"],
 )
-def test_a_python_function_may_have_its_type_as_text(tmp_path: Path, function: str) -> None:
+def test_a_python_function_may_declare_its_return_type_as_text(
+    tmp_path: Path, function: str
+) -> None:
     declaration = f"@F.{function}\ndef twice(n):\n    return n\n"
     file = tmp_path / "pipeline.py"
     file.write_text(
@@ -357,7 +359,7 @@ def test_a_python_function_may_have_its_type_as_text(tmp_path: Path, function: s
     assert loaded(file) == ""
 
 
-def test_a_type_that_spark_does_not_have_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_unknown_return_type_is_reported_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.py"
     file.write_text(
         "from pyspark.sql import functions as F\n\ntwice = F.udf(lambda n: n, 'strng')\n"

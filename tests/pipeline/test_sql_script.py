@@ -123,7 +123,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, mistake: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_a_remedy(tmp_path: Path, mistake: str) -> None:
     line, *parts = MISTAKES[mistake]
     path = write(tmp_path, HEAD + mistake)
     with pytest.raises(PipelineError) as caught:
@@ -134,6 +134,6 @@ def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, mista
     assert caught.value.remedy
 
 
-def test_a_file_whose_name_cannot_be_the_app_s_says_so(tmp_path: Path) -> None:
+def test_a_file_name_that_is_no_valid_app_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="CREATE APP name; as the first statement"):
         load(write(tmp_path, HEAD, "My Pipeline.sql"))

@@ -36,7 +36,7 @@ GROUPED = "SELECT k, count(*) AS n FROM events GROUP BY k"
         ("at the watermark", AtWatermark()),
     ],
 )
-def test_a_trigger_is_what_its_words_say(text: str, trigger: Trigger) -> None:
+def test_a_trigger_is_parsed_from_its_text(text: str, trigger: Trigger) -> None:
     assert parse_trigger(text) == trigger
     assert parse_trigger(str(trigger)) == trigger
 
@@ -67,7 +67,7 @@ def app() -> App:
         ({"key": None, "ledger": "n"}, "ledger but no key"),
     ],
 )
-def test_what_makes_no_sense_is_told_with_its_line(
+def test_an_invalid_output_option_is_refused_with_its_line(
     app: App, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(PipelineError, match=told) as caught:
@@ -83,7 +83,7 @@ def test_what_makes_no_sense_is_told_with_its_line(
         ("discard", "reference", "which say only what was new to them"),
     ],
 )
-def test_a_view_reads_only_rows_that_mean_something_to_it(
+def test_a_view_cannot_read_rows_that_it_would_misinterpret(
     app: App, accumulation: Any, reading: Any, told: str
 ) -> None:
     app.view("v", sql=GROUPED, key="k", accumulation=accumulation)
@@ -92,7 +92,7 @@ def test_a_view_reads_only_rows_that_mean_something_to_it(
         app.check()
 
 
-def test_sql_has_the_same_words(tmp_path: Path) -> None:
+def test_sql_has_the_same_output_options(tmp_path: Path) -> None:
     path = tmp_path / "p.sql"
     path.write_text(
         "CREATE STREAM events (k STRING, at TIMESTAMP) WITH (event_time = 'at');\n"
@@ -109,6 +109,6 @@ def test_sql_has_the_same_words(tmp_path: Path) -> None:
     assert caught.value.line == 3
 
 
-def test_the_defaults_show_rows_as_they_come(app: App) -> None:
+def test_by_default_every_row_is_output(app: App) -> None:
     assert not app.view("v", sql=GROUPED, key="k").has_output_options
     assert not app.view("w", sql=GROUPED, key="k", ledger=["n"]).has_output_options

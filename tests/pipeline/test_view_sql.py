@@ -29,7 +29,7 @@ from millstream.pipeline.windows import marker
         ("FROM a SELECT x", ["a"]),
     ],
 )
-def test_the_inputs_are_the_tables_that_the_sql_names_but_does_not_make(
+def test_the_inputs_are_the_tables_that_the_sql_reads_but_does_not_define(
     sql: str, inputs: list[str]
 ) -> None:
     assert sorted(parse_select(sql).inputs) == sorted(inputs)
@@ -64,11 +64,11 @@ def test_the_result_columns_are_known_unless_there_is_a_star(
         ("SELECT explode(topics) AS topic FROM r", False),
     ],
 )
-def test_an_aggregation_is_seen_wherever_it_is(sql: str, aggregates: bool) -> None:
+def test_an_aggregation_is_found_anywhere_in_the_query(sql: str, aggregates: bool) -> None:
     assert parse_select(sql).aggregates is aggregates
 
 
-def test_the_grouping_is_what_the_key_should_be() -> None:
+def test_the_grouping_is_the_suggested_key() -> None:
     sql = "SELECT window(at, '1 hour') AS hour, city, count(*) AS n FROM r GROUP BY 1, 2"
     assert parse_select(sql).grouping == ("hour", "city")
 
@@ -96,7 +96,7 @@ def test_the_grouping_is_what_the_key_should_be() -> None:
         ("SELECT a FROM parquet.`/etc/x`", 1, "reads only the app's streams and views"),
     ],
 )
-def test_sql_that_is_not_one_select_is_refused_where_it_is_wrong(
+def test_sql_that_is_not_one_select_is_refused_with_the_line(
     sql: str, line: int, says: str
 ) -> None:
     with pytest.raises(PipelineError) as caught:
@@ -114,12 +114,12 @@ WORDS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=15).map(" ".join), st.booleans())
-def test_no_text_whatever_raises_anything_but_a_pipeline_error(text: str, select: bool) -> None:
+def test_any_text_raises_nothing_but_a_pipeline_error(text: str, select: bool) -> None:
     with contextlib.suppress(PipelineError):
         parse_select(f"SELECT {text}" if select else text)
 
 
-def test_windows_by_count_are_written_in_a_way_that_spark_takes() -> None:
+def test_windows_by_count_become_markers_that_spark_accepts() -> None:
     sql = "SELECT Count_Window (5 , 2) AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
     assert (
         to_spark_sql(sql) == f"SELECT {marker(5, 2)} AS w, 'count_window(1)' AS s FROM r GROUP BY 1"
@@ -139,7 +139,7 @@ def test_windows_by_count_are_written_in_a_way_that_spark_takes() -> None:
         ("count_window(5, 100001)", "every 100001; write a number"),
     ],
 )
-def test_a_window_by_count_that_cannot_be_is_told_with_its_line(call: str, message: str) -> None:
+def test_an_invalid_window_by_count_is_refused_with_its_line(call: str, message: str) -> None:
     with pytest.raises(PipelineError) as raised:
         parse_select(f"SELECT 1 AS x\nFROM r GROUP BY {call}")
     assert message in str(raised.value)

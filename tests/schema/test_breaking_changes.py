@@ -43,7 +43,7 @@ def broken(before: str, after: str) -> dict[str, str]:
         ("a ARRAY<STRUCT<b: INT>>", "a ARRAY<STRUCT<b: INT, c: DATE>>"),
     ],
 )
-def test_what_old_events_still_fit_is_fine(before: str, after: str) -> None:
+def test_a_change_that_old_events_fit_is_allowed(before: str, after: str) -> None:
     assert broken(before, after) == {}
 
 
@@ -68,13 +68,13 @@ def test_what_old_events_still_fit_is_fine(before: str, after: str) -> None:
         ("a INT", "A INT", "a", "now is gone"),
     ],
 )
-def test_what_breaks_is_named_with_before_and_after(
+def test_a_breaking_change_is_reported_with_before_and_after(
     before: str, after: str, field: str, words: str
 ) -> None:
     assert words in broken(before, after)[field]
 
 
-def test_every_break_is_told() -> None:
+def test_every_breaking_change_is_reported() -> None:
     assert set(broken("a LONG, b INT, c INT", "a INT, c STRING, d INT NOT NULL")) == set("abcd")
 
 
@@ -104,14 +104,14 @@ def test_a_field_that_becomes_the_key_must_have_been_there_always() -> None:
 
 
 @given(structs(types))
-def test_the_same_schema_breaks_nothing_also_after_it_was_remembered(schema: Schema) -> None:
+def test_the_same_schema_breaks_nothing_even_after_it_was_stored(schema: Schema) -> None:
     again = parse_schema(to_ddl(schema))
     assert breaking_changes(StreamSchema(schema, None, None), StreamSchema(again, None, None)) == []
 
 
 @settings(max_examples=200)
 @given(cases, structs(types), st.data())
-def test_what_breaks_nothing_takes_every_old_event(
+def test_a_schema_without_breaking_changes_accepts_every_old_event(
     case: Case, other: Schema, data: st.DataObject
 ) -> None:
     """The law: no break found means that an event of the old schema is one of the new."""
@@ -136,7 +136,7 @@ def test_what_breaks_nothing_takes_every_old_event(
     ),
     st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
 )
-def test_a_wider_type_takes_every_value_of_the_narrower(
+def test_a_wider_type_accepts_every_value_of_the_narrower_one(
     before: str, after: str, value: object
 ) -> None:
     if broken(f"a {before}", f"a {after}"):

@@ -133,7 +133,7 @@ def test_ddl_is_read_as_spark_reads_it(ddl: str, means: Field) -> None:
         ("a " + "ARRAY<" * 5000, 0, "nested too deep"),
     ],
 )
-def test_bad_ddl_is_refused_where_it_is_wrong(ddl: str, line: int, says: str) -> None:
+def test_bad_ddl_is_refused_with_the_line(ddl: str, line: int, says: str) -> None:
     with pytest.raises(PipelineError) as caught:
         parse_schema(ddl)
     assert says in str(caught.value)
@@ -217,13 +217,13 @@ def _make(annotation: Any) -> Callable[[], object]:
         (lambda: type("Empty", (msgspec.Struct,), {}), "class Empty has no attributes"),
     ],
 )
-def test_a_class_that_no_event_can_have_is_refused(made: Callable[[], object], says: str) -> None:
+def test_a_class_that_cannot_be_a_schema_is_refused(made: Callable[[], object], says: str) -> None:
     with pytest.raises(PipelineError) as caught:
         parse_schema(made())
     assert says in str(caught.value)
 
 
-def test_a_json_schema_says_what_the_validator_wants() -> None:
+def test_the_json_schema_accepts_what_the_validator_accepts() -> None:
     schema = parse_schema(
         "id SMALLINT NOT NULL COMMENT 'who', at TIMESTAMP, m MAP<STRING, ARRAY<DECIMAL(4,2)>>"
     )

@@ -34,12 +34,12 @@ def test_the_same_position_is_written_the_same_way(
         *("abc:0=1\n", "abc:0=1,0=2", f"abc:0={2**63}", f"abc:{2**31}=0", "abc:0=١"),
     ],
 )
-def test_text_that_no_server_gave_out_is_refused(text: str) -> None:
+def test_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(InvalidPosition, match="send back a position exactly as a server gave it"):
         Position.parse(text)
 
 
-def test_a_position_covers_what_is_below_it_and_grows_by_what_is_read() -> None:
+def test_a_position_covers_the_records_below_it() -> None:
     position = Position("e", {0: 5})
     assert position.covers(0, 4)
     assert not position.covers(0, 5)

@@ -123,7 +123,7 @@ async def test_each_format_gives_its_events(tmp_path: Path, name: str, content: 
         assert reader.state.received == 3
 
 
-async def test_types_of_parquet_become_what_the_schema_reads(tmp_path: Path) -> None:
+async def test_types_of_parquet_are_converted_for_the_schema(tmp_path: Path) -> None:
     at = datetime.datetime(2026, 11, 16, 12, 0, 0, 123456)  # noqa: DTZ001 - Parquet has such
     table = arrow.table(
         {
@@ -180,7 +180,7 @@ async def test_files_are_read_in_the_order_of_their_times_then_names(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "a.json", "a.csv.zst", "a.parquet"])
-async def test_a_crash_in_the_middle_of_a_file_neither_loses_nor_repeats(
+async def test_a_crash_in_the_middle_of_a_file_loses_and_duplicates_nothing(
     tmp_path: Path, name: str
 ) -> None:
     total = 5_000
@@ -238,7 +238,7 @@ async def test_a_half_written_file_is_waited_for(tmp_path: Path) -> None:
         assert numbers(output) == list(range(3))
 
 
-def test_a_file_is_whole_when_it_did_not_change_for_long_enough() -> None:
+def test_a_file_is_complete_when_it_did_not_change_for_long_enough() -> None:
     settling, name = SettledFiles(2.0), "a.ndjson"
     half, whole = File(name, 5, 100, 100), File(name, 9, 101, 101)
     assert settling.complete([half], now=0.0) == []
@@ -301,7 +301,7 @@ async def test_thousands_of_small_files_share_messages(tmp_path: Path) -> None:
     ],
     ids=name_of,
 )
-async def test_a_file_that_cannot_be_read_is_told_of_and_the_rest_goes_on(
+async def test_an_unreadable_file_is_reported_and_the_others_are_read(
     tmp_path: Path,
     name: str,
     content: bytes,
@@ -327,7 +327,7 @@ async def test_a_file_that_cannot_be_read_is_told_of_and_the_rest_goes_on(
     assert reason in caplog.text
 
 
-async def test_a_failed_file_stays_known_and_is_tried_again_when_it_changes(tmp_path: Path) -> None:
+async def test_a_failed_file_is_remembered_and_retried_when_it_changes(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"[")
     (tmp_path / "b.ndjson").write_bytes(numbered(1, 2))
     async with reading(source(tmp_path)) as (reader, output):
@@ -341,7 +341,7 @@ async def test_a_failed_file_stays_known_and_is_tried_again_when_it_changes(tmp_
         await until(lambda: reader.state.error == "")
 
 
-async def test_done_files_are_moved_or_deleted_when_they_are_on_disk_and_not_before(
+async def test_read_files_are_moved_or_deleted_only_when_their_events_are_on_disk(
     tmp_path: Path,
 ) -> None:
     for done in ("move", "delete"):
@@ -398,7 +398,7 @@ async def test_files_of_csv_share_a_message_only_if_their_headers_are_the_same(
         assert output.messages == [b"n,x\n1,a\n2,b\n", b"x,n\nc,3\n"]
 
 
-async def test_nothing_is_read_on_while_there_is_no_room(tmp_path: Path) -> None:
+async def test_reading_stops_while_there_is_no_room(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 10_000, 100))
     (tmp_path / "b.ndjson").write_bytes(numbered(10_000, 10_001))
     async with reading(source(tmp_path)) as (reader, output):
@@ -414,7 +414,7 @@ async def test_nothing_is_read_on_while_there_is_no_room(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.json", "a.csv", "a.parquet"])
-async def test_a_message_has_no_more_events_than_the_collector_takes(
+async def test_a_message_has_no_more_events_than_the_collector_accepts(
     tmp_path: Path, name: str
 ) -> None:
     rows = [{"n": number, "text": "x"} for number in range(100)]
@@ -429,7 +429,7 @@ async def test_a_message_has_no_more_events_than_the_collector_takes(
     assert len(output.messages) >= 100 / 7
 
 
-async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     async with reading(source(folder)) as (reader, output):
         await until(lambda: reader.state.state == "retrying")
@@ -439,7 +439,7 @@ async def test_a_directory_that_is_not_there_yet_is_waited_for(tmp_path: Path) -
         await until(lambda: numbers(output) == [0])
 
 
-async def test_a_bookmark_of_another_directory_or_source_means_nothing(tmp_path: Path) -> None:
+async def test_a_bookmark_of_another_directory_or_source_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_bytes(numbered(0, 1))
     async with reading(source(tmp_path)) as (_, output):
         await until(lambda: output.bookmark)
@@ -448,7 +448,7 @@ async def test_a_bookmark_of_another_directory_or_source_means_nothing(tmp_path:
             await until(lambda: numbers(output) == [0])
 
 
-def test_older_files_are_remembered_by_time_and_none_that_waits_is_passed() -> None:
+def test_older_files_are_remembered_by_time_and_waiting_files_are_still_read() -> None:
     progress = DirectoryProgress("/x")
     files = [File(f"{number}", 1, 1, 1_000 + number) for number in range(2 * MOST_DONE)]
     slow = File("slow", 1, 1, 1_500)  # arrived early, read late
@@ -480,7 +480,7 @@ _JSON = st.recursive(
     st.booleans(),
     st.integers(40, 200),
 )
-def test_json_is_cut_into_its_values_wherever_the_chunks_end(
+def test_json_is_split_into_values_whatever_the_chunks(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any], array: bool, longest: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cut.json"
@@ -495,7 +495,7 @@ _CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(_CELL, _CELL), max_size=20), st.integers(100, 300))
-def test_csv_is_cut_at_its_rows_wherever_the_chunks_end(
+def test_csv_is_split_into_rows_whatever_the_chunks(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], longest: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cut.csv"
@@ -533,7 +533,7 @@ def _check_pieces(
         assert rest == values[count:]
 
 
-def test_sql_writes_all_of_it_as_text() -> None:
+def test_every_option_can_be_written_in_sql() -> None:
     written = {"kind": "directory", "path": "/in", "pattern": "*.csv", "done": "move"}
     found = source_from_text(written)
     assert isinstance(found, DirectorySource)
@@ -555,5 +555,5 @@ def test_sql_writes_all_of_it_as_text() -> None:
         ({"poll": ""}, "poll"),
     ],
 )
-def test_what_cannot_work_is_told_at_load(wrong: dict[str, str], problem: str) -> None:
+def test_an_invalid_source_is_refused_at_load(wrong: dict[str, str], problem: str) -> None:
     assert problem in (DirectorySource(**{"path": "/in", **wrong}).problem() or "")

@@ -55,7 +55,7 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b'{"n":%d}' % number for number in range(first, end)]
 
 
-async def test_messages_come_in_with_their_topic_and_content_type(broker: Mosquitto) -> None:
+async def test_messages_have_their_topic_and_content_type(broker: Mosquitto) -> None:
     async with reading(MqttSource(broker.url, "sensors/+/t")) as (reader, output):
         await broker.publish("sensors/é/t", [b'{"n":1}'])
         await broker.publish("elsewhere", [b"no"])
@@ -67,7 +67,7 @@ async def test_messages_come_in_with_their_topic_and_content_type(broker: Mosqui
         assert (reader.state.received, reader.state.error) == (2, "")
 
 
-async def test_attributes_of_a_cloudevent_come_in_from_user_properties(broker: Mosquitto) -> None:
+async def test_cloudevents_attributes_are_read_from_user_properties(broker: Mosquitto) -> None:
     event = [("specversion", "1.0"), ("id", "7"), ("source", "/d"), ("type", "t"), ("Odd-1", "x")]
     async with reading(MqttSource(f"{broker.url}/a/#")) as (_, output):
         await broker.publish("a/b", [b"{}"], properties=event)
@@ -97,7 +97,7 @@ async def test_nothing_is_acknowledged_before_it_is_on_disk(broker: Mosquitto) -
         await until(lambda: output.messages == [b"last"])
 
 
-async def test_what_is_stored_while_the_reader_stops_does_not_come_again(broker: Mosquitto) -> None:
+async def test_messages_stored_while_the_reader_stops_are_not_resent(broker: Mosquitto) -> None:
     source = MqttSource(broker.url, "t")
     async with reading(source) as (_, output):
         output.disk.clear()
@@ -107,7 +107,7 @@ async def test_what_is_stored_while_the_reader_stops_does_not_come_again(broker:
     await until(lambda: broker.acknowledged_by(_CLIENT) == 3)
 
 
-async def test_the_broker_keeps_what_is_published_while_the_collector_is_away(
+async def test_the_broker_stores_what_is_published_while_the_collector_is_down(
     broker: Mosquitto,
 ) -> None:
     source = MqttSource(broker.url, "t")
@@ -119,7 +119,7 @@ async def test_the_broker_keeps_what_is_published_while_the_collector_is_away(
         assert output.messages == numbers(0, 50)
 
 
-async def test_a_broker_that_was_killed_is_found_again_and_nothing_is_lost(
+async def test_a_reader_reconnects_to_a_killed_broker_and_nothing_is_lost(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reading(MqttSource(broker.url, "t")) as (reader, output):
@@ -140,9 +140,7 @@ async def test_a_broker_that_was_killed_is_found_again_and_nothing_is_lost(
     assert "has forgotten the session" not in caplog.text
 
 
-async def test_a_broker_that_forgot_the_session_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_session_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broker = Mosquitto(tmp_path, persistence=False)
     broker.start()
     try:
@@ -172,7 +170,7 @@ async def test_a_flood_stays_within_the_receive_maximum(broker: Mosquitto) -> No
         await until(lambda: broker.acknowledged_by(_CLIENT) == 501)
 
 
-async def test_messages_without_acknowledgement_are_not_read_while_there_is_no_room(
+async def test_messages_without_acknowledgement_wait_while_there_is_no_room(
     broker: Mosquitto,
 ) -> None:
     large = b"[" + b" " * 20_000 + b"]"
@@ -188,7 +186,7 @@ async def test_messages_without_acknowledgement_are_not_read_while_there_is_no_r
         assert reader.state.reconnects == 0
 
 
-async def test_a_message_that_is_too_large_is_counted_and_not_asked_for_again(
+async def test_a_message_that_is_too_large_is_counted_and_not_resent(
     broker: Mosquitto,
 ) -> None:
     async with reading(MqttSource(broker.url, "t")) as (reader, output):
@@ -198,7 +196,7 @@ async def test_a_message_that_is_too_large_is_counted_and_not_asked_for_again(
         await until(lambda: broker.acknowledged_by(_CLIENT) == 2)
 
 
-async def test_a_broker_that_stalls_is_noticed(broker: Mosquitto) -> None:
+async def test_a_stalled_broker_is_detected(broker: Mosquitto) -> None:
     async with reading(MqttSource(broker.url, "t")) as (reader, output):
         broker.pause()
         await until(lambda: reader.state.state == "retrying")
@@ -208,7 +206,7 @@ async def test_a_broker_that_stalls_is_noticed(broker: Mosquitto) -> None:
         await until(lambda: output.messages == [b"back"])
 
 
-async def test_retained_messages_come_once(broker: Mosquitto) -> None:
+async def test_retained_messages_are_read_once(broker: Mosquitto) -> None:
     await broker.publish("t", [b"retained"], retain=True)
     source = MqttSource(broker.url, "t")
     async with reading(source) as (_, output):
@@ -231,14 +229,14 @@ async def test_collectors_share_a_subscription(broker: Mosquitto) -> None:
         assert two.messages
 
 
-async def test_two_readers_with_one_client_id_are_told_so(broker: Mosquitto) -> None:
+async def test_two_readers_with_one_client_id_are_reported(broker: Mosquitto) -> None:
     source = MqttSource(broker.url, "t", client_id="same")
     async with reading(source) as (first, _), reading(source):
         # This broker gives no reason when it closes the connection of the first.
         await until(lambda: "another client use the client id 'same'" in first.state.error)
 
 
-async def test_topics_that_are_no_longer_asked_for_are_left_out(
+async def test_messages_of_former_topics_are_ignored(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reading(MqttSource(broker.url, ("old/#", "new/#"))):
@@ -251,7 +249,7 @@ async def test_topics_that_are_no_longer_asked_for_are_left_out(
     assert "old/1" in caplog.text
 
 
-async def test_a_password_is_asked_for_and_never_shown(tmp_path: Path) -> None:
+async def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path, anonymous=False)
     broker.start()
     try:
@@ -271,7 +269,7 @@ async def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> Non
         await until(lambda: f"cannot use the certificate {missing}: No such" in reader.state.error)
 
 
-async def test_a_peer_that_is_no_broker_is_tried_again() -> None:
+async def test_a_peer_that_is_no_broker_is_retried() -> None:
     visits = 0
 
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -290,7 +288,7 @@ async def test_a_peer_that_is_no_broker_is_tried_again() -> None:
             assert reader.state.error
 
 
-async def test_a_broker_that_is_away_is_tried_until_it_comes_back(tmp_path: Path) -> None:
+async def test_an_unreachable_broker_is_retried(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path)
     async with reading(MqttSource(broker.url, "t"), connect=False) as (reader, _):
         await until(lambda: reader.state.state == "retrying")
@@ -302,7 +300,7 @@ async def test_a_broker_that_is_away_is_tried_until_it_comes_back(tmp_path: Path
             broker.stop()
 
 
-def test_sql_writes_all_of_it_as_text() -> None:
+def test_every_option_can_be_written_in_sql() -> None:
     source = source_from_text(
         {"kind": "mqtt", "url": "mqtts://me:p%40ss@h", "topic": "a/#, b", "receive_maximum": "5"}
     )
@@ -332,11 +330,11 @@ def test_sql_writes_all_of_it_as_text() -> None:
         (MqttSource("mqtts://h", "t", cert_file="x"), "only one of"),
     ],
 )
-def test_what_cannot_work_is_told_at_load(source: MqttSource, problem: str) -> None:
+def test_an_invalid_source_is_refused_at_load(source: MqttSource, problem: str) -> None:
     assert problem in (source.problem() or "")
 
 
-async def test_what_was_acknowledged_does_not_come_again_though_the_broker_was_sending_more(
+async def test_acknowledged_messages_are_not_resent_though_the_broker_was_sending_more(
     broker: Mosquitto,
 ) -> None:
     connection = BrokerConnection(_CLIENT, MqttSource(broker.url, "a"), _QUICK)

@@ -94,7 +94,7 @@ def count(output: RecordingOutput) -> int:
     return len(changes(output))
 
 
-async def test_rows_that_are_there_come_first_then_every_change(database: Database) -> None:
+async def test_existing_rows_come_first_then_every_change(database: Database) -> None:
     await database.sql("INSERT INTO T VALUES (1, 10, 'a'), (2, 20, NULL)")
     reader, output = database.reader(), RecordingOutput()
     async with running(reader, output):
@@ -124,7 +124,7 @@ async def test_rows_that_are_there_come_first_then_every_change(database: Databa
     assert reader.state.received == 7
 
 
-async def test_an_event_is_known_by_slot_place_and_index(database: Database) -> None:
+async def test_an_event_s_id_is_slot_lsn_and_index(database: Database) -> None:
     reader, output = database.reader(), RecordingOutput()
     async with running(reader, output):
         await until(database.streaming)
@@ -141,7 +141,7 @@ async def test_an_event_is_known_by_slot_place_and_index(database: Database) -> 
     assert set(output.content_types) == {"application/cloudevents-batch+json"}
 
 
-async def test_before_is_the_whole_row_where_the_table_says_so(database: Database) -> None:
+async def test_before_is_the_whole_row_with_replica_identity_full(database: Database) -> None:
     await database.sql("ALTER TABLE T REPLICA IDENTITY FULL", "INSERT INTO T VALUES (1, 10, 'a')")
     reader, output = database.reader(), RecordingOutput()
     async with running(reader, output):
@@ -156,7 +156,7 @@ async def test_before_is_the_whole_row_where_the_table_says_so(database: Databas
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_large_value_that_was_not_written_anew_is_named_or_taken_from_before(
+async def test_an_unchanged_large_value_is_named_or_copied_from_the_old_row(
     database: Database, full: bool
 ) -> None:
     await database.sql(
@@ -211,7 +211,7 @@ async def caught_up(database: Database, output: RecordingOutput, mark: int) -> N
     await until(lambda: any(needle in message for message in output.messages), seconds=60)
 
 
-async def test_a_snapshot_taken_while_rows_change_misses_and_doubles_nothing(
+async def test_a_snapshot_during_changes_misses_and_duplicates_nothing(
     database: Database,
 ) -> None:
     await database.sql(
@@ -237,7 +237,7 @@ async def test_a_snapshot_taken_while_rows_change_misses_and_doubles_nothing(
     assert replica.rows(database.items) == await database.rows("I")
 
 
-async def test_a_snapshot_that_was_cut_short_is_taken_again_and_says_so(database: Database) -> None:
+async def test_an_interrupted_snapshot_is_read_again_after_a_truncate(database: Database) -> None:
     await database.sql(
         "INSERT INTO T SELECT i, i FROM generate_series(1, 2000) i",
         "INSERT INTO I SELECT i, i FROM generate_series(1, 5000) i",
@@ -275,7 +275,7 @@ async def test_without_a_snapshot_only_changes_come(database: Database) -> None:
     assert [change["op"] for change in changes(output)] == ["insert"]
 
 
-async def test_a_table_that_is_added_later_is_read_whole_and_the_others_go_on(
+async def test_an_added_table_gets_a_snapshot_and_the_others_continue(
     database: Database,
 ) -> None:
     await database.sql("INSERT INTO T VALUES (1)", "INSERT INTO I VALUES (1), (2)")
@@ -292,7 +292,7 @@ async def test_a_table_that_is_added_later_is_read_whole_and_the_others_go_on(
     assert sum(change["op"] == "snapshot" for change in changes(output)) == 4
 
 
-async def test_columns_that_come_and_go_are_followed(database: Database) -> None:
+async def test_added_and_dropped_columns_are_followed(database: Database) -> None:
     output = RecordingOutput()
     async with running(database.reader(), output):
         await until(database.streaming)
@@ -342,7 +342,7 @@ def async_at_least(measure: Callable[[], Any], least: int) -> Callable[[], Any]:
     return reached
 
 
-async def test_the_server_need_not_keep_what_does_not_concern_us(database: Database) -> None:
+async def test_the_server_may_delete_changes_of_other_tables(database: Database) -> None:
     output = RecordingOutput()
     reader = database.reader()
     async with running(reader, output):
@@ -355,7 +355,9 @@ async def test_the_server_need_not_keep_what_does_not_concern_us(database: Datab
     assert output.messages == []
 
 
-async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: Database) -> None:
+async def test_a_reader_that_waits_long_for_the_output_keeps_its_session(
+    database: Database,
+) -> None:
     role = f"{database.name}_quick"
     await database.sql(
         f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'p'",
@@ -380,7 +382,7 @@ async def test_a_reader_that_is_held_up_for_long_keeps_its_connection(database: 
     )
 
 
-async def test_a_huge_transaction_passes_through_in_little_memory(database: Database) -> None:
+async def test_a_huge_transaction_needs_little_memory(database: Database) -> None:
     total = 12_000  # about 12 MB
 
     class Forgetful(RecordingOutput):
@@ -414,7 +416,7 @@ async def test_a_huge_transaction_passes_through_in_little_memory(database: Data
     assert peak < 4_000_000
 
 
-async def test_a_transaction_that_was_cut_short_goes_on_where_it_was(database: Database) -> None:
+async def test_an_interrupted_transaction_is_resumed(database: Database) -> None:
     output = FillingOutput(5)
     async with running(database.reader(), output):
         await until(database.streaming)

@@ -6,7 +6,7 @@ from millstream.collect.settings import CollectSettings
 from millstream.connectors.reading.batcher import LINES, Batcher
 
 
-def test_many_lines_are_put_together_to_no_more_than_a_small_journal_holds() -> None:
+def test_a_batch_is_no_larger_than_a_small_journal() -> None:
     batcher = Batcher(CollectSettings(max_body=16 << 20))
     lines = [b'{"n":%d,"pad":"%b"}' % (n, b"x" * 400_000) for n in range(5)]
     for number, line in enumerate(lines):
@@ -19,7 +19,7 @@ def test_many_lines_are_put_together_to_no_more_than_a_small_journal_holds() -> 
     assert batches[0].content_type == LINES
 
 
-def test_a_line_that_is_larger_than_others_may_be_together_is_offered_by_itself() -> None:
+def test_a_line_larger_than_a_batch_is_offered_by_itself() -> None:
     batcher = Batcher(CollectSettings(max_body=16 << 20))
     large = b'{"pad":"%b"}' % (b"x" * (2 << 20))
     for line in (b'{"n":1}', large, b'{"n":2}'):

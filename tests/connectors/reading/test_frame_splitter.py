@@ -14,9 +14,7 @@ pieces = st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\x00"
 
 
 @given(pieces, st.sampled_from([b"\n", b"\n\n"]))
-def test_however_the_bytes_are_cut_the_frames_are_the_same(
-    chunks: list[bytes], separator: bytes
-) -> None:
+def test_the_frames_do_not_depend_on_the_chunks(chunks: list[bytes], separator: bytes) -> None:
     frames = FrameSplitter(separator, longest=10_000)
     whole = b"".join(frames.feed(chunk) for chunk in chunks)
     text = b"".join(chunks)
@@ -50,7 +48,7 @@ def test_a_frame_that_is_too_long_is_skipped_alone_and_memory_is_bounded(
     st.integers(2, 40),
     st.integers(1, 5),
 )
-def test_lines_come_in_offers_that_are_never_too_large(
+def test_batches_of_lines_are_never_too_large(
     texts: list[str], max_body: int, max_events: int
 ) -> None:
     settings = CollectSettings(max_body=max_body, max_events=max_events)
@@ -69,7 +67,7 @@ def test_lines_come_in_offers_that_are_never_too_large(
 
 
 @given(st.lists(st.sampled_from([b"{}", b"[1]", b"", b" ", b"1\n2", b"xyz", b"y" * 20])))
-def test_messages_are_bundled_in_their_order_and_stand_alone_where_they_must(
+def test_messages_are_batched_in_order_and_alone_if_they_must_be(
     messages: list[bytes],
 ) -> None:
     batcher = Batcher(CollectSettings(max_body=15, max_events=3))

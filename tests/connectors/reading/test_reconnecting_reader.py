@@ -28,7 +28,7 @@ class FaultyReader(ReconnectingReader[WebSocketSource]):
         await asyncio.Event().wait()
 
 
-async def test_a_fault_of_a_reader_is_logged_and_it_connects_again(
+async def test_a_bug_in_a_reader_is_logged_and_it_reconnects(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, settings = WebSocketSource("ws://127.0.0.1:1/"), CollectSettings(reconnect_first=0.01)

@@ -34,7 +34,7 @@ STREAMS = {
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("step", [1, 2, 1000])
-def test_streams_are_read_as_the_standard_says(name: str, step: int) -> None:
+def test_event_streams_are_parsed_as_the_standard_says(name: str, step: int) -> None:
     text, expected = STREAMS[name]
     events, got = EventStreamParser(1000, None), []
     for start in range(0, len(text), step):
@@ -43,7 +43,7 @@ def test_streams_are_read_as_the_standard_says(name: str, step: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 5))
-def test_nothing_that_comes_does_any_harm(chunks: list[bytes], longest: int) -> None:
+def test_any_bytes_can_be_parsed(chunks: list[bytes], longest: int) -> None:
     events = EventStreamParser(longest, None)
     for chunk in chunks:
         events.feed(chunk + b"\nid:x\n")
@@ -128,7 +128,7 @@ async def test_messages_are_batched_with_the_last_id_and_types_are_chosen() -> N
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
+async def test_a_response_that_is_no_event_stream_is_reported_and_retried(
     answer: bytes, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -143,7 +143,7 @@ async def test_an_answer_that_is_no_stream_is_told_and_asked_for_again(
     assert "hidden" not in caplog.text
 
 
-async def test_the_pause_that_the_server_asks_for_is_kept() -> None:
+async def test_the_pause_that_the_server_requests_is_respected() -> None:
     patient = PATIENT.model_copy(update={"reconnect_most": 0.4})
     server = Server(HEAD + b"retry: 300\nid: 1\ndata: 1\n\n")
     async with server:

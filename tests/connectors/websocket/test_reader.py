@@ -35,7 +35,7 @@ async def reading(
         assert reader.state.state == "stopped"
 
 
-async def test_text_and_binary_messages_come_in_as_their_bytes(peer: Peer) -> None:
+async def test_text_and_binary_messages_are_received_as_bytes(peer: Peer) -> None:
     async def serve(connection: ServerConnection) -> None:
         await connection.send('{"name":"é"}')
         await connection.send(b"\xff\x00")
@@ -49,7 +49,7 @@ async def test_text_and_binary_messages_come_in_as_their_bytes(peer: Peer) -> No
         assert reader.state.error == ""
 
 
-async def test_a_peer_that_is_away_is_tried_until_it_comes_back(peer: Peer) -> None:
+async def test_an_unreachable_peer_is_retried(peer: Peer) -> None:
     await peer.stop()
     async with reading(WebSocketSource(peer.url)) as (reader, output):
         await until(lambda: reader.state.state == "retrying")
@@ -65,7 +65,7 @@ async def test_a_peer_that_is_away_is_tried_until_it_comes_back(peer: Peer) -> N
         assert (reader.state.state, reader.state.reconnects) == ("connected", 0)
 
 
-async def test_a_peer_that_closes_politely_at_once_is_not_hammered(peer: Peer) -> None:
+async def test_a_peer_that_closes_at_once_is_not_reconnected_too_often(peer: Peer) -> None:
     async def serve(connection: ServerConnection) -> None:
         await connection.close()
 
@@ -81,7 +81,7 @@ async def test_a_peer_that_closes_politely_at_once_is_not_hammered(peer: Peer) -
         assert reader.state.state in ("retrying", "connecting")
 
 
-async def test_a_quiet_peer_that_answers_pings_is_kept(peer: Peer) -> None:
+async def test_a_quiet_peer_that_answers_pings_stays_connected(peer: Peer) -> None:
     released = asyncio.Event()
 
     async def serve(connection: ServerConnection) -> None:
@@ -98,7 +98,7 @@ async def test_a_quiet_peer_that_answers_pings_is_kept(peer: Peer) -> None:
         assert (peer.connections, reader.state.reconnects) == (1, 0)
 
 
-async def test_a_message_beyond_the_limit_costs_the_connection_and_says_so(
+async def test_a_message_beyond_the_limit_closes_the_connection_with_an_error(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def serve(connection: ServerConnection) -> None:
@@ -129,7 +129,7 @@ async def test_headers_are_sent_and_secrets_are_not_shown(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404, 503])
-async def test_a_refused_handshake_is_told_and_tried_again(status: int) -> None:
+async def test_a_refused_handshake_is_reported_and_retried(status: int) -> None:
     requests = 0
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -149,7 +149,7 @@ async def test_a_refused_handshake_is_told_and_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("place", ["ws://127.0.0.1:99999/", "ws://127.0.0.1:x/", "ws://a..b/"])
-async def test_a_peer_that_redirects_to_no_address_is_lost_and_tried_again(place: str) -> None:
+async def test_a_redirect_to_an_invalid_address_is_retried(place: str) -> None:
     asked = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
