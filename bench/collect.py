@@ -38,7 +38,7 @@ MODES = {"log": "events?ack=log", "local": "events?ack=local", "none": "quick?ac
 
 @dataclass(frozen=True)
 class Measured:
-    """One server under one kind of load."""
+    """The result of one server under one kind of load."""
 
     what: str
     senders: int
@@ -54,7 +54,7 @@ class Measured:
 async def measure(
     what: str, address: str, senders: int, batch: int, seconds: float, collector: str = ""
 ) -> Measured:
-    """Load an address; `collector` is where one tells how much of it is in Kafka."""
+    """Send load to an address; `collector` is asked how much of it is in Kafka."""
     before = await at_rest(collector) if collector else 0.0
     found = await _run_json(
         *("bench.senders", "--url", address, "--senders", str(senders), "--batch", str(batch)),
@@ -108,7 +108,7 @@ async def run(loads: list[tuple[int, int]], seconds: float) -> tuple[list[Measur
 
 
 async def at_rest(url: str) -> float:
-    """How many events Kafka has, once nothing of the load before is left on the way to it."""
+    """How many events Kafka has, after all earlier load has reached it."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
         deadline = time.monotonic() + 60
         while True:
@@ -194,7 +194,7 @@ def _kept(row: Measured) -> str:
 
 
 def aims(measured: Iterable[Measured], bare: float) -> str:
-    """What was aimed at, and how far we got."""
+    """The goals, and what was reached."""
     rows = {(row.what, row.senders, row.batch): row for row in measured}
     lines = []
     if ("ack=local", 64, 1) in rows:

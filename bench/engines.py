@@ -1,4 +1,4 @@
-"""What bench.windows measures: the analysis tier by itself on a given Kafka, or a reference."""
+"""Engines that bench.windows measures: the analysis tier on a given Kafka, or a reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refused(MillstreamError):
 
 @dataclass(frozen=True)
 class Engine:
-    """A process that turns one topic's events into another's rows."""
+    """A process that reads events of one topic and writes rows to another."""
 
     source: str
     sink: str
@@ -113,7 +113,7 @@ def _check(chosen: dict[str, str]) -> None:
 
 
 def prepare_topics(log: LogSettings, source: str, sink: str) -> tuple[str, str]:
-    """Make the topics of a reference."""
+    """Create the topics of a reference."""
     client = admin(log)
     for made in client.create_topics([NewTopic(source, 1, 1), NewTopic(sink, 1, 1)]).values():
         made.result()
@@ -122,7 +122,7 @@ def prepare_topics(log: LogSettings, source: str, sink: str) -> tuple[str, str]:
 
 
 def stamp_on_arrival(log: LogSettings, topic: str) -> None:
-    """Have Kafka say when a row came, whatever its writer says: the same clock for all."""
+    """Let Kafka set the time-stamp of rows, so that all engines use the same clock."""
     entry = ConfigEntry(
         "message.timestamp.type",
         "LogAppendTime",

@@ -1,4 +1,4 @@
-"""From times to latencies: quantiles, for the whole way and for each step of it."""
+"""Computes latencies from times: quantiles, end to end and per step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds."""
+    """Quantiles in milliseconds."""
 
     p50: float
     p99: float
@@ -29,13 +29,13 @@ def _quantile(ranked: Sequence[int], share: float) -> int:
 
 @dataclass(frozen=True)
 class Times:
-    """For each event that is measured, when it got where (nanoseconds since the epoch)."""
+    """For each measured event, the time of each step (nanoseconds since the epoch)."""
 
-    due: Mapping[int, int]  # the schedule's moment
-    acked: Mapping[int, int]  # the sender had its answer
+    due: Mapping[int, int]  # scheduled
+    acked: Mapping[int, int]  # the sender got its answer
     collected: Mapping[int, int]  # the stream record's time-stamp
     resulted: Mapping[int, int]  # the result record's time-stamp; empty without analysis
-    seen: Mapping[int, int]  # the client had the message
+    seen: Mapping[int, int]  # the client got the message
 
 
 STEPS = {
@@ -48,7 +48,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """One view in one mode at one rate."""
+    """The result of one view in one mode at one rate."""
 
     view: str
     mode: str
@@ -64,9 +64,9 @@ class Figures:
 def figures(
     view: str, mode: str, rate: int, times: Times, *, refused: int, cores: dict[str, float]
 ) -> Figures:
-    """What the times amount to."""
+    """The figures of the given times."""
     ways = dict(STEPS)
-    if not times.resulted:  # the stream itself: nothing between its record and the client
+    if not times.resulted:  # the stream itself: no step between its record and the client
         ways = {"collect": ways["collect"], "log + serve": ("collected", "seen")} | {
             "POST answered": ways["POST answered"]
         }
@@ -87,5 +87,5 @@ def figures(
 
 
 def between(start: Mapping[int, int], stop: Mapping[int, int]) -> list[int]:
-    """How long each event took that is in both. Whole milliseconds may seem early."""
+    """The duration for each event in both. With whole milliseconds it may be negative."""
     return [max(0, stop[event] - at) for event, at in start.items() if event in stop]

@@ -1,4 +1,4 @@
-"""PyFlink for the benchmark: in a venv of its own, kept in the user's cache, never in our lock."""
+"""Installs and runs PyFlink for the benchmark, in its own venv in the user's cache."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ JOB = Path(__file__).with_name("flink_job.py")
 
 @dataclass(frozen=True)
 class Flink:
-    """Where it is installed."""
+    """A PyFlink installation."""
 
     python: Path
     jar: Path
 
     def counting(self, log: LogSettings, source: str, sink: str) -> AbstractContextManager[Engine]:
-        """The job, until the block ends; it reads the source from its beginning."""
+        """Run the job until the block ends; it reads the source from its beginning."""
         command = [
             *[str(self.python), str(JOB), "--bootstrap", log.bootstrap, "--source", source],
             *["--sink", sink, "--jar", str(self.jar), "--checkpoints", "{folder}/checkpoints"],

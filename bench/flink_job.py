@@ -29,7 +29,7 @@ SINK = """
       'properties.bootstrap.servers' = '{bootstrap}',
       'key.format' = 'json', 'value.format' = 'json', 'properties.linger.ms' = '0')
 """
-# A row at every change, as a view has it; Flink's own window functions tell only at the end.
+# A row at every change, as in a view; Flink's window functions output only at the end.
 COUNT = """
     INSERT INTO counts
     SELECT FLOOR(TO_TIMESTAMP_LTZ(`at`, 3) TO MINUTE), `key`, COUNT(*), MAX(id)

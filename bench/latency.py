@@ -49,7 +49,7 @@ QUICK, FULL = Length(start=5, warm=3, measure=6), Length(start=20, warm=8, measu
 
 @dataclass(frozen=True)
 class Sent:
-    """What the load process tells of one event."""
+    """What the load process reports about one event."""
 
     due: int
     acked: int
@@ -61,7 +61,7 @@ class Bench:
 
     def __init__(self, system: System, view: str, mode: str, length: Length) -> None:
         self.system, self.view, self.mode, self.length = system, view, mode, length
-        self._next = 1  # 0 was the event that showed that events flow
+        self._next = 1  # event 0 was the test event
 
     async def measure(self, rate: int, *, stream: bool = False) -> Figures:
         """The figures at one rate, of the view or of the stream without analysis."""
@@ -85,7 +85,7 @@ class Bench:
         )
 
     async def load(self, rate: int, seconds: float) -> dict[int, Sent]:
-        """Send at this rate from a process of its own."""
+        """Send at this rate from another process."""
         with tempfile.NamedTemporaryFile("r", suffix=".ndjson", encoding="utf-8") as out:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "bench.load", "--url", self.system.collect),
@@ -99,7 +99,7 @@ class Bench:
         return {row["id"]: Sent(row["due"], row["acked"], row["status"]) for row in told}
 
     async def _await_all(self, seen: Sightings, last: int) -> None:
-        """Until the newest event has come, and a second for those that it has overtaken."""
+        """Wait for the newest event, and one more second for events that it has overtaken."""
         end = time.monotonic() + 30
         while seen.newest < last and time.monotonic() < end:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0.1)

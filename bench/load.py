@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-KEYS = 1_000  # so few that groups repeat, so many that two posts never race for the same group
+KEYS = 1_000  # few enough that groups repeat, many enough that two posts never use the same group
 MOST_CONNECTIONS = 256
-TEXT = "x" * 450  # makes an event some 550 bytes long
+TEXT = "x" * 450  # makes an event about 550 bytes long
 CITIES = (
     "Amsterdam",
     "Buenos Aires",
@@ -68,13 +68,13 @@ def batch_size(rate: int) -> int:
 
 
 class Connection(asyncio.Protocol):
-    """One post at a time, as bare as HTTP allows."""
+    """Sends one post at a time, with minimal HTTP."""
 
     def __init__(self, load: Load) -> None:
         self.load, self.post, self.received = load, -1, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport has another class
         self.load.free(self)
 
     def send(self, post: int) -> None:
@@ -103,7 +103,7 @@ def content_length(head: bytes) -> int:
 
 
 class Load:
-    """The posts of a plan, over as many connections as it takes."""
+    """Sends the posts of a plan, over as many connections as needed."""
 
     def __init__(self, url: str, plan: Plan) -> None:
         parts = urlsplit(url)
@@ -128,7 +128,7 @@ class Load:
             wait = due - time.time_ns()
             if wait > 0 or post % 16 == 0:
                 await asyncio.sleep(max(wait, 0) / 1e9)
-            # uvloop's timers may come a millisecond early: what is sent early counts from then.
+            # uvloop's timers may fire a millisecond early: then the time of sending counts.
             self.start[post] = min(due, time.time_ns())
             self._offer(post)
         async with asyncio.timeout(60):

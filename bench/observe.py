@@ -1,4 +1,4 @@
-"""When each event became visible: to a client, and in the log."""
+"""Records when each event became visible to a client and in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Row(msgspec.Struct):
 
 @dataclass
 class Sightings:
-    """For each group, the newest event that it has taken in, and when that was seen."""
+    """The newest event of each group, and when it was seen."""
 
     ids: array[int] = field(default_factory=lambda: array("q"))
     times: array[int] = field(default_factory=lambda: array("q"))  # nanoseconds since the epoch
@@ -71,7 +71,7 @@ def _covering(
 async def watching(
     url: str, *, view: str | None = None, stream: str | None = None
 ) -> AsyncIterator[Sightings]:
-    """What one client sees while the block runs."""
+    """Record what one client sees while the block runs."""
     sightings = Sightings()
     async with Client(url) as client, client.changes(view, stream=stream, limit=1) as changes:
         first = asyncio.Event()
@@ -92,16 +92,16 @@ async def watching(
 
 
 class Rows:
-    """When each record of a topic was written, by its time-stamp (milliseconds)."""
+    """Reads when each record of a topic was written, from its time-stamp (milliseconds)."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._log, self._topic = LogSettings(bootstrap=bootstrap), topic
-        self._read: dict[int, int] = {}  # by partition, up to where
+        self._read: dict[int, int] = {}  # partition → next offset
         self._decode = msgspec.json.Decoder(_Row).decode
         self.seen = Sightings()
 
     def look(self) -> Sightings:
-        """Read what has come since the last look; all that was seen."""
+        """Read the new records; returns all that were read so far."""
         for partition, (start, stop) in bounds(self._log, self._topic).items():
             start = max(start, self._read.get(partition, 0))
             for record in read_range(self._log, self._topic, partition, start, stop):
@@ -112,5 +112,5 @@ class Rows:
 
 
 def logged(bootstrap: str, topic: str) -> Sightings:
-    """When each record that is in a topic now was written."""
+    """When each current record of a topic was written."""
     return Rows(bootstrap, topic).look()

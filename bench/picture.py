@@ -1,4 +1,4 @@
-"""The figures as a picture: lines from p50 to the slowest, on a logarithmic scale."""
+"""Draws the figures as SVG: lines from p50 to the maximum, on a logarithmic scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark runs: a stream, and one view of it in one mode, chosen by environment."""
+"""The pipeline of the benchmark: a stream and one view; environment variables choose them."""
 
 import os
 from typing import cast

@@ -44,13 +44,13 @@ ROOM = JournalSettings(max_bytes=8 << 30)
 
 @dataclass(frozen=True)
 class Measured:
-    """One start; times in seconds, from the start on."""
+    """The result of one start; times in seconds since the start."""
 
     entries: int
-    share: float  # that Kafka had already
+    share: float  # of the events that were already in Kafka
     opened: float  # the journal is read
-    ready: float  # senders are let in
-    sent: float  # Kafka has everything
+    ready: float  # requests are accepted
+    sent: float  # all events are in Kafka
 
 
 def pipeline(name: str) -> App:
@@ -64,7 +64,7 @@ def settings(log: LogSettings) -> Settings:
 
 
 async def fill(home: Home, count: int) -> None:
-    """Pending entries as HTTP would have left them, one event each."""
+    """Pending journal entries as HTTP requests leave them, one event each."""
     journal = await Journal.open(home.journal / "0", ROOM)
     now = time.time_ns() // 1_000_000
     bodies = body_of(0, 1_000).split(b"\n")
@@ -80,7 +80,7 @@ async def fill(home: Home, count: int) -> None:
 
 
 async def start(app: App, log: LogSettings, home: Home, wanted: int) -> tuple[float, float]:
-    """Seconds until senders are let in, and until so many events are in Kafka."""
+    """Seconds until requests are accepted, and until so many events are in Kafka."""
     began = time.perf_counter()
     async with collecting(app, settings(log), home, bind("127.0.0.1", 0, tier="collect")):
         ready = time.perf_counter() - began
@@ -94,7 +94,7 @@ async def measure(log: LogSettings, folder: Path, entries: int, share: float) ->
     await asyncio.to_thread(ensure_topics, app, log)
     await fill(home, round(entries * share))
     if share:
-        # The journal as it was before Kafka had it: after an unclean end nothing of it is settled.
+        # The journal as it was before Kafka got the events: after a crash nothing of it is settled.
         before = folder / "before"
         shutil.copytree(home.journal, before)
         await start(app, log, home, round(entries * share))

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from millstream.runtime.listen import bind
 
-# As long as the collector's answer to a single event, which has a receipt in it.
+# As long as the collector's answer to a single event, which contains a receipt.
 _BODY = b'{"accepted":1,"receipts":["%b"],"rejected":[]}' % (b"x" * 68)
 _ANSWER: list[Any] = [
     {
@@ -56,7 +56,7 @@ def serve() -> None:
 
 
 def produce(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
-    """Events that Kafka confirmed in so many seconds, with the buffer always full."""
+    """How many events Kafka confirmed in so many seconds, with the buffer always full."""
     values = body_of(0, 1_000).split(b"\n")
     kafka = Producer(
         {

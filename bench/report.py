@@ -1,4 +1,4 @@
-"""The figures as tables: for the terminal and for docs/explanation/performance.md."""
+"""Writes the figures as tables, for the terminal and docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def write(document: Path, measured: Sequence[Figures], how: str) -> None:
 
 
 def replace(document: Path, begin: str, end: str, part: str) -> None:
-    """Replace what stands between two marks in the document."""
+    """Replace the text between two marks in the document."""
     text = document.read_text(encoding="utf-8")
     start, stop = text.index(begin) + len(begin), text.index(end)
     document.write_text(f"{text[:start]}\n{part}\n{text[stop:]}", encoding="utf-8")

@@ -19,7 +19,7 @@ from bench.load import CITIES, KEYS, TEXT, content_length
 
 
 def body_of(first: int, batch: int) -> bytes:
-    """So many events, one a line."""
+    """The given number of events, one per line."""
     return "\n".join(
         f'{{"id":{n},"key":{n % KEYS},"at":{1_794_798_000_000 + n},"city":"{CITIES[n % 8]}",'
         f'"text":"{TEXT}"}}'
@@ -28,7 +28,7 @@ def body_of(first: int, batch: int) -> bytes:
 
 
 class Sender(asyncio.Protocol):
-    """One connection, one post at a time. What it sends is made beforehand."""
+    """One connection that sends one post at a time. Its posts are prepared in advance."""
 
     def __init__(self, crowd: Crowd, request: bytes) -> None:
         self.crowd, self.request = crowd, request
@@ -58,7 +58,7 @@ class Sender(asyncio.Protocol):
 
 
 class Crowd:
-    """All senders, and how their posts fared after the warm-up."""
+    """All senders, and the results of their posts after the warm-up."""
 
     def __init__(self) -> None:
         self.going = True
@@ -69,7 +69,7 @@ class Crowd:
     def answered(self, status: bytes, nanoseconds: int) -> None:
         if self.measuring:
             self.statuses[status.decode()] += 1
-            if status.startswith(b"2"):  # one that is refused took nothing in
+            if status.startswith(b"2"):  # nothing of a refused post was accepted
                 self.took.append(nanoseconds)
 
 

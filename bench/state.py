@@ -75,7 +75,7 @@ def session(settings: AnalyzeSettings, home: Path) -> Iterator[SparkSession]:
 
 
 def megabytes(pid: int, what: str) -> int:
-    """`VmRSS`, resident now, or `VmHWM`, the most it ever was."""
+    """Memory of a process: `VmRSS` (now) or `VmHWM` (maximum)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) // 1024
@@ -88,7 +88,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def look_ups(spark: SparkSession) -> str:
-    """How many look-ups in RocksDB the newest batch took, and blocks that were not in its cache."""
+    """RocksDB look-ups of the newest batch, and its cache misses."""
     for query in spark.streams.active:
         if (progress := query.lastProgress) is not None and progress["stateOperators"]:
             found = progress["stateOperators"][0]["customMetrics"]

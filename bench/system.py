@@ -1,4 +1,4 @@
-"""A whole Millstream for the benchmark: the real processes, in a home of their own."""
+"""Runs a whole Millstream for the benchmark: real processes in their own home."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 
 PIPELINE = Path(__file__).parent / "pipeline.py"
-START = 240.0  # seconds; the jars may have to be fetched first
+START = 240.0  # seconds; the jars may have to be downloaded first
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class System:
-    """Where the running system is found."""
+    """The addresses of the running system."""
 
     home: Home
     collect: str
@@ -34,7 +34,7 @@ class System:
     bootstrap: str
 
     def cpu(self) -> dict[str, float]:
-        """Seconds of processor that each tier has used so far."""
+        """CPU seconds that each tier has used so far."""
         running = self.home.running()
         pids = {
             "collect": [running["collect"]["pid"]],
@@ -47,7 +47,7 @@ class System:
 
 @asynccontextmanager
 async def running(view: str, mode: str) -> AsyncIterator[System]:
-    """A system with that view in that mode, through which events flow already."""
+    """A system with that view in that mode; an event has already passed through it."""
     folder = Path(tempfile.mkdtemp(prefix="millstream-bench-"))
     home = Home(folder / "home")
     with open(folder / "run.log", "wb") as log:  # noqa: ASYNC230 - before anything is measured
@@ -83,7 +83,7 @@ async def _started(home: Home, process: asyncio.subprocess.Process) -> System:
 
 
 async def _flowing(system: System, view: str) -> None:
-    """Until an event has come all the way through. Its id is below those that are measured."""
+    """Wait until an event has passed through. Its id is below those that are measured."""
     at = time.time_ns() // 1_000_000
     event = {"id": 0, "key": 0, "at": at, "city": "Start", "text": ""}
     async with Client(system.serve) as client, Sender(system.collect) as sender:
@@ -93,7 +93,7 @@ async def _flowing(system: System, view: str) -> None:
                 if (await client.snapshot(view)).rows:
                     return
             except MillstreamError:
-                pass  # the view is not known yet, or still catching up
+                pass  # the view is not known yet, or is catching up
             await asyncio.sleep(0.2)
 
 

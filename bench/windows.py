@@ -43,14 +43,14 @@ NAMES = {
 }
 FLINK = f"PyFlink {VERSION}"
 BOTH_COMPILERS = "real-time, both compilers"  # as PyFlink's JVM has them by default
-# Of so many events at the end nothing is told yet: no later one ends their session, or their count.
+# The last events have no result yet: no later event ends their session, or fills their count.
 HELD_BACK = {"session": KEYS, "count": 5 * KEYS}
-PATIENCE = 180.0  # seconds; for the first row, and for the last
+TIMEOUT = 180.0  # seconds; for the first row, and for the last
 
 
 @dataclass(frozen=True)
 class Length:
-    """How much: events of a burst, and the steady load's rate and seconds."""
+    """The amount of load: events of a burst, and rate and seconds of the steady load."""
 
     burst: int
     rate: int
@@ -63,22 +63,22 @@ QUICK, FULL = Length(20_000, 500, 3, 6), Length(100_000, 1_000, 8, 30)
 
 @dataclass(frozen=True)
 class Figures:
-    """One kind of window in one engine and mode."""
+    """The result of one kind of window in one engine and mode."""
 
     kind: str
     engine: str  # a mode of ours, or PyFlink
-    latency: Latency | None = None  # from the schedule's moment to the result's in Kafka
+    latency: Latency | None = None  # from the scheduled time to the result in Kafka
     drained: float = 0.0  # events/s of a burst
     missing: int = 0
     refused: str = ""  # why it cannot run
 
 
 class Bench:
-    """The measurements of one engine that runs."""
+    """Measures one running engine."""
 
     def __init__(self, log: LogSettings, engine: Engine, length: Length, kind: str) -> None:
         self.engine, self.length, self.kind = engine, length, kind
-        # One event after the other, each at once: what waits in a sender is no latency of theirs.
+        # Each event is sent at once: waiting in the producer must not count as latency.
         config = client_config(log, linger_ms=0, queue_buffering_max_messages=1_000_000)
         self._producer = Producer(config)
         self._rows = Rows(log.bootstrap, engine.sink)
@@ -90,26 +90,26 @@ class Bench:
         drained = self._burst(self.length.burst)
         due = self._steadily()
         seen = self._await_rest(max(due) - HELD_BACK.get(self.kind, 0))
-        # A count's row is of the event that made it full; of the others nothing is told.
+        # The row of a count window belongs to the event that filled it; the others have none.
         found = seen.first_seen(due, grouped=self.kind != "count")
         missing = 0 if self.kind in HELD_BACK else len(due.keys() - found.keys())
         return Figures(self.kind, name, Latency.of(between(due, found)), drained, missing)
 
     def _await_first(self) -> None:
         """Send events from an hour ago until the first result is there."""
-        hour_ago, deadline = _now() - 3_600_000, time.monotonic() + PATIENCE
+        hour_ago, deadline = _now() - 3_600_000, time.monotonic() + TIMEOUT
         while not self._rows.look().ids:
             self.engine.check()
             if time.monotonic() > deadline:
-                raise MillstreamError(f"{self.engine.sink} got no row in {PATIENCE:g} s")
-            # The second one ends what the first began, where results wait for an end.
+                raise MillstreamError(f"{self.engine.sink} got no row in {TIMEOUT:g} s")
+            # The second event closes the window of the first, for results that wait for the end.
             for later in (0, 600_000):
                 self._produce(0, hour_ago + later)
             self._producer.flush(10)
             time.sleep(0.5)
 
     def _burst(self, count: int) -> float:
-        """Events/s at which a burst, dated as if it had come in the past, is worked off."""
+        """Events/s at which a burst is processed; its events are dated in the past."""
         first, start = self._next, _now() - count  # one each millisecond, up to now
         began = time.time_ns()
         for number in range(count):
@@ -122,7 +122,7 @@ class Bench:
         return told / ((seen[last] - began) / 1e9)
 
     def _steadily(self) -> dict[int, int]:
-        """Send at the rate; when each event was due (nanoseconds), but for those that warm up."""
+        """Send at the rate; returns when each event was due (nanoseconds), without the warm-up."""
         length, start = self.length, time.time_ns() + 100_000_000
         due: dict[int, int] = {}
         for number in range(round(length.rate * (length.warm + length.measure))):
@@ -137,8 +137,8 @@ class Bench:
         return due
 
     def _await_event(self, wanted: int) -> Sightings:
-        """Until a row shows the event."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait until a row shows the event."""
+        deadline = time.monotonic() + TIMEOUT
         while True:
             seen = self._rows.look()
             if wanted in seen.first_seen([wanted], grouped=True):
@@ -149,7 +149,7 @@ class Bench:
             time.sleep(0.5)
 
     def _await_rest(self, wanted: int) -> Sightings:
-        """Until a row shows the event, and those behind it have come too."""
+        """Wait until a row shows the event, and the rows after it have arrived."""
         seen, before = self._await_event(wanted), -1
         while len(seen.ids) > before:
             before = len(seen.ids)
@@ -170,7 +170,7 @@ class Bench:
 def run(
     log: LogSettings, length: Length, wanted: Sequence[tuple[str, str]], flink: Flink | None
 ) -> list[Figures]:
-    """The reference first, then each kind and mode, one of them as the reference is compiled."""
+    """Run the reference, then each kind and mode, one of them with the reference's compilers."""
     measured = []
     if flink is not None:
         topics = prepare_topics(log, "flink.events", "flink.counts")
@@ -204,7 +204,7 @@ def _one(
 
 
 def tables(measured: Sequence[Figures], length: Length) -> str:
-    """The figures as Markdown, each beside PyFlink's if that was measured."""
+    """The figures as Markdown, beside PyFlink's if it was measured."""
     reference = next((each for each in measured if each.engine == FLINK), None)
     head = [
         *("window", "mode", "p50 ms", "p99", "max", "p50 of PyFlink's"),

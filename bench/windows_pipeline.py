@@ -1,4 +1,4 @@
-"""What bench.windows runs: one view of one kind of window, in one mode, chosen by environment."""
+"""The pipeline of bench.windows: one view of one kind of window, chosen by the environment."""
 
 import os
 from typing import cast
@@ -23,7 +23,7 @@ app.stream(
     event_time="at",
     ahead="0 seconds",  # a session's row would wait for it
 )
-# A count's rows come once, when it is full: a stream of them.
+# The row of a count window comes once, when it is full: the view has no key.
 KEY = ["window", "key"] if KIND != "count" else None
 app.view(
     "windowed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """Tells `now`, in seconds, until the test sets another."""
+    """Returns `now`, in seconds, which the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0

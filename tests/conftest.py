@@ -1,4 +1,4 @@
-"""One real Kafka and one Spark session for the whole run; topics of their own for each test."""
+"""One real Kafka and one Spark session for the whole run; each test has its own topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings
 from millstream.runtime.home import is_alive
 
-# A shared machine is slow at times; how long an example takes, to make or to run, says nothing
-# about the code.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+# A shared machine is slow at times: the duration of an example says nothing about the code.
+settings.register_profile(
+    "no_deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("no_deadline")
 
 _TESTS = Path(__file__).parent
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # A test that uses one of these fixtures, directly or through another one, gets the marker.
 _FIXTURES = {
-    "kafka": {"log_settings", "mortal", "own_broker"},
+    "kafka": {"log_settings", "killable_broker", "own_broker"},
     "spark": {"spark"},
     "browser": {"browser"},
     "system": {"start_system"},
@@ -75,7 +76,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    # Kafka looks for what can be compacted each 15 s; one test waits for it.
+    # Kafka compacts every 15 s by default; one test waits for it.
     often = {"log.cleaner.backoff.ms": "500"}
     with Broker(tmp_path_factory.mktemp("kafka-home"), properties=often) as running:
         yield running
@@ -87,11 +88,13 @@ def log_settings(broker: Broker) -> LogSettings:
 
 
 class KillableBroker(Broker):
-    """A broker that lives as long as its module, whichever thread starts it."""
+    """A broker for one test module that any thread may start."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, memory="256m")
-        self._starter = ThreadPoolExecutor(1)  # Linux ends it with the thread that made it
+        self._starter = ThreadPoolExecutor(
+            1
+        )  # Linux kills the process when the thread that started it ends
 
     def start(self) -> None:
         self._starter.submit(super().start).result()
@@ -109,7 +112,7 @@ def killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
 
 @pytest.fixture
 def own_broker(killable_broker: Broker) -> Iterator[Broker]:
-    """A broker that the test may kill: the next one of its module finds it running."""
+    """A broker that the test may kill; it is started again for the next test of the module."""
     if not is_alive(killable_broker.pid):
         killable_broker.start()
     yield killable_broker
@@ -123,7 +126,7 @@ def app_name() -> str:
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between looks, ever more: each look takes time from what it waits for."""
+    """Growing pauses between checks, in seconds: each check costs time."""
     pause = 0.02
     while True:
         yield pause
@@ -149,7 +152,7 @@ def eventually() -> Eventually:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Here, because it takes a second that most of the tests need not wait for.
+    # Imported here, because it takes a second and most tests do not need it.
     from millstream.analyze.settings import AnalyzeSettings
     from millstream.analyze.spark.session import start_session
 

@@ -1,4 +1,4 @@
-"""Schemas and the events that fit them, for hypothesis to draw from."""
+"""Hypothesis strategies for schemas and the events that fit them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.schema.types import INTEGERS
 
 
 def values(of: Type) -> st.SearchStrategy[Any]:
-    """Every value that the type takes, as Python's json writes it."""
+    """All values of a type, as Python's json writes them."""
     match of:
         case Struct(fields):
             required = {f.name: values(f.type) for f in fields if f.required}
@@ -37,7 +37,7 @@ def values(of: Type) -> st.SearchStrategy[Any]:
             return PRIMITIVES[name]
 
 
-times = st.datetimes(min_value=datetime(1, 1, 2), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants it bare
+times = st.datetimes(min_value=datetime(1, 1, 2), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis needs it without zone
 PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "float": st.floats(allow_nan=False, allow_infinity=False, width=32),

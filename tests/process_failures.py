@@ -1,4 +1,4 @@
-"""A process that keeps dying, as `run` reports it."""
+"""The report of a process that keeps dying."""
 
 from __future__ import annotations
 

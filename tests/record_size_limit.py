@@ -1,4 +1,4 @@
-"""A topic that takes only small records."""
+"""Limits the record size of a topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.log.settings import LogSettings
 
 
 def limit_record_size(log: LogSettings, topic: str, size: int) -> None:
-    """Let Kafka refuse what is larger, and all that comes in one request with it."""
+    """Let Kafka refuse larger records, and all others of the same request."""
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = admin(log)  # held until the answer is there

@@ -4,9 +4,9 @@
     python billing.py --once          what is owed by what is in the ledger now, as JSON
     python billing.py --state FILE    keep the sum in FILE, and go on from it after a restart
 
-It knows nothing of windows, watermarks or corrections: an assertion is added, a retraction is
-taken off. The sum and the position in the ledger are one file, replaced as one: whenever this or a
-server dies, each entry is in the sum once.
+It needs no knowledge of windows, watermarks or corrections: it adds assertions and subtracts
+retractions. The sum and the position in the ledger are in one file, which is replaced atomically:
+after any crash, here or of a server, each entry is in the sum exactly once.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ CENTS = 2  # a click
 
 
 class Bill:
-    """The clicks to pay for, by page, and the position up to which the ledger is in them."""
+    """The clicks to bill, by page, and the position in the ledger up to which they are counted."""
 
     def __init__(self, state: Path | None = None) -> None:
         self.clicks: Counter[str] = Counter()
         self.position: str | None = None
         self._state = state
         if state is not None and state.exists():
-            kept = json.loads(state.read_text())
-            self.clicks, self.position = Counter(kept["clicks"]), kept["position"]
+            stored = json.loads(state.read_text())
+            self.clicks, self.position = Counter(stored["clicks"]), stored["position"]
 
     def add(self, entry: Entry) -> None:
         _, page = entry.key
         sign = {"assertion": 1, "retraction": -1}[entry.kind]
         self.clicks[page] += sign * int(entry.amounts["clicks"])
 
-    def keep(self, position: str) -> None:
-        """On disk when this returns: all of it, or the one before."""
+    def save(self, position: str) -> None:
+        """Store the bill atomically; it is on disk when this returns."""
         self.position = position
         if self._state is None:
             return
@@ -58,27 +58,27 @@ class Bill:
 
 
 async def add_up(client: Client, bill: Bill) -> None:
-    """Take in what is in the ledger now."""
+    """Add all entries that are in the ledger now."""
     entered = await client.ledger(VIEW, after=bill.position)
-    if entered.gap is not None:  # the ledger was made anew, and these are all of its entries
+    if entered.gap is not None:  # the ledger was created again, and these are all of its entries
         bill.clicks.clear()
     for entry in entered.entries:
         bill.add(entry)
-    bill.keep(entered.position)
+    bill.save(entered.position)
 
 
 async def follow(client: Client, bill: Bill) -> None:
-    """Take in what comes, without end; servers may go and come."""
+    """Add new entries for ever; the client reconnects when a server fails."""
     async with client.changes(ledger=VIEW, after=bill.position) as changes:
         async for message in changes:
             match message:
-                case Snapshot():  # after a gap: all of it follows
+                case Snapshot():  # after a gap: all entries follow
                     bill.clicks.clear()
-                    bill.keep(message.position)
+                    bill.save(message.position)
                 case Change(row=dict(row)):
                     entry = msgspec.convert(row, Entry)
                     bill.add(entry)
-                    bill.keep(message.position)
+                    bill.save(message.position)
                     show(bill, entry)
 
 

@@ -16,8 +16,8 @@ app.stream(
 )
 
 
-# What billing.py adds up is in the view's ledger: an assertion when a minute is final, a retraction
-# and another assertion when a straggler corrects it.
+# billing.py adds up the view's ledger: an assertion when a minute is final, a retraction and a new
+# assertion when a late event corrects it.
 @app.view(key=["window", "page"], keep="1 day", ledger=["clicks"])
 def clicks_per_minute(clicks: DataFrame) -> DataFrame:
     """How often each page was clicked in each minute."""

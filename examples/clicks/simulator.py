@@ -29,13 +29,13 @@ VISITORS = 200
 
 
 def click(n: int, at: int, rng: Random) -> Mapping[str, Any]:
-    """The n-th click: the first pages are the favourites."""
+    """The n-th click; the first pages are the most popular."""
     (page,) = rng.choices(PAGES, [1 / rank for rank in range(1, len(PAGES) + 1)])
     return {"page": page, "visitor": f"visitor {rng.randrange(VISITORS)}"}
 
 
 def truth(judged: Sequence[Judged]) -> dict[str, Any]:
-    """What the views, the ledger and the late topic hold when all windows are closed."""
+    """The rows of the views, the ledger and the late topic when all windows are closed."""
     by_page = grouped(judged, MINUTE, LATENESS, lambda event: str(event["page"]))
     by_minute = grouped(judged, MINUTE, LATENESS, lambda event: None)
     owed: Counter[str] = Counter()

@@ -2,12 +2,12 @@
 
     python simulator.py --rate 20 --late 0.02 --duplicate 0.01 --broken 0.01
 
-Which RSVP is the n-th, and how long after the one before it comes, depends on the seed and n alone;
-only its time-stamps are taken when it is sent. Whoever knows the seed can recompute what was sent.
+The n-th RSVP, and the pause before it, depend on the seed and n alone; only its time-stamps are
+those of sending. So anyone who knows the seed can compute what was sent.
 
-The stream rests while nobody listens, so that the first listener gets event 0.
-Every listener gets what is sent from the moment it connects. One that reads too slowly is never
-skipped over in silence: 10,000 messages behind, it is disconnected with close code 1013.
+The stream pauses while nobody listens, so the first listener gets event 0. A listener gets all
+events from the moment it connects. One that is 10,000 messages behind is disconnected with close
+code 1013; no message is dropped silently.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 HERE = Path(__file__).parent
-DAY = 20_000  # events in which the sun goes once around the world
-TREND = 800  # every so many events another topic starts to trend, for four times as long
-BURST = 50  # events of a burst, or of the calm between two
+DAY = 20_000  # events per simulated day
+TREND = 800  # after so many events another topic starts to trend, for four times as long
+BURST = 50  # events in a burst, and in the calm period after it
 SLOWEST = 10_000  # messages that a listener may be behind
 
 
@@ -58,7 +58,7 @@ def slug(text: str) -> str:
 
 
 class World:
-    """Who answers which invitation, drawn from a seed."""
+    """Generates RSVPs from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -92,11 +92,11 @@ class World:
             },
             "group": group,
         }
-        # As on the real stream, some events have no place yet.
+        # As in the real stream, some events have no venue yet.
         return rsvp if event.random() < 0.1 else {"venue": self._venue(city, event), **rsvp}
 
     def gap(self, n: int) -> float:
-        """How long to wait before event n, in units of the mean: bursts of BURST, then a calm."""
+        """The pause before event n, in units of the mean: bursts of BURST events, then calm."""
         pace = 1.75 if (n // BURST) % 2 else 0.25
         return self._random("gap", n).expovariate(1.0) * pace
 
@@ -104,7 +104,7 @@ class World:
         return Random(":".join(map(str, (self.seed, *of))))
 
     def _city_odds_at(self, hour: int) -> list[float]:
-        # People answer most at 7 in the evening, wherever it is that.
+        # People answer most at 7 in the evening, local time.
         def awake(lon: float) -> float:
             return 0.08 + ((1 + math.cos((hour + lon / 15 - 19) * math.pi / 12)) / 2) ** 2
 
@@ -175,7 +175,7 @@ class World:
 
 @dataclass(frozen=True)
 class Faults:
-    """Which shares of the events come late, come twice, or are broken. No event has two faults."""
+    """The shares of events that are late, duplicated or broken. No event has two faults."""
 
     late: float = 0.0
     duplicate: float = 0.0
@@ -191,21 +191,21 @@ class Faults:
 
 
 def messages(world: World, faults: Faults, now: Callable[[], int]) -> Iterator[list[str]]:
-    """What is sent at each event: the event, and the copy of an earlier one whose turn it is."""
+    """The messages for each event: the event, and the duplicate of an earlier one if it is due."""
     again: deque[tuple[int, str]] = deque()
     for n in itertools.count():
         fault = faults.of(world.seed, n)
         # Late by 10 minutes on average: some within the lateness of 10 minutes, some beyond it.
         back = Random(f"{world.seed}:late:{n}").expovariate(1 / 600_000) if fault == "late" else 0
         event = world.rsvp(n, now() - round(back))
-        text = break_it(event, n) if fault == "broken" else json.dumps(event, ensure_ascii=False)
+        text = broken_text(event, n) if fault == "broken" else json.dumps(event, ensure_ascii=False)
         if fault == "duplicate":
             again.append((n + 7, text))
         yield [text, *(again.popleft()[1] for _ in range(bool(again and again[0][0] == n)))]
 
 
-def break_it(event: dict[str, Any], n: int) -> str:
-    """A message that must be rejected: cut off, without its key, or a field of a wrong type."""
+def broken_text(event: dict[str, Any], n: int) -> str:
+    """A message that must be rejected: truncated, without its key, or with a wrong type."""
     text = json.dumps(event, ensure_ascii=False)
     without_key = {name: value for name, value in event.items() if name != "rsvp_id"}
     return (
@@ -217,24 +217,24 @@ def break_it(event: dict[str, Any], n: int) -> str:
 
 
 class Listener:
-    """A connection, and what it has yet to be sent."""
+    """A connection, and the messages still to be sent to it."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
-        self._waiting: asyncio.Queue[str] = asyncio.Queue()
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
 
     def offer(self, text: str) -> None:
-        self._waiting.put_nowait(text)
+        self._queue.put_nowait(text)
 
-    async def pass_on(self) -> None:
+    async def send_queued(self) -> None:
         with contextlib.suppress(ConnectionClosed):
-            while self._waiting.qsize() <= SLOWEST:
-                await self.connection.send(await self._waiting.get())
+            while self._queue.qsize() <= SLOWEST:
+                await self.connection.send(await self._queue.get())
             await self.connection.close(1013, "reads too slowly")
 
 
 class Simulator:
-    """One stream of messages, paced, to every listener."""
+    """Sends one paced stream of messages to every listener."""
 
     def __init__(
         self, world: World, faults: Faults, rate: float, count: int, record: TextIO
@@ -242,29 +242,29 @@ class Simulator:
         self.world, self.rate, self.count, self.record = world, rate, count, record
         self.messages = messages(world, faults, lambda: time.time_ns() // 1_000_000)
         self._listeners: set[Listener] = set()
-        self._heard = asyncio.Event()
+        self._has_listeners = asyncio.Event()
 
     async def listen(self, connection: ServerConnection) -> None:
         listener = Listener(connection)
         self._listeners.add(listener)
-        self._heard.set()
-        sending = asyncio.create_task(listener.pass_on())
+        self._has_listeners.set()
+        sending = asyncio.create_task(listener.send_queued())
         await connection.wait_closed()
         self._listeners.discard(listener)
         if not self._listeners:
-            self._heard.clear()
+            self._has_listeners.clear()
         sending.cancel()
 
     async def run(self) -> None:
-        """Send event after event, each at its time; rest after `count` of them (0: never)."""
+        """Send each event at its time; stop after `count` events (0: never)."""
         due = time.monotonic()
         for n in range(self.count) if self.count else itertools.count():
             due += self.world.gap(n) / self.rate
             if (wait := due - time.monotonic()) > 0 or n % 100 == 0:
                 await asyncio.sleep(max(wait, 0))
-            if not self._heard.is_set():
-                await self._heard.wait()
-                due = time.monotonic()  # nothing piles up while nobody listens
+            if not self._has_listeners.is_set():
+                await self._has_listeners.wait()
+                due = time.monotonic()  # the stream was paused
             self._send(next(self.messages))
         await asyncio.Event().wait()
 

@@ -20,8 +20,8 @@ AGE_GROUP = """
          WHEN age < 55 THEN '35 to 54' ELSE '55 and over' END AS age_group"""
 
 
-# Each ride is in 360 of these windows: in batches their rows are written once a batch, and not
-# once a ride, which is all that somebody who looks each 5 seconds can see.
+# Each ride is in 360 of these windows. Micro-batches write their rows once per batch and not once
+# per ride; a reader who looks every 5 seconds sees no difference.
 @app.view(key=["window", "age_group"], keep="2 hours", mode="micro_batch")
 def speed_by_age(rides: DataFrame) -> DataFrame:
     """The average speed of each age group over 30 minutes, anew every 5 seconds."""

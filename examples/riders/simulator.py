@@ -30,9 +30,9 @@ CITIES = {"Amsterdam": 17.0, "Copenhagen": 16.0, "Münster": 15.0, "Bogotá": 13
 
 
 def ride(n: int, at: int, rng: Random) -> Mapping[str, Any]:
-    """The n-th ride: the young are faster, and speeds come in quarters of a km/h.
+    """The n-th ride. Younger riders are faster.
 
-    So sums of them are exact in floating point, in whichever order they are added up.
+    Speeds are multiples of 0.25 km/h, so their sums are exact in floating point, in any order.
     """
     (city,) = rng.choices(list(CITIES), [4, 3, 2, 1])
     age = rng.randrange(10, 80)
@@ -46,19 +46,12 @@ def ride(n: int, at: int, rng: Random) -> Mapping[str, Any]:
 
 
 def age_group(age: int) -> str:
-    return (
-        "under 18"
-        if age < 18
-        else "18 to 34"
-        if age < 35
-        else "35 to 54"
-        if age < 55
-        else "55 and over"
-    )
+    limits = {18: "under 18", 35: "18 to 34", 55: "35 to 54"}
+    return next((group for limit, group in limits.items() if age < limit), "55 and over")
 
 
 def truth(judged: Sequence[Judged]) -> dict[str, Any]:
-    """What the views and the late topic hold when all windows are closed."""
+    """The rows of the views and the late topic when all windows are closed."""
     windows = {"speed_by_age": HALF_HOUR, "speed_each_30s": HALF_MINUTE}
     return {
         "views": {
@@ -94,7 +87,7 @@ def _speeds(
 
 
 def _hundreds(logged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """The hundreds of each city, counted as they came in: none is late for a count."""
+    """Each hundred rides of a city, in the order of the log: no event is late for a count."""
     speeds: dict[str, list[float]] = {}
     rows = []
     for each in logged:

@@ -1,4 +1,4 @@
-"""What the tests of sources share."""
+"""Fixtures for the tests of sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.connectors.postgres_server import PostgresServer
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"uvloop": uvloop.new_event_loop}  # which the collector runs in
+    return {"uvloop": uvloop.new_event_loop}  # as in the collector
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests; each uses tables and slots of its own."""
+    """One server for all tests; each test uses its own tables and slots."""
     server = PostgresServer()
     try:
         server.create()

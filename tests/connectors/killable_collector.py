@@ -1,4 +1,4 @@
-"""A collector of one source, in a process of its own that is killed; and what the log has then."""
+"""A collector of one source, in a process that tests kill, and the contents of its log."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ Source = dict[str, str]  # as SQL writes it
 
 
 def pipeline(name: str, source: Source, schema: str) -> App:
-    """One stream, which is pulled."""
+    """An app with one stream that has a source."""
     app = App(name)
     app.stream("events", schema=schema, source=source_from_text(dict(source)))
     return app
 
 
 def collect(name: str, source: Source, schema: str, home: str, settings: str) -> None:
-    """The process that gets killed."""
+    """The main function of the process."""
     app = pipeline(name, source, schema)
     run(app, Settings.model_validate_json(settings), Home(Path(home)))
 
 
 @dataclass
 class Collector:
-    """Killed as often as one likes, and started again on what it left."""
+    """Can be killed and restarted in the same home."""
 
     name: str
     log: LogSettings
@@ -59,7 +59,7 @@ class Collector:
     process: BaseProcess | None = field(default=None)
 
     def start(self) -> None:
-        """Run it; returns at once."""
+        """Start it; returns at once."""
         settings = {
             "log": {"bootstrap": self.log.bootstrap},
             "collect": {"port": 0, "reconnect_first": 0.05, "reconnect_most": 0.2},
@@ -71,7 +71,7 @@ class Collector:
         self.process.start()
 
     def kill(self) -> None:
-        """As if the power were cut."""
+        """Kill it with SIGKILL."""
         if self.process is not None and self.process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
@@ -80,18 +80,18 @@ class Collector:
             self.process = None
 
     async def killed_at(self, *counts: int) -> None:
-        """Kill it whenever so many events more are in the log, and start it again."""
+        """For each count: wait for so many more events in the log, kill it, and restart it."""
         for count in counts:
             await self.has(self.count() + count)
             await asyncio.to_thread(self.kill)
             self.start()
 
     async def has(self, count: int) -> None:
-        """Return when there are so many events in the log."""
+        """Wait until there are so many events in the log."""
         await self.until(lambda: self.count() >= count)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when it holds; asks Kafka less often than other conditions may."""
+        """Wait for a condition that asks Kafka."""
         deadline = time.monotonic() + 90
         while not await asyncio.to_thread(condition):
             assert time.monotonic() < deadline, "it did not come true in time"
@@ -103,7 +103,7 @@ class Collector:
         return end - first
 
     def newest(self) -> dict[str, Any]:
-        """The event that came into the log last."""
+        """The newest event in the log."""
         first, end = bounds(self.log, self._topic)[0]
         found = read_range(self.log, self._topic, 0, end - 1, end) if end > first else []
         newest: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class Collector:
         return newest
 
     def logged(self) -> list[Record]:
-        """What is in the log, in order."""
+        """The records in the log, in order."""
         return read_topic(self.log, self._topic)
 
     def numbers(self) -> list[int]:
@@ -128,7 +128,7 @@ class Collector:
 async def killable(
     name: str, log: LogSettings, home: Path, source: Source, **more: Any
 ) -> AsyncIterator[Collector]:
-    """A collector that runs; it is killed at the end."""
+    """A running collector; it is killed at the end."""
     collector = Collector(name, log, home, source, **more)
     app = pipeline(name, source, collector.schema)
     await asyncio.to_thread(ensure_topics, app, log)
@@ -140,7 +140,7 @@ async def killable(
 
 
 async def at_rest(measure: Callable[[], int], seconds: float = 0.5) -> None:
-    """Return when a number has not grown for a while: what must not come has had its time."""
+    """Wait until a number has not changed for a while."""
     while True:
         before = measure()
         await asyncio.sleep(seconds)

@@ -19,19 +19,19 @@ def envelopes(messages: Iterable[bytes]) -> list[Event]:
 
 
 def changes(output: RecordingOutput) -> list[Event]:
-    """What the events say, in order."""
+    """The data of the events, in order."""
     return [event["data"] for event in envelopes(output.messages)]
 
 
 @dataclass
 class Replica:
-    """Tables by name, their rows by key. What comes twice, by its id, counts once."""
+    """Tables by name, rows by key. Duplicates (by id) count once."""
 
     tables: dict[str, dict[str, Event]] = field(default_factory=lambda: defaultdict(dict))
     ids: Counter[str] = field(default_factory=Counter)
 
     def apply(self, messages: Iterable[bytes]) -> Replica:
-        """Take these events in; a second insert of a row, or a change of none, is an error."""
+        """Apply events; inserting a row twice, or changing a missing row, is an error."""
         for event in envelopes(messages):
             self.ids[event["id"]] += 1
             if self.ids[event["id"]] == 1:
@@ -44,7 +44,7 @@ class Replica:
 
     @property
     def repeated(self) -> list[str]:
-        """The ids that came more than once."""
+        """The ids that occur more than once."""
         return [id_ for id_, count in self.ids.items() if count > 1]
 
     def _apply(self, change: Event) -> None:

@@ -1,4 +1,4 @@
-"""Stands between a reader and a real server, to misbehave in ways in which that never would."""
+"""A proxy between a reader and a real server that can misbehave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK = 64 << 10
 
 @dataclass(eq=False)
 class _Link:
-    """One connection: what the reader holds, and what we hold of the server for it."""
+    """One connection of a reader, with its connection to the server."""
 
     reader: asyncio.StreamWriter
     server: asyncio.StreamWriter
@@ -24,8 +24,7 @@ class _Link:
 
 
 class Proxy:
-    """Passes on what both sides say. What it does to connections, it does to those that are open;
-    the next ones are served well."""
+    """Forwards bytes in both directions. Its faults affect only the open connections."""
 
     def __init__(self, server_port: int) -> None:
         self.port = 0
@@ -52,12 +51,12 @@ class Proxy:
             link.cut()
 
     def stall(self) -> None:
-        """Pass nothing on, and break nothing."""
+        """Stop forwarding, but keep the connections open."""
         for link in self._links:
             link.flowing.clear()
 
     def inject(self, data: bytes) -> None:
-        """Say something to the readers that the server did not."""
+        """Send bytes to the readers that do not come from the server."""
         for link in self._links:
             link.reader.write(data)
 
@@ -73,13 +72,13 @@ class Proxy:
         link.flowing.set()
         self._links.add(link)
         try:
-            await asyncio.gather(_pass(reader, back, link), _pass(upstream, writer, link))
+            await asyncio.gather(_forward(reader, back, link), _forward(upstream, writer, link))
         finally:
             link.cut()
             self._links.discard(link)
 
 
-async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter, link: _Link) -> None:
+async def _forward(source: asyncio.StreamReader, target: asyncio.StreamWriter, link: _Link) -> None:
     with contextlib.suppress(OSError):
         while chunk := await source.read(_CHUNK):
             await link.flowing.wait()

@@ -14,25 +14,25 @@ from tests.collect.wait_until import until
 
 @dataclass
 class Connection:
-    """What a server holds of one client."""
+    """The connection of one client."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the client does not read. What a client that is gone misses is lost."""
+        """Send; waits while the client does not read. Errors of a lost client are ignored."""
         with contextlib.suppress(ConnectionError):
             self.writer.write(data)
             await self.writer.drain()
 
 
 def chunked(data: bytes) -> bytes:
-    """As HTTP sends it when it does not know how much will come."""
+    """Data in HTTP's chunked encoding."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -40,7 +40,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 
 class TcpServer:
-    """Serves the newest client; `greet` is what it does before that client is `connection`."""
+    """Serves the newest client; `greet` runs before that client becomes `connection`."""
 
     def __init__(self, greet: Callable[[Connection], Awaitable[None]] | None = None) -> None:
         self.connection: Connection | None = None
@@ -74,13 +74,13 @@ class TcpServer:
         return self.connection
 
     def drop(self) -> None:
-        """Cut the connection that is there."""
+        """Abort the current connection."""
         if self.connection is not None:
             self.connection.writer.transport.abort()
             self.connection = None
 
     def forget(self) -> None:
-        """Say no more on the connection that is there, and leave it open."""
+        """Leave the current connection open, but send nothing more on it."""
         self.connection = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
