@@ -364,4 +364,4 @@ def check_batch(run: Run, spark: SparkSession) -> None:
         assert verdict.differences == []
         assert verdict.same == len(rows)
         for part in verdict.parts:  # that a row is final may still be on its way into the log
-            assert part.same + part.left["not due"] == len(rows), part
+            assert part.same + part.not_compared["not due"] == len(rows), part

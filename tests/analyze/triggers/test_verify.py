@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from tests.analyze.commands import Commands
 from tests.analyze.conftest import read_topic
 
-from millstream.analyze.verify.result import Part
+from millstream.analyze.verify.result import PartResult
 from millstream.analyze.verify.shown_check import is_due
 from millstream.cli.views.verify import part_note
 from millstream.log.connection import client_config
@@ -140,8 +140,8 @@ def test_what_is_shown_and_entered_is_what_the_log_says_and_what_was_forged_is_f
 
 
 def test_what_was_not_compared_is_told_with_the_reason() -> None:
-    assert part_note(Part("shown", 2)) == "what is shown: 2 as recomputed"
-    part = Part("ledger", 1_000, Counter({"not due": 3, "older": 1}))
+    assert part_note(PartResult("shown", 2)) == "what is shown: 2 as recomputed"
+    part = PartResult("ledger", 1_000, Counter({"not due": 3, "older": 1}))
     assert part_note(part) == (
         "the ledger: 1,000 sums as recomputed; not compared: 3 not due yet, "
         "1 with events that the log no longer has"

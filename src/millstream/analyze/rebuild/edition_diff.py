@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.analyze.verify.comparison import rounding, text_of
+from millstream.analyze.verify.comparison import comparison_by_type, text_of
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.store.views.table import Table
@@ -32,7 +32,7 @@ def diff(log: LogSettings, view: ViewDescription, old_topic: str, new_topic: str
     """Compare all rows that both topics have now. Blocks."""
     # The new edition is read last, so that it lacks nothing that the old one has.
     old, new = _rows(log, view, old_topic), _rows(log, view, new_topic)
-    compared, found = rounding(view.columns), Diff()
+    compared, found = comparison_by_type(view.columns), Diff()
     for key, row in old.items():
         if key not in new:
             found.removed[key] = row

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from millstream.analyze.history.history import LogRange
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_updates import REBUILT, with_state
-from millstream.analyze.verify.comparison import rounding
+from millstream.analyze.verify.comparison import comparison_by_type
 from millstream.errors import LogError
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
@@ -60,7 +60,7 @@ def mark_corrected(log: LogSettings, plan: ViewPlan, old: str) -> int:
 
     These are the rows that were final in `old` with other values, or were corrected there.
     """
-    before, compared = _newest_rows(log, old), rounding(plan.columns)
+    before, compared = _newest_rows(log, old), comparison_by_type(plan.columns)
     marked = 0
     producer = Producer(client_config(log, enable_idempotence=True))
     for key, now in _newest_rows(log, plan.query_topic).items():

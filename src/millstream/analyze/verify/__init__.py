@@ -1,0 +1,1 @@
+"""Compares a live view with its own query run in batch over the log."""

@@ -1,7 +1,7 @@
-"""When a row of a view is the same as the recomputed one: exactly, but where that cannot be.
+"""Compares a row of a view with the recomputed one: exactly, where that is possible.
 
-Sums of floating point depend on the order in which they are added up, and a sketch on the order in
-which its parts were merged. Everything else must be equal.
+A floating-point sum depends on the order of its terms, and a sketch on the order in which its parts
+were merged. So these may differ within a tolerance. Everything else must be equal.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What counts as the same in each of a view's columns."""
+    """How to compare the columns of a view's rows."""
 
     columns: tuple[str, ...]
     tolerances: Mapping[str, float]  # relative, of the columns that have one
-    unordered: frozenset[str]  # lists whose order says nothing
+    unordered: frozenset[str]  # lists whose order has no meaning
 
     def differing(self, one: Row, other: Row) -> tuple[str, ...]:
         """The columns in which two rows differ."""
-        return tuple(name for name in self.columns if not self._same(name, one, other))
+        return tuple(name for name in self.columns if not self._is_same(name, one, other))
 
-    def _same(self, name: str, one: Row, other: Row) -> bool:
+    def _is_same(self, name: str, one: Row, other: Row) -> bool:
         mine, theirs = one.get(name), other.get(name)
         if name in self.unordered and isinstance(mine, list) and isinstance(theirs, list):
             mine, theirs = sorted(mine, key=text_of), sorted(theirs, key=text_of)
         return _close(mine, theirs, self.tolerances.get(name, 0.0))
 
 
-def comparison(rows: DataFrame, columns: Sequence[ViewColumn], sketches: float) -> Comparison:
-    """How to compare a query's rows; `sketches` is the relative tolerance of what they estimate."""
-    estimated, rounded = _made_by(rows, _SKETCHES), rounding(columns)
+def comparison_of(rows: DataFrame, columns: Sequence[ViewColumn], sketches: float) -> Comparison:
+    """How to compare a query's rows; `sketches` is the relative tolerance of estimates."""
+    estimated, by_type = _made_by(rows, _SKETCHES), comparison_by_type(columns)
     loose = {column.name: sketches for column in columns if column.name in estimated}
     unordered = frozenset(_made_by(rows, _COLLECTED))
-    return Comparison(rounded.columns, {**rounded.tolerances, **loose}, unordered)
+    return Comparison(by_type.columns, {**by_type.tolerances, **loose}, unordered)
 
 
-def rounding(columns: Sequence[ViewColumn]) -> Comparison:
-    """How to compare rows of which only the columns' types are known."""
+def comparison_by_type(columns: Sequence[ViewColumn]) -> Comparison:
+    """How to compare rows if only the types of their columns are known."""
     names = tuple(column.name for column in columns)
     inexact = [each.name for each in columns if "double" in each.type or "float" in each.type]
     return Comparison(names, dict.fromkeys(inexact, ROUNDING), frozenset())
 
 
 def text_of(value: object) -> str:
-    """A value as JSON, the same for the same value."""
+    """A value as JSON; equal values have equal texts."""
     return json.dumps(value, default=str, sort_keys=True, ensure_ascii=False)
 
 
@@ -88,16 +88,16 @@ def _close(one: Any, other: Any, tolerance: float) -> bool:
 
 
 def _made_by(rows: DataFrame, functions: re.Pattern[str]) -> set[str]:
-    """The columns that come from such functions, however they are passed up."""
+    """The columns that such functions compute, also through renames and further expressions."""
     plan, found = Catalyst.of(rows).analysed(rows), set[str]()
-    _follow(plan, functions, found)
+    _collect(plan, functions, found)
     return {str(each.name()) for each in items(plan.output()) if f"#{identity(each)}" in found}
 
 
-def _follow(plan: LogicalPlan, functions: re.Pattern[str], found: set[str]) -> None:
-    """Note the attributes that such functions make, by their numbers in the plan's text."""
+def _collect(plan: LogicalPlan, functions: re.Pattern[str], found: set[str]) -> None:
+    """Collect the attributes that such functions make, by their ids in the plan's text."""
     for child in items(plan.children()):
-        _follow(child, functions, found)
+        _collect(child, functions, found)
     if name_of(plan) not in ("Project", "Aggregate"):
         return
     for each in items(plan.expressions()):

@@ -1,4 +1,4 @@
-"""What a view must hold once everything up to a fixed place in the log is in: by batch."""
+"""Recomputes in batch the rows that a view must hold at a fixed point of the log."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from millstream.log.settings import LogSettings
 from millstream.values.hidden_columns import POSITION, REVISION
 
 Row = Mapping[str, Any]
-Mark = int | tuple[str, int, int, int] | str  # a revision, a position, or all that the row says
+Version = int | tuple[str, int, int, int] | str  # a revision, a position, or all columns as text
+ExpectedRows = dict[str, dict[Version, Row]]  # by identity and version
 
 decode = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """How a view's rows are told apart, and in which state of the log each was made."""
+class RowVersions:
+    """Identity and version of a view's rows, by its lineage."""
 
     query: PlannedQuery
 
     def identity(self, key: str | None, row: Row) -> str:
-        """What the newest row of takes an older one's place: the key, or the row's own place."""
+        """Identity under which a newer row replaces an older one."""
         if key is not None:
             return key
         if self.query.plan.lineage == "position":
             return text_of(row.get(POSITION))
         return self._content(row)
 
-    def mark(self, row: Row) -> Mark | None:
+    def version(self, row: Row) -> Version | None:
         """Which events are in the row; None if it does not say."""
         if self.query.plan.lineage == "revision":
             revision = row.get(REVISION)
@@ -46,50 +47,48 @@ class Marks:
             return _position(row.get(POSITION))
         return self._content(row)
 
-    def is_beyond(self, mark: Mark | None, wanted: Mapping[Mark, Row]) -> bool:
-        """Whether a row with that mark holds an event that none of the wanted rows holds."""
-        if isinstance(mark, int):
-            return all(isinstance(each, int) and mark > each for each in wanted)
-        if isinstance(mark, tuple):
-            same = [w for w in wanted if isinstance(w, tuple) and w[:2] == mark[:2]]
-            return all(mark > each for each in same)
-        return mark not in wanted
+    def is_ahead(self, row: Row, expected: Mapping[Version, Row]) -> bool:
+        """Whether the row has an event that none of the expected rows has."""
+        version = self.version(row)
+        if isinstance(version, int):
+            return all(isinstance(each, int) and version > each for each in expected)
+        if isinstance(version, tuple):
+            same = [e for e in expected if isinstance(e, tuple) and e[:2] == version[:2]]
+            return all(version > each for each in same)
+        return version not in expected
 
     def _content(self, row: Row) -> str:
         return text_of({column.name: row.get(column.name) for column in self.query.plan.columns})
 
 
-Wanted = dict[str, dict[Mark, Row]]
+def recompute(query: PlannedQuery, log: LogSettings, log_range: LogRange) -> ExpectedRows:
+    """The rows that the view may hold at the end of the log range.
 
-
-def recompute(query: PlannedQuery, log: LogSettings, past: LogRange) -> Wanted:
-    """Per key, or per row of a view without one, the rows that the view may hold at that place.
-
-    It is one for a grouped view. Of a key whose rows come from events of several partitions, which
-    have no order among them, each partition's newest may be the one.
+    A grouped view has one for each key. Otherwise a key's rows may come from several partitions,
+    which have no common order: then the newest row of each partition may be the one.
     """
-    marks, wanted = Marks(query), Wanted()
-    frame = encode(as_batch(query.batch_rows, past, kafka_options(log)), query.plan.key)
-    for record in frame.toLocalIterator():
+    versions, expected = RowVersions(query), ExpectedRows()
+    rows = as_batch(query.batch_rows, log_range, kafka_options(log))
+    for record in encode(rows, query.plan.key).toLocalIterator():
         row = decode(record["value"])
         key = record["key"] if query.plan.key is not None else None
-        mark = marks.mark(row)
-        if mark is not None:
-            _add(wanted.setdefault(marks.identity(key, row), {}), mark, row)
-    return wanted
+        version = versions.version(row)
+        if version is not None:
+            _add(expected.setdefault(versions.identity(key, row), {}), version, row)
+    return expected
 
 
-def _add(rows: dict[Mark, Row], mark: Mark, row: Row) -> None:
-    if isinstance(mark, tuple):
+def _add(rows: dict[Version, Row], version: Version, row: Row) -> None:
+    if isinstance(version, tuple):
         for held in list(rows):
-            if isinstance(held, tuple) and held[:2] == mark[:2]:
-                if held > mark:
+            if isinstance(held, tuple) and held[:2] == version[:2]:
+                if held > version:
                     return
                 del rows[held]
-    rows[mark] = row
+    rows[version] = row
 
 
-def _position(value: object) -> Mark | None:
+def _position(value: object) -> Version | None:
     match value:
         case {"source": str(source), "partition": int(partition), "offset": int(offset), **rest}:
             row = rest.get("row", 0)

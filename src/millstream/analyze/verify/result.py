@@ -1,4 +1,4 @@
-"""What came of comparing a view with its own query in batch: plain values."""
+"""The result of comparing a view with its own query in batch: plain values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from millstream.analyze.history.history import LogRange
 from millstream.analyze.verify.comparison import Comparison
 
 Row = Mapping[str, Any]
-Where = Literal["query", "shown", "ledger"]  # the query's own rows, or what was made of them
-Kind = Literal[
+Where = Literal["query", "shown", "ledger"]  # the query's rows, the shown rows, or the ledger
+DifferenceKind = Literal[
     "other values",
     "missing",
     "not in the log",
@@ -21,23 +21,23 @@ Kind = Literal[
     "other sum",
     "not owed",
 ]
-# Why a key was not compared in what is shown, or entered:
-Left = Literal[
-    "not due",  # its trigger has not told it yet; its row is not final
-    "moving",  # the query's row moved on
+# Why a key of the shown rows, or of the ledger, was not compared:
+NotCompared = Literal[
+    "not due",  # its trigger has not shown it yet, or its row is not final
+    "moving",  # the query's row changed meanwhile
     "gone",  # its row has expired
-    "behind",  # the query's row has not come to the recomputed one, which is a difference itself
-    "older",  # the log has not all of its events any more
-    "kept",  # entered from events, or by a query, that the view of now has not
-    "trimmed",  # retention took some of what was shown: the rest does not add up
+    "behind",  # the query's row is older than the recomputed one, which is a difference itself
+    "older",  # the log no longer has all of its events
+    "kept",  # entered from events, or by a query, that the view no longer has
+    "trimmed",  # retention deleted some of the shown rows: the rest does not add up
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row, or sum, that is not as it must be."""
+    """One row, or sum, that is not as expected."""
 
-    kind: Kind
+    kind: DifferenceKind
     key: str
     live: Row | None
     recomputed: Row | None
@@ -46,60 +46,60 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Part:
-    """What came of what is shown, or of the ledger."""
+class PartResult:
+    """The result for the shown rows, or for the ledger."""
 
     where: Where
     same: int = 0
-    left: Counter[Left] = field(default_factory=Counter)
+    not_compared: Counter[NotCompared] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What came of a comparison."""
+    """The result for a view."""
 
     view: str
-    past: LogRange
+    log_range: LogRange
     comparison: Comparison
     same: int = 0
     differences: list[Difference] = field(default_factory=list)
-    expired: int = 0  # rows that the view kept for a time only
-    awaited: int = 0  # rows that come only when they are final, and need not be there yet
-    older: int = 0  # rows with events in that the log no longer has
-    moving: int = 0  # groups that changed faster than they could be compared
+    expired: int = 0  # rows that the view no longer keeps
+    not_due: int = 0  # rows that are written once, when they are final, and are not due yet
+    older: int = 0  # rows with events that the log no longer has
+    moving: int = 0  # rows that changed faster than they could be compared
     rounds: int = 1
-    parts: list[Part] = field(default_factory=list)  # of a view with panes or a ledger
+    parts: list[PartResult] = field(default_factory=list)  # of the shown rows and the ledger
 
     @property
     def moved(self) -> int:
-        """Rows that another round may find standing still."""
-        return max([self.moving, *(part.left["moving"] for part in self.parts)])
+        """Rows that another round may be able to compare."""
+        return max([self.moving, *(part.not_compared["moving"] for part in self.parts)])
 
 
-def content(verdict: VerifyResult) -> dict[str, Any]:
-    """The verdict as JSON has it."""
+def to_json(result: VerifyResult) -> dict[str, Any]:
+    """The result as `millstream verify --json` prints it."""
     return {
-        "view": verdict.view,
-        "agrees": not verdict.differences,
-        "same": verdict.same,
-        "different": len(verdict.differences),
-        "expired": verdict.expired,
-        "not_due": verdict.awaited,
-        "older_than_the_log": verdict.older,
-        "still_moving": verdict.moving,
-        "rounds": verdict.rounds,
-        "records": verdict.past.records,
+        "view": result.view,
+        "agrees": not result.differences,
+        "same": result.same,
+        "different": len(result.differences),
+        "expired": result.expired,
+        "not_due": result.not_due,
+        "older_than_the_log": result.older,
+        "still_moving": result.moving,
+        "rounds": result.rounds,
+        "records": result.log_range.records,
         "up_to": {
-            topic: {str(partition): end for partition, (_, end) in span.items()}
-            for topic, span in verdict.past.offsets.items()
+            topic: {str(partition): end for partition, (_, end) in offsets.items()}
+            for topic, offsets in result.log_range.offsets.items()
         },
-        "tolerances": dict(verdict.comparison.tolerances),
+        "tolerances": dict(result.comparison.tolerances),
         **{
             part.where: {
                 "same": part.same,
-                "not_compared": {why.replace(" ", "_"): n for why, n in part.left.items()},
+                "not_compared": {why.replace(" ", "_"): n for why, n in part.not_compared.items()},
             }
-            for part in verdict.parts
+            for part in result.parts
         },
         "differences": [
             {
@@ -110,6 +110,6 @@ def content(verdict: VerifyResult) -> dict[str, Any]:
                 "live": each.live,
                 "recomputed": each.recomputed,
             }
-            for each in verdict.differences
+            for each in result.differences
         ],
     }

@@ -1,21 +1,20 @@
-"""What is shown of a view with a trigger or an accumulation, against its query in batch.
+"""Compares the shown rows of a view with a trigger or an accumulation with its query in batch.
 
-The law. Take a key whose row in the query's topic is now the recomputed one: the same revision. If
-what is shown of the key is of that revision, it must be the recomputed row. It must be of that
-revision
+A key can be compared when its row in the query's topic has the revision of the recomputed row. If
+the shown row has that revision too, it must equal the recomputed row. It must have that revision
 
-- with any trigger, once the row in the query's topic says final or corrected; but a row that its
-  trigger `when …` never showed stays unseen;
+- with any trigger, once the row in the query's topic is final or corrected; but a row that its
+  trigger `when …` never showed stays hidden;
 - with `every change`, always;
-- with `every … events`, when more of these have passed than what is shown says;
-- with `every 10 seconds`, after that time, if the comparison waits for twice as long.
+- with `every … events`, if the row has passed a multiple of these since it was shown;
+- with `every 10 seconds`, after that time, if the check waits for twice as long.
 
-With `when …`, a row that satisfies the condition must have been shown, of whichever revision.
-Otherwise nothing is owed yet, and an older row is not compared: the batch knows only the newest.
+With `when …`, a row that meets the condition must have been shown, in any revision. In all other
+cases no row is due yet, and an older row is not compared: the batch only has the newest.
 
-What is shown is the newest row of the key that is no retraction. With `discard` it is the sum of
-all rows of the key in the counts and sums, and the newest in the other columns; if retention took
-any of them there is nothing to compare.
+The shown row is the newest row of the key that is no retraction. With `discard`, counts and sums
+are those of all rows of the key together, and other columns those of the newest row. If retention
+deleted any of them, nothing is compared.
 """
 
 from __future__ import annotations
@@ -29,8 +28,14 @@ from typing import Any, TypeVar
 from millstream.analyze.plan import OutputPlan, ViewPlan
 from millstream.analyze.triggers.rows import is_amount
 from millstream.analyze.verify.comparison import Comparison
-from millstream.analyze.verify.follower import PAUSE, Follower
-from millstream.analyze.verify.result import Difference, Kind, Left, Part, Row
+from millstream.analyze.verify.follower import PAUSE, TopicFollower
+from millstream.analyze.verify.result import (
+    Difference,
+    DifferenceKind,
+    NotCompared,
+    PartResult,
+    Row,
+)
 from millstream.expression.condition import compile_condition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -47,32 +52,33 @@ from millstream.values.hidden_columns import KIND, REVISION, STATE
 from millstream.values.ledger_entry import Amounts, add
 from millstream.values.row_version import FINAL, RETRACTION, STATES
 
-Outcome = Difference | Left | None  # None: as it must be
+Outcome = Difference | NotCompared | None  # None: as expected
 Key = TypeVar("Key")
 
 
-def settled(
-    keys: Iterable[Key], look: Callable[[Key], Outcome], patience: float
+def check_keys(
+    keys: Iterable[Key], check: Callable[[Key], Outcome], patience: float
 ) -> dict[Key, Outcome]:
-    """What came of each key; what differs is looked at again, while that helps.
+    """The outcome of each key. Keys that differ are checked again, while that helps.
 
-    What is made of a row comes some milliseconds later, or with the next turn of its trigger.
+    Shown rows and entries are written some milliseconds after the query's row, or when the trigger
+    fires next.
     """
-    found = {key: look(key) for key in keys}
-    off = [key for key, outcome in found.items() if isinstance(outcome, Difference)]
+    outcomes = {key: check(key) for key in keys}
+    differing = [key for key, outcome in outcomes.items() if isinstance(outcome, Difference)]
     since = time.monotonic()
-    while off and time.monotonic() - since < patience:
+    while differing and time.monotonic() - since < patience:
         time.sleep(PAUSE)
-        found |= {key: look(key) for key in off}
-        still = [key for key in off if isinstance(found[key], Difference)]
-        if len(still) < len(off):
+        outcomes |= {key: check(key) for key in differing}
+        still = [key for key in differing if isinstance(outcomes[key], Difference)]
+        if len(still) < len(differing):
             since = time.monotonic()
-        off = still
-    return found
+        differing = still
+    return outcomes
 
 
-def add_to(part: Part, outcomes: Iterable[Outcome]) -> list[Difference]:
-    """Count what came of the keys; the differences among it."""
+def count_outcomes(part: PartResult, outcomes: Iterable[Outcome]) -> list[Difference]:
+    """Count the outcomes; return the differences among them."""
     differences = []
     for outcome in outcomes:
         if isinstance(outcome, Difference):
@@ -80,7 +86,7 @@ def add_to(part: Part, outcomes: Iterable[Outcome]) -> list[Difference]:
         elif outcome is None:
             part.same += 1
         else:
-            part.left[outcome] += 1
+            part.not_compared[outcome] += 1
     return differences
 
 
@@ -90,28 +96,28 @@ def revision(row: Row) -> int:
 
 
 def is_final(row: Row) -> bool:
-    """Whether the log says so of it."""
+    """Whether the log has the row as final or corrected."""
     return row.get(STATE) in STATES[FINAL:]
 
 
-def is_due(trigger: Trigger, events: int, told: int, is_over: bool, patience: float) -> bool:
-    """Whether a row with so many events must be shown, of which so many are `told`.
+def is_due(trigger: Trigger, events: int, shown: int, is_over: bool, patience: float) -> bool:
+    """Whether a row of so many events must be shown, if it was shown with `shown` events.
 
-    `is_over`: it is final or corrected. By `when …`, only of a row that was shown before.
+    `is_over`: it is final or corrected. With `when …`, only for a row that was shown before.
     """
     match trigger:
         case EveryChange():
             return True
         case EveryEvents(count):
-            return is_over or events // count > told // count
+            return is_over or events // count > shown // count
         case EveryInterval(interval):
             return is_over or 2 * interval <= timedelta(seconds=patience)
         case AtWatermark() | When():
             return is_over
 
 
-class ShownCheck(Follower):
-    """The rows that are shown of one view."""
+class ShownCheck(TopicFollower):
+    """Follows the shown rows of one view, and compares them."""
 
     def __init__(
         self,
@@ -119,61 +125,61 @@ class ShownCheck(Follower):
         plan: ViewPlan,
         output: OutputPlan,
         trigger: Trigger,
-        same: Comparison,
+        comparison: Comparison,
     ) -> None:
-        self._trigger, self._same = trigger, same
-        self._adds = output.additive if output.accumulation == "discard" else ()
+        self._trigger, self._comparison = trigger, comparison
         self._discards = output.accumulation == "discard"
+        self._additive = output.additive if self._discards else ()
         self._table = Table(keyed=True, numbers="decimal", recent=1, newest=1)
-        self._holds = (
+        self._condition = (
             compile_condition(trigger.condition, plan.columns)
             if isinstance(trigger, When)
             else None
         )
         self._sums: dict[str, Amounts] = {}
         self._rows: dict[str, Row] = {}
-        self._seen: set[str] = set()  # keys of which anything was ever shown
+        self._shown: set[str] = set()  # keys that were ever shown
         self._before: dict[str, Row] = {}
         super().__init__(log, plan.topic)
 
     def snapshot(self, patience: float) -> None:
-        """Note what is shown by now, before it is known up to where the log is recomputed."""
+        """Remember the rows shown by now, before the end of the log range is known."""
         self.catch_up(patience)
         with self._lock:
             self._before = dict(self._rows)
 
     def was_shown(self, key: str) -> bool:
-        """Whether any row of the key was, even if it is gone since."""
-        return key in self._seen
+        """Whether any row of the key was shown, even if it was deleted since."""
+        return key in self._shown
 
     def compare(
         self,
-        wanted: Mapping[str, Row],
+        recomputed: Mapping[str, Row],
         written: Mapping[str, Row],
         may_lack: bool,
         patience: float,
-    ) -> tuple[Part, list[Difference]]:
-        """Hold what is shown against the recomputed rows; `written` are the query's, as they come.
+    ) -> tuple[PartResult, list[Difference]]:
+        """Compare the shown rows with the recomputed ones; `written` are the query's.
 
-        With `may_lack`, the view may hold what the log has no more.
+        `may_lack`: the log may lack events that are in the view's rows.
         """
-        part = Part("shown")
+        part = PartResult("shown")
         if self._discards and any(self.held_from.values()):
-            part.left["trimmed"] = len(wanted)
+            part.not_compared["trimmed"] = len(recomputed)
             return part, []
 
-        def look(key: str) -> Outcome:
-            return self._look(key, wanted[key], written.get(key), may_lack, patience)
+        def check(key: str) -> Outcome:
+            return self._check(key, recomputed[key], written.get(key), may_lack, patience)
 
-        differences = add_to(part, settled(wanted, look, patience).values())
-        for key in self._before.keys() - wanted.keys():
+        differences = count_outcomes(part, check_keys(recomputed, check, patience).values())
+        for key in self._before.keys() - recomputed.keys():
             if may_lack:
-                part.left["older"] += 1
+                part.not_compared["older"] += 1
             else:
                 differences.append(_difference("not in the log", key, self._before[key], None))
         return part, differences
 
-    def _look(
+    def _check(
         self, key: str, recomputed: Row, written: Row | None, may_lack: bool, patience: float
     ) -> Outcome:
         wanted, early = revision(recomputed), self._before.get(key)
@@ -183,53 +189,57 @@ class ShownCheck(Follower):
             return "gone"
         if revision(written) != wanted:
             return "moving" if revision(written) > wanted else "behind"
-        shown = self._whole(key)
+        shown = self._shown_row(key)
         if shown is not None and revision(shown) == wanted:
-            if columns := self._same.differing(shown, recomputed):
+            if columns := self._comparison.differing(shown, recomputed):
                 return _difference("other values", key, shown, recomputed, columns)
             return None
-        told = 0 if shown is None else revision(shown)
-        if self._holds is not None and key not in self._seen:
-            is_owed = self._holds(json.loads(json.dumps(recomputed, default=float)))
+        if self._condition is not None and key not in self._shown:
+            must_show = self._condition(json.loads(json.dumps(recomputed, default=float)))
         else:
-            is_owed = is_due(self._trigger, wanted, told, is_final(written), patience)
-        if not is_owed:
+            events = 0 if shown is None else revision(shown)
+            must_show = is_due(self._trigger, wanted, events, is_final(written), patience)
+        if not must_show:
             return "not due"
         return _difference("missing" if shown is None else "behind", key, shown, recomputed)
 
-    def _whole(self, key: str) -> Row | None:
+    def _shown_row(self, key: str) -> Row | None:
         with self._lock:
             row = self._rows.get(key)
             if row is None:
                 return None
             sums = self._sums.get(key, {})
-            # What is no number is never told as a difference.
-            added = {name: sums[name] for name in self._adds if is_amount(row.get(name))}
-            return {**row, **added}
+            # A value that is no number is always shown whole.
+            return {
+                **row,
+                **{name: sums[name] for name in self._additive if is_amount(row.get(name))},
+            }
 
-    def _take(self, record: Record) -> None:
-        change = self._table.apply(
-            record.partition, record.offset, record.timestamp, record.key, record.value
-        )
+    def _apply(self, record: Record) -> None:
+        change = self._table.apply(*record[1:6])
         if change is None or change.key is None:
             return
-        self._news = time.monotonic()
+        self._last_change = time.monotonic()
         key, row = change.key, change.row
         if row is None:
             self._rows.pop(key, None)
         elif row.get(KIND) != RETRACTION:
             self._rows[key] = row
-            self._seen.add(key)
+            self._shown.add(key)
             self._add(key, row)
 
     def _add(self, key: str, row: Mapping[str, Any]) -> None:
-        sums = self._sums.setdefault(key, {}) if self._adds else {}
-        for name in self._adds:
+        sums = self._sums.setdefault(key, {}) if self._additive else {}
+        for name in self._additive:
             if is_amount(row.get(name)):
                 sums[name] = add(sums.get(name, 0), row[name])
 
 
 def _difference(
-    kind: Kind, key: str, shown: Row | None, recomputed: Row | None, columns: tuple[str, ...] = ()
+    kind: DifferenceKind,
+    key: str,
+    shown: Row | None,
+    recomputed: Row | None,
+    columns: tuple[str, ...] = (),
 ) -> Difference:
     return Difference(kind, key, shown, recomputed, columns, "shown")

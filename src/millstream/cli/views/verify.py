@@ -18,7 +18,7 @@ from millstream.cli.shared.options import (
 from millstream.cli.shared.outcome import FAILED
 
 if TYPE_CHECKING:
-    from millstream.analyze.verify.result import Difference, Left, Part, VerifyResult
+    from millstream.analyze.verify.result import Difference, NotCompared, PartResult, VerifyResult
 
 
 @click.command()
@@ -103,9 +103,9 @@ def verify(
                 report=report,
             )
     if as_json:
-        from millstream.analyze.verify.result import content
+        from millstream.analyze.verify.result import to_json
 
-        click.echo(json.dumps(content(result), default=float, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(to_json(result), default=float, ensure_ascii=False, indent=2))
     else:
         show(result, limit)
     return FAILED if result.differences else 0
@@ -127,7 +127,7 @@ def show(result: VerifyResult, limit: int) -> None:
             out.print(Text(f"… and {len(result.differences) - limit:,} more; see --limit", "dim"))
         out.print("")
     rows = "row" if result.same == 1 else "rows"
-    records = f"up to {result.past.records:,} records of the log"
+    records = f"up to {result.log_range.records:,} records of the log"
     if result.differences:
         out.print(
             Text(f"✗ {len(result.differences):,} differ; {result.same:,} {rows} agree", "red")
@@ -172,7 +172,7 @@ def notes(result: VerifyResult) -> list[str]:
     """What was not compared, and the tolerances."""
     found = {
         "{:,} expired, as keep says": result.expired,
-        "{:,} not due yet: they come when they are final": result.awaited,
+        "{:,} not due yet: they come when they are final": result.not_due,
         "{:,} with events that the log no longer has: not compared": result.older,
         "{:,} still moving: not compared": result.moving,
     }
@@ -185,7 +185,7 @@ def notes(result: VerifyResult) -> list[str]:
     return written
 
 
-LEFT: dict[Left, str] = {
+NOT_COMPARED: dict[NotCompared, str] = {
     "not due": "not due yet",
     "moving": "still moving",
     "gone": "expired",
@@ -196,12 +196,12 @@ LEFT: dict[Left, str] = {
 }
 
 
-def part_note(part: Part) -> str:
+def part_note(part: PartResult) -> str:
     """The result for the shown rows or the ledger, and what was not compared."""
     compared = {
         "shown": f"what is shown: {part.same:,} as recomputed",
         "ledger": f"the ledger: {part.same:,} sums as recomputed",
     }
-    left = [f"{count:,} {LEFT[why]}" for why, count in sorted(part.left.items()) if count]
+    left = [f"{n:,} {NOT_COMPARED[why]}" for why, n in sorted(part.not_compared.items()) if n]
     rest = f"; not compared: {', '.join(left)}" if left else ""
     return f"{compared[part.where]}{rest}"
