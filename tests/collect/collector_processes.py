@@ -36,7 +36,7 @@ Pipeline = Callable[[str], App]
 
 @dataclass
 class Collector:
-    """One that runs, or ran."""
+    """A collector process, running or ended."""
 
     process: BaseProcess
     home: Home
@@ -44,7 +44,7 @@ class Collector:
     words: str = ""
 
     def ready(self) -> str:
-        """Its URL, once it has one; fails if it ended instead."""
+        """Wait for its URL; fails if it ended instead."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             running = self.home.running().get("collect", {})
@@ -55,11 +55,11 @@ class Collector:
         raise AssertionError("not ready after a minute")
 
     def said(self) -> str:
-        """All that it wrote to its standard output."""
+        """Its standard output."""
         return _output(self.home.path).read_text()
 
     def error(self) -> str:
-        """What it raised; empty if nothing. Waits for its end."""
+        """Wait for its end; the error it raised, or empty."""
         self.process.join(60)
         assert not self.process.is_alive()
         if self._end.poll():
@@ -67,7 +67,7 @@ class Collector:
         return self.words
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """End it; how many seconds that took."""
+        """Stop it; how many seconds that took."""
         assert self.process.pid is not None
         began = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
@@ -104,7 +104,7 @@ def collector(
     home: Path,
     **more: Any,
 ) -> Iterator[Collector]:
-    """Start one; it is killed at the end, if it still runs."""
+    """Start a collector; it is killed at the end, if it still runs."""
     chosen = {
         "log": {"bootstrap": log.bootstrap},
         "collect": {"port": 0, "ack_timeout": 5, **more},
@@ -138,7 +138,7 @@ def _collect(pipeline: Pipeline, name: str, home: str, settings: str, end: Conne
 
 @dataclass
 class CollectorGroup:
-    """`millstream collect` with several processes, which it keeps up."""
+    """`millstream collect` with several processes, which it restarts."""
 
     process: subprocess.Popen[bytes]
     home: Home
@@ -167,7 +167,7 @@ class CollectorGroup:
         return children_of(self.process.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """End it; how many seconds that took."""
+        """Stop it; how many seconds that took."""
         began = time.monotonic()
         self.process.send_signal(number)
         self.process.wait(30)
@@ -178,7 +178,7 @@ class CollectorGroup:
 def collectors(
     pipeline: Pipeline, name: str, log: LogSettings, home: Path, workers: int, **more: Any
 ) -> Iterator[CollectorGroup]:
-    """Start several that share a port; they are killed at the end, if they still run."""
+    """Start several collectors on one port; they are killed at the end."""
     home.mkdir(parents=True, exist_ok=True)
     stem = f"{home.name}-{uuid.uuid4().hex}"
     file, output, errors = (home.with_name(stem + end) for end in (".py", ".out", ".err"))

@@ -65,7 +65,7 @@ def headers(record: Record) -> dict[str, str]:
 
 
 def problem(response: httpx.Response, status: int) -> dict[str, object]:
-    """What a problem+json answer of this status says."""
+    """The content of a problem+json answer with this status."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     content: dict[str, object] = response.json()
@@ -129,7 +129,7 @@ async def collector(
 async def shared(
     log_settings: LogSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Collector]:
-    """One collector for all tests of a module that do not care what others sent."""
+    """One collector for all tests of a module that are independent of other events."""
     app, home = shop(f"app{uuid.uuid4().hex[:10]}"), tmp_path_factory.mktemp("home")
     async with collect(app, log_settings, home, max_body=2_000_000) as running:
         yield running

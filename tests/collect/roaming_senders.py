@@ -28,9 +28,7 @@ class Sender:
     ack: str
     urls: list[str]
     chance: random.Random
-    acknowledged: dict[int, str] = field(
-        default_factory=dict
-    )  # answered with 200 or 202: their receipts
+    acknowledged: dict[int, str] = field(default_factory=dict)  # with 200 or 202: their receipts
     unclear: list[int] = field(default_factory=list)  # no answer
 
     async def send(self, http: httpx.AsyncClient, stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 at random moments: what was answered is in the log once, and in order."""
+"""kill -9 at random moments: every acknowledged event is in the log once, in order."""
 
 from __future__ import annotations
 

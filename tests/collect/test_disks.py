@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, the collector's and Kafka's: nothing answered is lost."""
+"""Full or read-only disks, of the collector and of Kafka: no acknowledged event is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOURNAL = {"segment_bytes": 128 << 10, "max_bytes": 3 << 20, "retry_seconds": 0.
 
 @contextlib.asynccontextmanager
 async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIterator[CollectorRun]:
-    """A collector under load; at the end, all that it promised must be in Kafka."""
+    """Run a collector under load; at the end, all acknowledged events must be in Kafka."""
     senders = [
         Sender(f"{ack}{batch}", ack, batch, size) for ack in ("log", "local") for batch in (1, 7)
     ]
@@ -43,7 +43,7 @@ async def running(app: str, log: LogSettings, home: Path, size: int) -> AsyncIte
 
 
 async def refused(run: CollectorRun, reason: str) -> None:
-    """Until every sender is told to come back later, and the collector says why."""
+    """Wait until every sender gets a Retry-After, and the collector says why."""
     for sender in run.senders.senders:
         sender.waits.clear()
 
@@ -62,7 +62,7 @@ def status(home: Path) -> str:
 
 
 async def fill(disk: SmallDisk, run: CollectorRun) -> None:
-    """Until the collector has no room at all; what Kafka has taken leaves some again and again."""
+    """Wait until the collector has no room at all; events that Kafka gets free some again."""
 
     async def is_stuck() -> bool:
         await asyncio.to_thread(disk.fill)
@@ -73,7 +73,7 @@ async def fill(disk: SmallDisk, run: CollectorRun) -> None:
 
 
 async def told(disk: SmallDisk, run: CollectorRun, home: Path, words: str) -> None:
-    """Until `millstream status` says so; the disk is filled again with what was freed meanwhile."""
+    """Wait until `millstream status` says so; freed space is filled again meanwhile."""
 
     async def is_told() -> bool:
         await asyncio.to_thread(disk.fill)
@@ -91,7 +91,7 @@ async def test_a_full_disk_turns_senders_away_until_there_is_room_and_loses_noth
         async with running(app_name, log_settings, home, 200) as run:
             await fill(disk, run)
             await refused(run, "no space left on device")
-            await told(disk, run, home, "takes nothing in: the journal takes nothing: cannot")
+            await told(disk, run, home, "takes nothing in: the journal accepts nothing: cannot")
             run.kill()  # on a full disk, one more must be able to start
             await refused(run, "no space left on device")
             await asyncio.to_thread(disk.make_room)

@@ -1,4 +1,4 @@
-"""An event that a fault of ours does not let us read or check is rejected; all others go on."""
+"""An event that cannot be read or checked because of a bug is rejected; all others go on."""
 
 from __future__ import annotations
 

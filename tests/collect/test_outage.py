@@ -1,4 +1,4 @@
-"""What senders and sources get when Kafka is away, slow, or killed under load."""
+"""Senders and sources while Kafka is away, slow, or killed under load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_log(own_broker: Broker) -> LogSettings:
 
 @pytest.fixture
 async def lively(own_log: LogSettings, app_name: str, tmp_path: Path) -> AsyncIterator[Collector]:
-    """A collector with little room, that lets senders wait two seconds for Kafka."""
+    """A collector with little room, in which senders wait two seconds for Kafka."""
     app = shop(app_name)
     limits = {"ack_timeout": 2.0, "max_pending_events": 10, "stop_timeout": 1.0}
     journal = {"max_bytes": 64 << 10, "segment_bytes": 8 << 10}

@@ -1,4 +1,4 @@
-"""Three collectors, or three workers of one: senders move among them, and any of them may die."""
+"""Three collectors, or three processes of one: senders use any of them, and any may be killed."""
 
 from __future__ import annotations
 

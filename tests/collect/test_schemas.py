@@ -1,4 +1,4 @@
-"""At a start, the schemas are compared with those that the streams had."""
+"""At each start, schemas are compared with the stored ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tier as a process: it starts, says that it is there, reports, pulls, and ends properly."""
+"""The collector as a process: it starts, announces itself, reports, reads sources, and stops."""
 
 from __future__ import annotations
 

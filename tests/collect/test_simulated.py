@@ -1,4 +1,4 @@
-"""Simulated events on a real collector: it judges each as the simulation says."""
+"""A real collector accepts or rejects each simulated event as the simulation predicts."""
 
 from __future__ import annotations
 

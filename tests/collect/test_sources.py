@@ -1,4 +1,4 @@
-"""Sources among collector processes whose number changes: one reads each, from where it was."""
+"""When the number of collector processes changes, one reads each source, from its bookmark."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def http(three: CollectorGroup) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def _post(http: httpx.AsyncClient, count: int) -> list[dict[str, object]]:
-    """Hand in events, each on its own connection; what was answered."""
+    """Send events, each on its own connection; the answers."""
     answers = []
     for number in range(count):
         response = await http.post("/v1/streams/clicks", content=click(number))
@@ -292,7 +292,7 @@ async def test_what_processes_left_that_no_longer_exist_is_sent_once(
 
 
 def _mirrors(name: str) -> App:
-    """Three streams, each from a topic of its own."""
+    """Three streams, each read from its own topic."""
     app_name, bootstrap = name.split("/")
     app = App(app_name)
     for letter in "abc":
@@ -302,7 +302,7 @@ def _mirrors(name: str) -> App:
 
 
 async def _connected_sources(url: str, count: int) -> list[str]:
-    """The samples of so many connected sources, once the metrics have them."""
+    """Wait for the samples of so many connected sources."""
     connected: list[str] = []
 
     async def all_connected() -> bool:

@@ -11,7 +11,7 @@ Serve = Callable[[ServerConnection], Awaitable[None]]
 
 
 class Peer:
-    """A WebSocket server that does to each connection what the test says."""
+    """A WebSocket server; the test decides what each connection gets."""
 
     def __init__(self) -> None:
         self.connections = 0

@@ -50,7 +50,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def decode(payload: bytes) -> RawMessage:
-    """Decode the payload of a journal entry; UnreadableMessage if it is none of ours."""
+    """Decode the payload of a journal entry; UnreadableMessage if that fails."""
     try:
         return _decode(payload)
     except _UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""When to come back: as soon as there will be room, at the rate at which the journal drains."""
+"""Retry-After: when there will be room, at the rate at which the journal drains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who finds no room waits for it, for a moment, and keeps nobody else from Kafka meanwhile."""
+"""A request that finds no room waits a moment, without delaying what is sent to Kafka."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOURNAL = {"max_bytes": 64 << 10, "segment_bytes": 8 << 10}
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A Kafka that a test may hold up."""
+    """A Kafka that a test may pause."""
     with Broker(tmp_path_factory.mktemp("kafka-home"), memory="256m") as broker:
         yield broker
 
@@ -44,7 +44,7 @@ def own_log(own_broker: Broker) -> LogSettings:
 
 @contextlib.contextmanager
 def standstill(broker: Broker) -> Iterator[None]:
-    """Kafka is there, and does nothing."""
+    """Kafka runs, and does not answer."""
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         yield
@@ -54,7 +54,7 @@ def standstill(broker: Broker) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing gets onto the disk."""
+    """Nothing is written to disk."""
     go_on, sync = threading.Event(), Disk.sync
 
     def sync_later(disk: Disk, descriptor: int) -> None:
@@ -79,7 +79,7 @@ async def waiting(collector: Collector, requests: int) -> None:
     await until(are)
 
 
-# Lines that go the short way, and ones that go the long way.
+# Lines on the fast path, and lines through ASGI.
 @pytest.mark.parametrize("padding", [0, 70_000])
 async def test_more_senders_than_may_be_under_way_are_held_back_and_not_refused(
     app_name: str, log_settings: LogSettings, tmp_path: Path, padding: int
@@ -324,7 +324,7 @@ async def test_a_body_counts_as_announced_while_it_comes_quickly_and_then_as_it_
 
 
 def _take_nothing(folder: Path) -> None:
-    """Let the disk be full for the segment that is written; the next one can be begun."""
+    """Make the disk full for the current segment; the next one can be begun."""
     with open("/dev/full", "wb") as full:
         for file in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -333,7 +333,7 @@ def _take_nothing(folder: Path) -> None:
 
 
 async def _fill(collector: Collector) -> int:
-    """Post until the journal takes no more; how many were taken."""
+    """Post until the journal is full; how many were accepted."""
     for number in range(1_000):
         body = click(number, name="x" * 2_000)
         if (await collector.post("clicks?ack=local", body)).status_code != 202:
@@ -364,6 +364,6 @@ async def _post_raw(url: str, stream: str, body: bytes) -> int:
 
 
 def _resident(pid: int | None) -> int:
-    """The most bytes of memory that a process has had."""
+    """The peak memory of a process in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

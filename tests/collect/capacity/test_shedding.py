@@ -1,4 +1,4 @@
-"""What is dropped under pressure, and that the share kept tells how much there was."""
+"""Shedding under pressure, and the recorded share that was kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectors tell each other through the log what they took in, and know it after a restart."""
+"""Collectors share ids through the log, and know them after a restart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def app(app_name: str, log_settings: LogSettings) -> App:
 
 @contextlib.asynccontextmanager
 async def knowing(app: App, log: LogSettings, most: int = 1_000_000) -> AsyncIterator[Dedup]:
-    """What one collector knows, as long as it runs."""
+    """The ids of one running collector."""
     producer = Producer(log)
     dedup = await Dedup.open(app, log, producer, most)
     try:
@@ -164,7 +164,7 @@ async def test_ids_wait_for_kafka_and_are_not_lost(app: App, log_settings: LogSe
 
 
 async def relay(to: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A way to Kafka; it tells clients its own address, which they use from then on."""
+    """A proxy to Kafka that tells clients its own address."""
     host, port = to.split(":")
     from_kafka, to_kafka = await asyncio.open_connection(host, int(port))
 

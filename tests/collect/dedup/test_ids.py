@@ -1,4 +1,4 @@
-"""What is remembered of senders' ids, against a plain dict and a clock."""
+"""Remembered ids, compared with a plain dict and a clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clock:
 
 @dataclass
 class Model:
-    """The law: an id is known from when it was first handed in until its window is over."""
+    """The model: an id is known from its first use until its window ends."""
 
     clock: Clock
     held: dict[tuple[str, bytes], Original] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class IdsAgainstADict(RuleBasedStateMachine):
         before = self.ids.get(stream, digest)
         other = self.ids.add(stream, digest, first)
         assert other == before
-        if before is None:  # early forgetting lets it in anew, and then the new one counts
+        if before is None:  # forgotten early: it is accepted again, and the new one counts
             self.model.held.pop((stream, digest), None)
         self.model.add(stream, digest, first)
 

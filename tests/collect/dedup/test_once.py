@@ -1,4 +1,4 @@
-"""A sender may send again whatever it has no answer for: the log has it once."""
+"""A sender may retry without an answer: the log has each event once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(*events: dict[str, object]) -> bytes:
 
 
 async def identities(collector: Collector, response: httpx.Response) -> list[tuple[Any, ...]]:
-    """Which events the receipts of an answer speak of."""
+    """The events of the receipts in an answer."""
     found = []
     for receipt in response.json()["receipts"]:
         told = (await collector.http.get(f"/v1/receipts/{receipt}")).json()
@@ -288,7 +288,7 @@ async def test_more_ids_than_fit_are_forgotten_and_counted(
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """RememberedIds do not get into their topic before this is set."""
+    """Ids are not written to their topic before this is set."""
     go_on, write = asyncio.Event(), IdWriter._write_record
 
     async def write_later(writer: IdWriter, value: bytes) -> RecordMetadata:

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, and senders that try again elsewhere: the log has each event once."""
+"""kill -9 at random moments, and senders that retry elsewhere: the log has each event once."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_a_retry_elsewhere_doubles_nothing_when_a_collector_is_killed(
 def _collector(
     forker: CollectorForker, name: str, log: LogSettings, home: Path
 ) -> tuple[Callable[[], Process], str]:
-    """How to start one, and where it will be."""
+    """A function that starts a collector, and its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {

@@ -1,4 +1,4 @@
-"""Bodies are split into the events that are in them, byte for byte."""
+"""Bodies are split into events, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CloudEvents in their three forms: whole ones are read, one that is wrong is named."""
+"""CloudEvents in their three modes: valid ones are read, the error of an invalid one is named."""
 
 from __future__ import annotations
 

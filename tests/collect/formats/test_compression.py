@@ -1,4 +1,4 @@
-"""Compressed bodies: whole ones are read, broken ones refused, bombs cost little."""
+"""Compressed bodies are read, damaged ones refused, and bombs cost little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come in: events, faults or a refusal, the same each time, within the limits."""
+"""Any bytes give events, faults or a refusal, deterministically and within the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sender gets, over real HTTP with a real Kafka behind."""
+"""The answers to senders, over real HTTP and with a real Kafka."""
 
 from __future__ import annotations
 

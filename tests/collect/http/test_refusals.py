@@ -1,4 +1,4 @@
-"""What a sender is told when something is wrong; and what it can ask. One collector for all."""
+"""Error answers, and the other requests. One collector for all tests."""
 
 from __future__ import annotations
 

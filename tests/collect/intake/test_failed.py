@@ -1,4 +1,4 @@
-"""What Kafka refused for good is kept until someone decides about it."""
+"""Events that Kafka refuses stay in the failed store until an operator decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is left of a damaged entry, it is told what it held, as far as that can be known."""
+"""The events of a damaged entry are counted, as far as its bytes can be read."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ FROM_SOURCE = b"".join(
 )
 
 
-def told(data: bytes) -> DamagedPiece:
-    """What is told of an entry of which these bytes are left."""
+def counted(data: bytes) -> DamagedPiece:
+    """The counts for an entry of which these bytes are left."""
     return explained(
         DamagedPiece(1, 0, len(data), mark=MARK.hex(), first=1, entries=1), data, STREAMS
     )
 
 
 def test_a_damaged_byte_anywhere_costs_no_more_than_the_number_of_events() -> None:
-    assert told(ENTRY).events == told(FROM_SOURCE).events == {"clicks": 2}
+    assert counted(ENTRY).events == counted(FROM_SOURCE).events == {"clicks": 2}
     for entry in (ENTRY, FROM_SOURCE):
         for at in range(len(entry)):
             for byte in (0x00, 0x80, 0xC0, 0xFF, entry[at] ^ 0x80):
-                one = told(entry[:at] + bytes([byte]) + entry[at + 1 :])
+                one = counted(entry[:at] + bytes([byte]) + entry[at + 1 :])
                 assert one.unread or one.events == {"clicks": one.known_events}
                 assert 0 <= one.received_at <= LATEST, "the log is searched from then on"
 
@@ -45,7 +45,7 @@ def test_a_damaged_byte_anywhere_costs_no_more_than_the_number_of_events() -> No
 def test_an_entry_whose_end_is_missing_is_told_of() -> None:
     for entry in (ENTRY, FROM_SOURCE):
         for size in range(len(entry)):
-            assert told(entry[:size]).unread == 1
+            assert counted(entry[:size]).unread == 1
 
 
 def test_a_note_that_is_damaged_itself_still_tells_of_a_loss(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A body with very many invalid events is answered, and keeps nobody else waiting."""
+"""A body with very many invalid events is answered, and delays no other request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INVALID = {
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """How long each turn of the loop took that took a while."""
+    """The duration of each long turn of the loop."""
     found: list[float] = []
     run = asyncio.Handle._run
 

@@ -1,4 +1,4 @@
-"""A source's way in: when there is no room, it waits."""
+"""The intake of a source waits when there is no room."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millstream.pipeline.pipeline_topics import ensure_topics, event_topics
 async def small_intake(
     app_name: str, log_settings: LogSettings, folder: Path
 ) -> AsyncIterator[Intake]:
-    """The way in of a collector with a journal of two small files; nothing is sent to Kafka yet."""
+    """An intake with a journal of two small files; nothing is sent to Kafka yet."""
     app = shop(app_name)
     await asyncio.to_thread(ensure_topics, app, log_settings)
     journal = await Journal.open(

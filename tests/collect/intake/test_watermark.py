@@ -1,4 +1,4 @@
-"""Out of order or not: what the collector writes on an event about its stream's time."""
+"""The watermark header that the collector gives to out-of-order events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reading(number: int, moment: datetime, **more: object) -> bytes:
 
 
 def watermarks(records: list[Record]) -> dict[int, str | None]:
-    """By the event's number, what its header says."""
+    """The headers, by the event's number."""
     return {
         json.loads(record.value or b"")["id"]: headers(record).get(event.WATERMARK)
         for record in records
@@ -104,7 +104,7 @@ async def test_the_sender_of_an_event_from_the_future_is_told_that_it_is_in_no_v
     soon, far = datetime.now(UTC) + timedelta(seconds=5), datetime(2099, 1, 1, tzinfo=UTC)
     async with collect(app, log_settings, tmp_path) as collector:
         fine = await collector.post("readings", reading(1, soon))
-        # The short way, the long way (it has a header of its own), and each kind of receipt.
+        # The fast path, ASGI (with a special header), and each kind of receipt.
         for query, more in (("", {}), ("", {"correlation-id": "x"}), ("?ack=local", {})):
             one = await collector.post(f"readings{query}", reading(2, far), headers=more)
             assert one.status_code == (202 if query else 200)

@@ -14,7 +14,7 @@ from millstream.collect.journal.disk import Disk
 
 
 class FailingDisk(Disk):
-    """A real disk, except for the operations that are named in `failing`, with their error."""
+    """A real disk, except that the operations in `failing` raise their error."""
 
     def __init__(self) -> None:
         self.failing: dict[str, int] = {}
@@ -66,7 +66,7 @@ class FailingDisk(Disk):
 
 
 class LosingDisk(FailingDisk):
-    """One whose machine may lose power: it knows what was not synced by then, of segments."""
+    """A disk whose machine may lose power: it knows what was not synced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,11 +78,11 @@ class LosingDisk(FailingDisk):
         self._operations = 0
 
     def arm(self, operations: int, strike: Callable[[], None]) -> None:
-        """Call this, once, in the thread that writes, when so many more operations were done."""
+        """Call a function once, in the writer thread, after so many more operations."""
         self._operations, self._strike = operations, strike
 
     def lose_power(self, folder: Path, image: Path, chance: Random) -> None:
-        """A copy of the folder as it may be when the machine is up again."""
+        """A copy of the folder as it may be after a restart of the machine."""
         image.mkdir()
         shutil.copy(folder / "identity", image)
         if (folder / "damaged").is_dir():
@@ -133,7 +133,7 @@ class LosingDisk(FailingDisk):
 
 
 def segments(folder: Path) -> dict[str, bytes]:
-    """The files at a moment at which some are perhaps being removed, the oldest first.
+    """The files, of which some may be removed at the same time, oldest first.
 
     Read from the newest one on: so none is there without those that came after it.
     """
@@ -145,7 +145,7 @@ def segments(folder: Path) -> dict[str, bytes]:
 
 
 def _torn(data: bytes, synced: int, chance: Random) -> bytes:
-    """Of what was not synced, a part; and a page in the middle of it may be missing."""
+    """A part of what was not synced; a page in the middle may be missing."""
     kept = bytearray(data[: chance.randint(synced, max(synced, len(data)))])
     if len(kept) > synced and chance.random() < 0.3:
         begin = chance.randrange(synced, len(kept))

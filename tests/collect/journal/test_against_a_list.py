@@ -1,4 +1,4 @@
-"""The journal against a list of what it must hold, with crashes and damage anywhere."""
+"""The journal compared with a list of its promised entries, with crashes and damage anywhere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Entry:
     bookmark: tuple[str, bytes] | None
 
     def place_in(self, data: bytes) -> tuple[int, int]:
-        """Where its record begins and ends in a segment."""
+        """The start and end of its record in a segment."""
         at = data.index(self.payload)
         front = b"" if self.bookmark is None else bookmark_piece(*self.bookmark)
         return at - len(front) - HEADER, at + len(self.payload)
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Damage:
-    """Segments before and after some bits were turned over."""
+    """Segments before and after bits were flipped."""
 
     before: dict[str, bytes]
     after: dict[str, bytes]
@@ -72,7 +72,7 @@ class Damage:
         return self.before != self.after
 
     def of(self, entry: Entry) -> bytes:
-        """The entry's record as it is now; empty if no bit of it was turned over."""
+        """The entry's damaged record; empty if none of its bits was flipped."""
         for name, data in self.before.items():
             if entry.payload in data:
                 begin, end = entry.place_in(data)
@@ -87,7 +87,7 @@ Taken = list[tuple[Entry, "asyncio.Future[None]"]]
 
 @dataclass
 class Model:
-    """What was promised."""
+    """A promised entry."""
 
     folder: Path
     journal: Journal
@@ -101,7 +101,7 @@ class Model:
     is_rotten: bool = False  # somewhere: the next start will say so
 
     def take(self, wanted: list[tuple[int, str | None]]) -> Taken:
-        """As many of these as there is room for."""
+        """Append as many of these as there is room for."""
         taken: Taken = []
         for size, source in wanted:
             self.made += 1
@@ -144,7 +144,7 @@ class Model:
         assert len(got) <= 1 or sum(len(payload) for _, payload in got) <= most_bytes
 
     async def fail(self, operation: str, stays_long: bool, count: int) -> None:
-        """Senders get an error; what is on disk of their entries nobody knows."""
+        """Make writes fail: senders get an error, and their entries may be on disk or not."""
         if stays_long:
             self.disk.fail("truncate")
         self.disk.fail(operation, once=True)
@@ -156,7 +156,7 @@ class Model:
         self.disk.heal()
 
     async def rot(self, place: int, share: float) -> None:
-        """A bit turns over while the journal is open: the entry is set aside, and the only one."""
+        """Flip a bit while the journal is open: only that entry is set aside."""
         if place >= len(self.pending):
             return
         entry = self.pending.pop(place)
@@ -187,7 +187,7 @@ class Model:
         seed: int,
         flips: list[tuple[float, int]],
     ) -> None:
-        """The power goes in the middle of some operation, and what was not synced is anybody's."""
+        """Lose power during some operation: what was not synced may be lost."""
         image = self.folder.with_name(self.folder.name + "+")
         promised: list[Entry] = []
         taken: Taken = []
@@ -209,7 +209,7 @@ class Model:
         await self.compare([entry for entry, _ in taken], promised, damage)
 
     async def compare(self, in_flight: list[Entry], promised: list[Entry], damage: Damage) -> None:
-        """What was recovered with what was promised; from then on that is what is pending."""
+        """Compare the recovered entries with the promised ones; they are pending from now on."""
         journal = self.journal
         got = await journal.read(0, 1 << 30)
         assert journal.pending_entries == journal.recovery.entries == len(got)
@@ -239,7 +239,7 @@ class Model:
         self.bookmarks = dict(journal.bookmarks)
 
     async def finish(self) -> None:
-        """When all is settled, nothing is left but the segment that is written, and all is free."""
+        """When all is settled, only the current segment is left, and all space is free."""
         for _ in range(2):
             self.settle([0] * len(self.pending))
             assert (self.journal.pending_entries, self.journal.pending_bytes) == (0, 0)
@@ -253,7 +253,7 @@ class Model:
 
 
 def turn_over(folder: Path, bits: list[tuple[float, int]]) -> Damage:
-    """Turn bits over, anywhere in the segments."""
+    """Flip bits anywhere in the segments."""
     before = segments(folder)
     after = {name: bytearray(data) for name, data in before.items()}
     for share, bit in bits:

@@ -1,4 +1,4 @@
-"""A small journal, cut off at every byte, and with a bit turned over in every byte."""
+"""A small journal, cut off at every byte, and with a flipped bit in every byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def write(folder: Path) -> None:
 
 
 def ends(data: bytes) -> list[int]:
-    """Where each entry ends."""
+    """The offset at which each entry ends."""
     end = len(data)
     found = []
     for payload in reversed(PAYLOADS):
@@ -44,7 +44,7 @@ def ends(data: bytes) -> list[int]:
 
 
 def variants(written: Path) -> Iterator[tuple[int, bytes]]:
-    """The segment with a bit of one byte turned over, for every byte, and where."""
+    """The segment with one flipped bit, for every byte, and its offset."""
     data = written.read_bytes()
     for at in range(len(data)):
         changed = bytearray(data)
@@ -55,7 +55,7 @@ def variants(written: Path) -> Iterator[tuple[int, bytes]]:
 def recovered(
     name: str, data: bytes, folder: Path, closed: CleanClose = STILL_OPEN
 ) -> tuple[RecoveredState, list[bytes]]:
-    """What is found in a folder with this segment alone, and its entries."""
+    """The recovered state of a folder with only this segment, and its entries."""
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_bytes(data)

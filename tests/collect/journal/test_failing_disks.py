@@ -1,4 +1,4 @@
-"""A disk that fails costs nobody an entry that was promised, and is used again when it works."""
+"""A failing disk loses no promised entry, and is used again when it works."""
 
 from __future__ import annotations
 

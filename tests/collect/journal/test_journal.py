@@ -1,4 +1,4 @@
-"""What goes into the journal comes out of it, until it is settled."""
+"""The journal returns every appended entry until it is settled."""
 
 from __future__ import annotations
 

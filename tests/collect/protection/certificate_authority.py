@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates, and keeps them as files."""
+    """Signs certificates, and writes them to files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -33,7 +33,7 @@ class Authority:
     def issue(
         self, name: str, *names: str, days: float = 1, password: bytes = b""
     ) -> tuple[str, str]:
-        """Files of a certificate for 127.0.0.1 and those names, and of its key."""
+        """The files of a certificate for 127.0.0.1 and those names, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         others = [x509.DNSName(each) for each in names]
@@ -46,7 +46,7 @@ class Authority:
         return str(certificate), str(secret)
 
     def trusting(self, pair: tuple[str, str] | None = None) -> ssl.SSLContext:
-        """A client's context that trusts this authority, and shows a certificate if given."""
+        """A client's context that trusts this authority, with a certificate if given."""
         context = ssl.create_default_context(cafile=str(self.file))
         if pair is not None:
             context.load_cert_chain(*pair)

@@ -1,4 +1,4 @@
-"""Connections that are slow, silent, too many or too large, byte by byte."""
+"""Connections that are slow or silent, too many connections, and too large requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 async def drip(writer: asyncio.StreamWriter, data: bytes, seconds: float) -> None:
-    """A byte each moment, until nobody listens."""
+    """Send one byte after the other until the connection is closed."""
     while not writer.is_closing():
         writer.write(data)
         await asyncio.sleep(seconds)

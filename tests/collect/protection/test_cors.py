@@ -1,4 +1,4 @@
-"""Pages of other origins: nothing unless the settings name them."""
+"""Web pages of other origins may do nothing unless the settings name them."""
 
 from __future__ import annotations
 

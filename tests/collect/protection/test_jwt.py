@@ -1,4 +1,4 @@
-"""Tokens: which are taken, and each known way to forge one is refused."""
+"""Tokens: valid ones are accepted, and each known forgery is refused."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_time_that_no_calendar_has_is_for_ever(file: Path) -> None:
 
 
 def confused(public: bytes) -> str:
-    """HS256, signed with what everybody knows: the public key as the secret."""
+    """HS256, signed with the public key as the secret."""
     head, payload, _ = unsigned({"alg": "HS256", "kid": "RS256"}, claims()).split(".")
     signed = hmac.new(public, f"{head}.{payload}".encode(), hashlib.sha256).digest()
     return unsigned({"alg": "HS256", "kid": "RS256"}, claims(), signed)

@@ -1,4 +1,4 @@
-"""API keys: what is kept of them, what they open, and that a revoked one opens nothing."""
+"""API keys: what is stored, what they allow, and that a revoked key allows nothing."""
 
 from __future__ import annotations
 

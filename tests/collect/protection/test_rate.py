@@ -1,4 +1,4 @@
-"""How much a caller may send: counted in events, told in headers, and paid back over time."""
+"""Rate limits: counted in events, reported in headers, and refilled over time."""
 
 from __future__ import annotations
 

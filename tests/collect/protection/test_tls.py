@@ -1,4 +1,4 @@
-"""TLS and mutual TLS, with real certificates, handshakes that stall, and files that change."""
+"""TLS and mutual TLS, with real certificates, stalling handshakes, and changing files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def ask(
 
 
 async def serial(server: EchoServer, context: ssl.SSLContext) -> object:
-    """The number of the certificate that the server shows."""
+    """The serial number of the server's certificate."""
     async with server.connect(ssl=context) as (_, writer):
         return writer.get_extra_info("peercert")["serialNumber"]
 

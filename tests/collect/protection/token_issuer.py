@@ -1,4 +1,4 @@
-"""An issuer of tokens with real keys, and a web server for its public ones."""
+"""An issuer of tokens with real keys, and a web server for its public keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ISSUER, AUDIENCE = "https://login.example", "millstream"
 
 @cache
 def private_key(algorithm: str, number: int = 0) -> Any:
-    """A key for the algorithm; another one for each number."""
+    """A key for the algorithm; each number gives another key."""
     match algorithm:
         case "RS256":
             return rsa.generate_private_key(65537, 2048)
@@ -58,7 +58,7 @@ def jwks(*entries: dict[str, Any]) -> bytes:
 
 
 def claims(**more: Any) -> dict[str, Any]:
-    """What a good token says, but for what is given; None leaves a claim out."""
+    """The claims of a valid token, with changes; None removes a claim."""
     now = int(time.time())
     usual = {
         "iss": ISSUER,
@@ -79,7 +79,7 @@ def token(
     headers: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> str:
-    """A signed token; its key is named as its algorithm unless said otherwise."""
+    """A signed token; by default its key is named after its algorithm."""
     named = {} if kid is None else {"kid": kid or algorithm}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InsecureKeyLengthWarning)
@@ -92,13 +92,13 @@ def token(
 
 
 def unsigned(header: Any, payload: Any, signature: bytes = b"") -> str:
-    """Three parts of anything."""
+    """A token of three arbitrary parts."""
     parts = [json.dumps(each).encode() for each in (header, payload)]
     return ".".join(base64.urlsafe_b64encode(p).rstrip(b"=").decode() for p in [*parts, signature])
 
 
 class Web:
-    """Serves one document over HTTP; counts who asks."""
+    """Serves one document over HTTP, and counts the requests."""
 
     def __init__(self) -> None:
         self.content: bytes | None = None  # None: it fails

@@ -1,4 +1,4 @@
-"""Where an event is now: any collector answers for any receipt of the cluster."""
+"""Any collector finds the event of any receipt of the cluster."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Log:
         failed: Callable[[Receipt], str | None] = lambda receipt: None,
         recent: RecentEntries | None = None,
     ) -> Lookup:
-        """What the collector `us` answers with."""
+        """The answer of collector `us`."""
         return Lookup(
             self.app,
             self.settings,
@@ -119,7 +119,7 @@ async def test_an_event_whose_place_is_known_is_read_there(log: Log) -> None:
     log.put("them", 4)
     look_up = log.lookup()
     assert (await look_up(text("them", 4, partition=0, offset=1)))["state"] == "logged"
-    # Another event is there, or none: the topic was made anew.
+    # Another event is there, or none: the topic was created again.
     assert await refusal(look_up, text("them", 4, partition=0, offset=0)) == 410
     assert await refusal(look_up, text("them", 5, partition=0, offset=2)) == 410
 

@@ -1,4 +1,4 @@
-"""One key for all collectors of a cluster, whoever comes first."""
+"""All collectors of a cluster use one key, whichever starts first."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Health = tuple[str, dict[str, Any]]
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What one process says of itself."""
+    """The health and metrics of one process."""
 
     reason: str  # why it accepts no events; empty if it does
     details: dict[str, Any]
@@ -34,7 +34,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Merged(NamedTuple):
-    """What all processes say."""
+    """The health of all processes."""
 
     reason: str  # why none of them accepts events; empty if one does
     details: dict[str, Any]
@@ -47,7 +47,7 @@ class Peers:
         self._folder, self._worker, self._workers = folder, worker, workers
 
     async def publish(self, own: Callable[[], Published]) -> None:
-        """Write what this process says of itself every second, until cancelled."""
+        """Write this process's health and metrics every second, until cancelled."""
         await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
         while True:
             content = msgspec.json.encode(own())

@@ -103,7 +103,7 @@ def _traceparent(name: bytes, value: bytes) -> str:
     return value.decode() if _TRACEPARENT.fullmatch(value) else ""
 
 
-# Header → field, and how it is read. CloudEvents attributes, with PREFIX, come besides.
+# Header → field, and how it is read. CloudEvents attributes (PREFIX) are read besides.
 HEADERS: Mapping[bytes, tuple[str, Callable[[bytes, bytes], Any]]] = {
     b"content-type": ("content_type", _latin_1),
     b"content-length": ("content_length", _number),

@@ -40,7 +40,7 @@ class FailedEvent(msgspec.Struct, array_like=True, frozen=True):
     timestamp: int  # the record's own, milliseconds since the epoch
     reason: str
     failed_at: int  # milliseconds since the epoch
-    id: str = ""  # the file's name, in memory only
+    id: str = ""  # the file's name; not stored in it
 
     @property
     def at(self) -> int:
@@ -77,7 +77,7 @@ class FailedStore:
         timestamp: int,
         reason: str,
     ) -> str:
-        """Keep a record; durable when it returns the id. OSError if the disk refuses."""
+        """Store a record; durable when it returns the id. OSError if the disk fails."""
         failed = FailedEvent(
             topic,
             _bytes(key),
@@ -91,7 +91,7 @@ class FailedStore:
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(self.folder.parent)
-        # Two writers of the same event must not share a file that is not whole yet.
+        # Two writers of the same event must not share an incomplete file.
         fresh = self.folder / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             with open(fresh, "xb", opener=private_opener) as file:
@@ -106,7 +106,7 @@ class FailedStore:
         return name
 
     def ids(self) -> list[str]:
-        """All ids, in the order in which each collector took the events in."""
+        """All ids, in each collector's order of receipt."""
         if not self.folder.is_dir():
             return []
         names = (path.name for path in self.folder.iterdir())
@@ -116,7 +116,7 @@ class FailedStore:
         )
 
     def list(self, since: int = 0) -> Iterator[FailedEvent]:
-        """All that failed from this time on, in the order of `ids`, read one by one.
+        """All events that failed from this time on, in the order of `ids`, read one at a time.
 
         Files that cannot be read are left out: `unreadable` lists them.
         """
@@ -156,14 +156,14 @@ class FailedStore:
         return msgspec.structs.replace(failed, id=id)
 
     def find(self, collector: str, sequence: int, index: int) -> FailedEvent | None:
-        """The event of that identity, if it is here."""
+        """The event of that identity; None if it is not in the store."""
         try:
             return self.get(event_id(collector, sequence, index))
         except FailedEventNotFound:
             return None
 
     def drop(self, ids: Iterable[str]) -> int:
-        """Delete these; how many there were. Durable when it returns."""
+        """Delete events; how many existed. Durable when it returns."""
         dropped = 0
         for each in ids:
             try:
@@ -208,7 +208,7 @@ def _id(failed: FailedEvent) -> str:
 
 
 def _order(name: str) -> tuple[str, int, int, str]:
-    """Numbers by their value: entry 10 comes after entry 9."""
+    """A sort key: numbers by value, so that entry 10 comes after entry 9."""
     collector, _, place = name.rpartition("-")
     sequence, _, index = place.partition(".")
     if sequence.isdecimal() and index.isdecimal():

@@ -65,9 +65,7 @@ class Forwarder:
         self.pending_events = 0  # the window: given to the producer, not acknowledged
         self.pending_bytes = 0
         self.drained = Rate(clock)  # bytes that left the journal
-        self.answered_at = (
-            clock()
-        )  # when Kafka last acknowledged events; at first, the time of start
+        self.answered_at = clock()  # when Kafka last acknowledged events; at first, the start
         self._journal = journal
         self.producer = make_producer(self._on_answer)
         self._failed = failed

@@ -78,7 +78,7 @@ class IdentityFile:
         return newest
 
     def write(self, identity: Identity) -> None:
-        """Write the older copy anew; durable when it returns."""
+        """Overwrite the older copy; durable when it returns."""
         line = msgspec.json.encode(identity)
         slot = b"%s %08x" % (line, google_crc32c.value(line))
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -79,9 +79,7 @@ class Journal:
         self._lock = lock
         self._disk = disk
         self._bookmarks = dict(found.bookmarks)
-        self._segments = (
-            found.segments
-        )  # the last one is being written; before `on_segment`, none is
+        self._segments = found.segments  # after the first `on_segment`, the last one is written
         self._firsts = [segment.first for segment in found.segments]
         self._used = sum(segment.size for segment in found.segments)
         self._next = found.last + 1

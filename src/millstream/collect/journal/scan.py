@@ -50,9 +50,7 @@ class Scanner:
                 yield DamagedRange(begin, at)
                 if record is None:
                     return
-            self._last = (
-                record.sequence
-            )  # of any kind: it shows how many damaged entries came before
+            self._last = record.sequence  # of any kind: it also counts damaged entries before it
             yield record
             at += HEADER + len(record.payload)
 
