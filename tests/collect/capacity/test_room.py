@@ -46,10 +46,16 @@ def own_log(own_broker: Broker) -> LogSettings:
 def standstill(broker: Broker) -> Iterator[None]:
     """Kafka runs, and does not answer."""
     os.kill(broker.pid, signal.SIGSTOP)
+    while any(_is_running(thread) for thread in Path(f"/proc/{broker.pid}/task").iterdir()):
+        time.sleep(0.001)
     try:
         yield
     finally:
         os.kill(broker.pid, signal.SIGCONT)
+
+
+def _is_running(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
 
 
 @contextlib.contextmanager
