@@ -5,7 +5,7 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-fast-python check check-python check-dashboard test-dashboard test-dashboard-only setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
+.PHONY: help demo test test-fast test-fast-python check check-types check-python check-dashboard test-dashboard test-dashboard-only setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -14,9 +14,8 @@ demo: setup ## run the Meetup example with made-up RSVPs; the dashboard is on ht
 	$(BIN)/millstream run examples/meetup/pipeline.py \
 		--with "$(BIN)/python examples/meetup/simulator.py --rate $(RATE) --late 0.01 --broken 0.01"
 
-# mypy keeps one core busy, and the dashboard's tools another.
 test: setup-test ## everything: checks, then all tests
-	$(MAKE) --no-print-directory --jobs 2 check-python test-dashboard
+	$(MAKE) --no-print-directory --jobs 2 check-types check-python test-dashboard
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto; about a minute
@@ -27,12 +26,15 @@ test-fast-python:
 		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto"
 
 check: setup-test ## formatting, lint, types, imports between tiers
-	$(MAKE) --no-print-directory --jobs 2 check-python check-dashboard
+	$(MAKE) --no-print-directory --jobs 2 check-types check-python check-dashboard
+
+# Apart from the other checks, so that both cores are busy.
+check-types:
+	$(BIN)/mypy
 
 check-python:
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck scripts/setup .ci/run
 
