@@ -123,9 +123,9 @@ def test_views_that_feed_each_other_are_refused(app: App) -> None:
     [
         ({"shed": "30 seconds"}, "has shed but no key"),
         ({"key": ["n"], "shed": "soon"}, "shed='soon'"),
-        ({"key": ["n"], "shed": "1 second"}, "any restart of its query takes"),
-        ({"key": ["n"], "shed": "1 minute", "ledger": ["n2"]}, "nothing to bill by"),
-        ({"key": ["n"], "shed": "1 minute", "accumulation": "discard"}, "what is new has no error"),
+        ({"key": ["n"], "shed": "1 second"}, "less than a restart of its query takes"),
+        ({"key": ["n"], "shed": "1 minute", "ledger": ["n2"]}, "needs exact amounts"),
+        ({"key": ["n"], "shed": "1 minute", "accumulation": "discard"}, "whose rows have no error"),
     ],
 )
 def test_the_shed_option_of_a_view_is_checked(app: App, options: dict[str, Any], told: str) -> None:

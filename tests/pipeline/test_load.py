@@ -168,7 +168,7 @@ MISTAKES = {
     ),
     'app.stream("s", schema="x INT", lateness="1 hour")': (4, "no event_time to be late by"),
     'app.stream("s", schema="x INT", ahead="1 hour")': (4, "no event_time to be ahead by"),
-    'app.stream("s", schema="x INT", retention="0 days")': (4, "retention of nothing"),
+    'app.stream("s", schema="x INT", retention="0 days")': (4, "retention of zero"),
     'app.stream("s", schema="x INT", retention=7)': (4, "'7' is not a duration"),
     'app.stream("s", schema="x INT", delivery="exactly-once")': (4, "did you mean 'exactly_once'?"),
     'app.stream("s", schema="x INT", source=7)': (4, "write source=WebSocketSource("),

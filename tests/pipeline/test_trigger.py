@@ -79,8 +79,8 @@ def test_an_invalid_output_option_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("accumulation", "reading", "told"),
     [
-        ("retract", "changes", "takes old rows back: they would count as events"),
-        ("discard", "reference", "which say only what was new to them"),
+        ("retract", "changes", "retracts old rows: they would count as events"),
+        ("discard", "reference", "which contain only what is new"),
     ],
 )
 def test_a_view_cannot_read_rows_that_it_would_misinterpret(

@@ -64,7 +64,7 @@ def _check_reads(view: View, views: Mapping[str, View]) -> None:
             raise _wrong(
                 view,
                 f"view {view.name!r} reads the table {name!r} as if its rows were events",
-                f"say how: reads={{{name!r}: 'changes'}} takes each change of a row as an event, "
+                f"say how: reads={{{name!r}: 'changes'}} reads each change of a row as an event, "
                 f"reads={{{name!r}: 'reference'}} looks its rows up",
             )
         if not table and name in view.reads:
@@ -85,14 +85,14 @@ def _check_accumulation(view: View, table: View) -> None:
             raise _wrong(
                 view,
                 f"view {view.name!r} reads the changes of {table.name!r}, "
-                "which takes old rows back: they would count as events",
+                "which retracts old rows: they would count as events",
                 f"read it as 'reference', or declare {table.name!r} with accumulation='discard'",
             )
         case "discard", "reference":
             raise _wrong(
                 view,
-                f"view {view.name!r} looks rows of {table.name!r} up, "
-                "which say only what was new to them",
+                f"view {view.name!r} looks up rows of {table.name!r}, "
+                "which contain only what is new",
                 f"read its 'changes', or declare {table.name!r} without accumulation",
             )
 
@@ -106,7 +106,7 @@ def _check_aggregate(view: View) -> None:
         key = list(query.grouping) or ["…"]
         raise _wrong(
             view,
-            f"view {view.name!r} aggregates but has no key to tell which row replaces which",
+            f"view {view.name!r} aggregates but has no key, so no row replaces another",
             f"add key={key}"
             if query.grouping
             else "select the grouping columns and name them in key",

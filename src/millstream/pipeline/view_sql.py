@@ -50,7 +50,7 @@ COUNT_WINDOW = "count_window"
 
 @dataclass(frozen=True, slots=True)
 class SelectQuery:
-    """What the text of a SELECT tells."""
+    """What is known about a SELECT from its text."""
 
     inputs: tuple[str, ...]
     columns: tuple[str, ...] | None  # None: unknown (SELECT *)

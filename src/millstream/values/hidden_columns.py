@@ -23,7 +23,7 @@ ERROR = "_error"  # half the 95 % interval of each estimate, after shedding; wri
 LATE = "_late"  # the ids of the late events in the row, for its ledger; written by the query
 STATE = "_state"  # provisional, final or corrected; written by `analyze` when a window closes
 RETURNED = "_returned"  # the offset of the tombstone it returned after; written by `analyze`
-KIND = "_kind"  # "retraction" if the row is taken back; written by `analyze`
+KIND = "_kind"  # "retraction" if the row is retracted; written by `analyze`
 
 OF_EVENTS = (ID, POSITION, RECEIVED, EVENT_TIME, WATERMARK)
 FROM_HEADERS = (ID, WATERMARK)  # only present if the query reads Kafka headers

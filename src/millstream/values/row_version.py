@@ -14,7 +14,7 @@ from typing import Any
 from millstream.values.hidden_columns import POSITION, RETURNED, REVISION, STATE
 
 STATES = ("provisional", "final", "corrected")
-RETRACTION = "retraction"  # the `_kind` of a row that is taken back
+RETRACTION = "retraction"  # the `_kind` of a retracted row
 PROVISIONAL, FINAL, CORRECTED = range(3)  # stages: indexes in STATES
 
 # A revision, or source, partition, offset and row, or nothing; then the stage; then the offset of

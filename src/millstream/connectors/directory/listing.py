@@ -60,7 +60,7 @@ def list_files(folder: str, pattern: str) -> list[File]:
 
 
 class SettledFiles:
-    """Tells complete files from those that are being written."""
+    """Separates complete files from those that are still being written."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -73,7 +73,7 @@ async def read_chunks(response: httpx.Response, silence: float | None) -> AsyncI
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise ConnectionLost(f"nothing came for {silence:g} s") from None
+            raise ConnectionLost(f"no data for {silence:g} s") from None
         yield chunk
 
 

@@ -41,7 +41,7 @@ class _LineReader(ReconnectingReader[S]):
                 async with asyncio.timeout(silence):
                     chunk = await reader.read(size)
             except TimeoutError:
-                raise ConnectionLost(f"nothing came for {silence:g} s") from None
+                raise ConnectionLost(f"no data for {silence:g} s") from None
             await self.hand_over(output, lines.feed(chunk) if chunk else lines.end())
             if skipped := lines.skipped():
                 self.missed(skipped, "the line is too long")

@@ -38,7 +38,7 @@ AHEAD = "1 minute"
 DEDUP = "1 hour"
 SHED_AT = 0.8
 _KEY_TYPES = ("string", "boolean", "date", *INTEGERS)
-_ADD_EVENT_TIME = "add event_time= with the column that tells when an event happened"
+_ADD_EVENT_TIME = "add event_time= with the column of the time when an event happened"
 
 
 def declare_stream(statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
@@ -60,7 +60,7 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
     retention = declared.duration("retention", "7 days")
     if not retention:
         remedy = "write how long the log keeps events, as in '7 days'"
-        raise declared.mistake("has a retention of nothing", remedy, "retention")
+        raise declared.mistake("has a retention of zero", remedy, "retention")
     delivery = declared.choice("delivery", "exactly_once", Delivery)
     return Stream(
         name=declared.name,
@@ -107,7 +107,7 @@ def _check_key(declared: Declaration, schema: Schema, key: object) -> None:
     field = _column(declared, schema, "key", key)
     if not isinstance(field.type, Primitive) or field.type.name not in _KEY_TYPES:
         raise declared.mistake(
-            f"has key={key!r}, whose values cannot be told apart reliably as text",
+            f"has key={key!r}, whose values are not reliably unique as text",
             "the key is a column of text, a whole number, BOOLEAN or DATE",
             "key",
         )
@@ -143,7 +143,7 @@ def _shed(declared: Declaration, schema: Schema) -> str | None:
         raise declared.mistake(f"has shed={shed!r}", remedy, "shed")
     if declared.get("delivery", "exactly_once") == "exactly_once":
         raise declared.mistake(
-            "is exactly_once, and may shed: an event cannot both count and be dropped",
+            "is exactly_once, so it cannot shed: an event cannot both count and be dropped",
             "leave out shed=, or declare delivery='at_least_once'",
             "shed",
         )
@@ -168,7 +168,7 @@ def _shed_at(declared: Declaration) -> float:
         raise declared.mistake(f"has shed_at={value!r}", remedy, "shed_at")
     if fill != SHED_AT and declared.get("shed") is None:
         raise declared.mistake(
-            f"has shed_at={value!r} but no shed to begin with then",
+            f"has shed_at={value!r} but no shed",
             "add shed= with what may be dropped ('random', or an SQL condition), or leave out "
             "shed_at=",
             "shed_at",

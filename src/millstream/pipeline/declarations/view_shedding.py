@@ -26,8 +26,8 @@ def declare_shed(
             "shed",
         )
     for has, why in (
-        (output.ledger, "a ledger, and an estimate is nothing to bill by"),
-        (output.accumulation == "discard", "accumulation='discard', and what is new has no error"),
+        (output.ledger, "a ledger, which needs exact amounts"),
+        (output.accumulation == "discard", "accumulation='discard', whose rows have no error"),
     ):
         if has:
             problem = f"has shed together with {why}"
@@ -44,7 +44,7 @@ def declare_shed(
     allowed = declared.duration("shed", "")
     if allowed < LEAST:
         raise declared.mistake(
-            f"has shed={value!r}, which any restart of its query takes",
+            f"has shed={value!r}, which is less than a restart of its query takes",
             "write 5 seconds or more, as in shed='30 seconds'",
             "shed",
         )
