@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.serve.stage import Pipeline
+from tests.serve.pipeline import Pipeline
 
 from millstream.client import Change, Client, Gap, Message, Rejection, Sender, Snapshot
 from millstream.client.backoff import Backoff

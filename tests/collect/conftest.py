@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from tests.collect.wait_until import until as until
 from tests.collect.websocket_peer import Peer as Peer
+from tests.wait_until import until as until
 
 from millstream.collect.journal import JournalSettings
 from millstream.collect.service import collecting

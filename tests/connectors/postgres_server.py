@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.connectors.postgres.protocol.address import Address
 from millstream.connectors.postgres.protocol.server_session import Session

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
 
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 
 @dataclass

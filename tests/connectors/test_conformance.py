@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.cases import CASES
 from tests.connectors.conformance_case import Case, running, stop
+from tests.wait_until import until
 
 _POOLS = ("asyncio", "uvloop")  # what the loops call them
 # What a reader leaves open it leaves each time. Others in this process may open something in the

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.collect.wait_until import until
 from tests.connectors.killable_collector import at_rest, killable
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.postgres_server import PostgresServer
+from tests.wait_until import until
 
 from millstream.log.settings import LogSettings
 

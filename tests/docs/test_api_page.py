@@ -25,7 +25,8 @@ from confluent_kafka import Producer
 from picows import WSCloseCode
 from tests.collect.conftest import collect
 from tests.docs.pages import read
-from tests.serve.stage import SECONDS, Pipeline, until
+from tests.serve.pipeline import SECONDS, Pipeline
+from tests.wait_until import until
 from websockets.asyncio.client import connect
 
 from millstream.collect.http import application as collect_http

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from examples.clicks.billing import VIEW, Bill, add_up, follow
-from tests.serve.stage import SECONDS, until
+from tests.serve.pipeline import SECONDS
+from tests.wait_until import until
 
 from millstream import App
 from millstream.client import Client, Entry

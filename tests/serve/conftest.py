@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline
+from tests.serve.pipeline import SECONDS, Pipeline
 
 from millstream.log.settings import LogSettings
 from millstream.serve.service import Server

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.collect.protection.echo_server import read_answer, request
-from tests.serve.stage import Pipeline, events, following, socket, until
+from tests.serve.pipeline import Pipeline, events, following, socket
+from tests.wait_until import until
+from tests.web.echo_server import read_answer, request
 from websockets.exceptions import InvalidStatus
 
 from millstream.serve.service import Server

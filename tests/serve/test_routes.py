@@ -12,7 +12,8 @@ import httpx
 import msgspec
 import pytest
 from confluent_kafka import Producer
-from tests.serve.stage import Pipeline, until
+from tests.serve.pipeline import Pipeline
+from tests.wait_until import until
 
 from millstream.log.topic_names import audit_topic, stream_topic
 from millstream.serve.service import Server

@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 from confluent_kafka import Consumer, TopicPartition
-from tests.serve.stage import SECONDS, Pipeline, until
+from tests.serve.pipeline import SECONDS, Pipeline
+from tests.wait_until import until
 
 from millstream.log.topic_names import view_topic
 from millstream.serve.service import Server

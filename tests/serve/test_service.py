@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline
+from tests.serve.pipeline import SECONDS, Pipeline
 
 from millstream.errors import MachineError
 from millstream.runtime.home import Home
@@ -27,7 +27,7 @@ from millstream.log.settings import LogSettings
 from millstream.serve.service import run
 from millstream.serve.settings import ServeSettings
 from millstream.settings import Settings
-from tests.serve.stage import declare
+from tests.serve.pipeline import declare
 
 settings = Settings(log=LogSettings(bootstrap=sys.argv[2]), serve=ServeSettings(port=0))
 run(declare(sys.argv[1]), settings, Home(Path(sys.argv[3])))

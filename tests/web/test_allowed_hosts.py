@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.echo_server import echo_server, request
+from tests.web.echo_server import echo_server, request
 
 from millstream.collect.settings import CollectSettings
 from millstream.serve.settings import ServeSettings

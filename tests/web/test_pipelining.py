@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.collect.protection.echo_server import EchoServer, echo_server, read_answer, request
-from tests.collect.wait_until import until
+from tests.wait_until import until
+from tests.web.echo_server import EchoServer, echo_server, read_answer, request
 
 from millstream.web.http_protocol import LimitedHttpProtocol
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.cli.collecting import collector
-from tests.collect.protection.certificate_authority import Authority
 from tests.process_failures import KAFKA_DIES
+from tests.web.certificate_authority import Authority
 
 from millstream.cli.commands.status import problems_of
 from millstream.collect.settings import CollectSettings

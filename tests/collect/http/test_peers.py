@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.collect.http.peers import Peers, Published, merge_health, merge_metrics
 

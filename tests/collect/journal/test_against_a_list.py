@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.collect.journal.faulty_disks import LosingDisk, segments
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.journal.record import HEADER, bookmark_piece

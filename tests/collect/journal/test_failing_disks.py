@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.collect.journal.faulty_disks import FailingDisk, segments
 from tests.collect.small_disks import small_disk
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.collect.journal.record import HEADER

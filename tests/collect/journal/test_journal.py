@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.collect.journal import Journal, JournalSettings
 from millstream.errors import HomeInUse, JournalBroken, JournalFull, JournalSmall

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import PATIENT, Case, event
 from tests.connectors.mosquitto import Mosquitto
 from tests.connectors.proxy import Proxy
+from tests.wait_until import until
 
 from millstream.connectors import MqttSource
 

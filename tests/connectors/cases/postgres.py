@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Sequence
 
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import Case
 from tests.connectors.postgres_replica import changes
 from tests.connectors.postgres_server import PostgresServer
 from tests.connectors.proxy import Proxy
+from tests.wait_until import until
 
 from millstream.connectors import PostgresSource
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import Case, event
 from tests.connectors.tcp_server import Connection, TcpServer, free_port
+from tests.wait_until import until
 
 from millstream.connectors import TcpLinesSource, TcpListener
 from millstream.connectors.interface import SourceReader

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
 from tests.connectors.conformance_case import Case, event
+from tests.wait_until import until
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 

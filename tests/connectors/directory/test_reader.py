@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collect.formats.unpack import unpack
 from tests.collect.recording_output import FillingOutput, RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import running
+from tests.wait_until import until
 
 from millstream.collect.formats.unpacked import Limits
 from millstream.collect.settings import CollectSettings

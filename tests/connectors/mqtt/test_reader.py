@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.mosquitto import Mosquitto
+from tests.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import source_from_text

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from tests.collect.recording_output import FillingOutput, RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import running
 from tests.connectors.postgres_replica import Replica, changes, envelopes
 from tests.connectors.postgres_server import PostgresServer
+from tests.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import PostgresSource

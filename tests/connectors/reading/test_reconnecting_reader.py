@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
+from tests.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.connectors import WebSocketSource

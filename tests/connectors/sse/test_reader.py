@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
 from tests.connectors.conformance_case import PATIENT, running
 from tests.connectors.tcp_server import Connection, TcpServer
+from tests.wait_until import until
 
 from millstream.connectors import SseSource
 from millstream.connectors.sse.reader import EventStreamParser, SseReader

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.collect.recording_output import RecordingOutput
-from tests.collect.wait_until import until
 from tests.collect.websocket_peer import Peer
 from tests.connectors.conformance_case import running
+from tests.wait_until import until
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509 import load_pem_x509_certificate
-from tests.collect.protection.certificate_authority import Authority
+from tests.web.certificate_authority import Authority
 
 from millstream.errors import SettingsError
 from millstream.log.broker import Broker

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.collect.wait_until import until
 from tests.log.guarded import guarded_broker
 from tests.record_size_limit import limit_record_size
+from tests.wait_until import until
 
 from millstream.errors import LogError
 from millstream.log.broker import Broker

@@ -7,7 +7,7 @@ from typing import Any, Union
 import httpx
 import msgspec
 import pytest
-from tests.serve.stage import Pipeline, events, following, socket
+from tests.serve.pipeline import Pipeline, events, following, socket
 
 from millstream.serve.description import messages
 from millstream.serve.description.messages import (

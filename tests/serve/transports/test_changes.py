@@ -6,7 +6,8 @@ import asyncio
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline, events, following, socket, until
+from tests.serve.pipeline import SECONDS, Pipeline, events, following, socket
+from tests.wait_until import until
 
 from millstream.serve.service import Server
 from millstream.serve.views import on_demand

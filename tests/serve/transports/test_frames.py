@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.serve.stage import SECONDS, Pipeline, until
-from tests.serve.stage import socket as connected
+from tests.serve.pipeline import SECONDS, Pipeline
+from tests.serve.pipeline import socket as connected
+from tests.wait_until import until
 
 from millstream.serve.service import Server
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import websockets
-from tests.serve.stage import SECONDS, Pipeline, Socket, socket, until
+from tests.serve.pipeline import SECONDS, Pipeline, Socket, socket
+from tests.wait_until import until
 
 from millstream.serve.service import Server
 

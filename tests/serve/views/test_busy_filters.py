@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline, socket, until
+from tests.serve.pipeline import SECONDS, Pipeline, socket
+from tests.wait_until import until
 
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.serve.stage import SECONDS, Pipeline, socket, until
+from tests.serve.pipeline import SECONDS, Pipeline, socket
+from tests.wait_until import until
 
 from millstream.log.broker import Broker
 from millstream.log.settings import LogSettings

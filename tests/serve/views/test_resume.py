@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import websockets
 from confluent_kafka import Producer
-from tests.serve.stage import SECONDS, Pipeline, Socket, socket, until
+from tests.serve.pipeline import SECONDS, Pipeline, Socket, socket
+from tests.wait_until import until
 
 from millstream.log.connection import client_config
 from millstream.log.settings import LogSettings

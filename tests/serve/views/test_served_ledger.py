@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from tests.serve.stage import SECONDS, Pipeline, events, following, socket
+from tests.serve.pipeline import SECONDS, Pipeline, events, following, socket
 
 from millstream.client import Change, Client, Snapshot
 from millstream.client.backoff import Backoff

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import msgspec
 from confluent_kafka import Producer
-from tests.serve.stage import Pipeline, socket, until
+from tests.serve.pipeline import Pipeline, socket
+from tests.wait_until import until
 
 from millstream.client.client import Client
 from millstream.log.topic_names import audit_topic

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -25,15 +25,6 @@ from millstream.values.view_description import ViewColumn, ViewDescription
 
 SECONDS = 60.0
 Event = dict[str, Any]
-
-
-async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """What `condition` gives once that is true."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-    return result
 
 
 def declare(name: str) -> App:

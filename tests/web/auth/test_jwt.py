@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.echo_server import STREAMS, echo_server
-from tests.collect.protection.token_issuer import (
+from tests.wait_until import until
+from tests.web.auth.token_issuer import (
     AUDIENCE,
     ISSUER,
     Web,
@@ -25,7 +25,7 @@ from tests.collect.protection.token_issuer import (
     token,
     unsigned,
 )
-from tests.collect.wait_until import until
+from tests.web.echo_server import STREAMS, echo_server
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
@@ -220,8 +220,8 @@ async def test_a_forged_token_is_refused_in_words_of_ours(tmp_path: Path, name: 
         (b"", "no JSON Web Key Set"),
         (b"[]", "no JSON Web Key Set"),
         (b'{"keys": [1]}', "no JSON Web Key Set"),
-        (b'{"keys": []}', "no key that we verify with"),
-        (b'{"keys": [{"kty": "oct", "k": "eA"}, {"kty": "RSA", "n": "AQ"}]}', "no key that"),
+        (b'{"keys": []}', "has no usable key"),
+        (b'{"keys": [{"kty": "oct", "k": "eA"}, {"kty": "RSA", "n": "AQ"}]}', "has no usable key"),
         (b" " * 300_000, "larger than"),
         (None, "No such file"),
     ],

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 
-async def until(
-    condition: Callable[[], object | Awaitable[object]], *, seconds: float = 30.0
-) -> None:
-    """Wait until `condition` holds; fail after `seconds`."""
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until the result of `condition` is true, and return it; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        holds = condition()
-        if await holds if isinstance(holds, Awaitable) else holds:
-            return
+        result = condition()
+        if isinstance(result, Awaitable):
+            result = await result
+        if result:
+            return result
         assert time.monotonic() < deadline, "the condition did not come true in time"
         await asyncio.sleep(0.005)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.echo_server import Answer, EchoServer, echo_server
+from tests.web.echo_server import Answer, EchoServer, echo_server
 
 from millstream.collect.settings import CollectSettings
 from millstream.web.asgi import Receive, Scope, Send, send_json, send_problem

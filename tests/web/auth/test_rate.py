@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.clock import Clock
-from tests.collect.protection.echo_server import echo_server
+from tests.web.echo_server import echo_server
 
 from millstream.web.auth import rate
 from millstream.web.auth.rate import RateLimiter, TokenBucket
@@ -58,7 +58,7 @@ def test_over_time_nobody_gets_more_than_the_rate(clock: Clock) -> None:
 def test_callers_are_forgotten_before_they_fill_the_memory(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate, "_MOST_BUCKETS", 100)
+    monkeypatch.setattr(rate, "_MAX_BUCKETS", 100)
     rates = RateLimiter(1.0, clock)
     rates.admit("owes", 1).charge(1000)
     for number in range(1000):

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.collect.protection.certificate_authority import Authority
-from tests.collect.protection.echo_server import (
+from tests.wait_until import until
+from tests.web.certificate_authority import Authority
+from tests.web.echo_server import (
     Answer,
     EchoServer,
     echo_server,
     read_answer,
     request,
 )
-from tests.collect.wait_until import until
 
 from millstream.collect.settings import CollectSettings
 from millstream.errors import SettingsError
@@ -229,7 +229,7 @@ def test_files_that_cannot_be_used_are_named_at_start(
         ({"tls_certificate": "a"}, "set both"),
         ({"tls_client_ca": "a"}, "needs TLS"),
         ({"auth": ["certificate"]}, "tls_client_ca is not set"),
-        ({"tls_client_streams": {"a": ["b"]}}, "only heeded if auth has 'certificate'"),
+        ({"tls_client_streams": {"a": ["b"]}}, "needs 'certificate' in auth"),
     ],
 )
 def test_settings_that_would_not_protect_are_refused(given: dict[str, Any], why: str) -> None:
