@@ -1,4 +1,4 @@
-"""Errors say what, where, why and what to do."""
+"""Errors: their text and their tree."""
 
 from __future__ import annotations
 

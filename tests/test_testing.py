@@ -1,4 +1,4 @@
-"""Pipelines run over a list of events."""
+"""`millstream.testing`: running pipelines over a list of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark makes of the times that it took."""
+"""The figures of the benchmark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_steps_add_up_to_the_whole_and_missing_events_are_counted() -> None:
 def test_a_row_shows_every_event_of_its_group_up_to_its_newest() -> None:
     seen = Sightings()
     seen.add(5, 100)
-    seen.add(5 + 2 * KEYS, 200)  # a batch that took in two events of the group
+    seen.add(5 + 2 * KEYS, 200)  # a batch with two events of the group
     seen.add(6, 300)
     events = [5, 5 + KEYS, 5 + 2 * KEYS, 5 + 3 * KEYS, 6]
     assert seen.first_seen(events, grouped=True) == {

@@ -1,4 +1,4 @@
-"""The benchmark's sender keeps to its schedule and counts what it is owed."""
+"""The benchmark's sender follows its schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 @asynccontextmanager
 async def collector(first_answer_after: float = 0.0) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A collector that lets its first sender wait."""
+    """A collector that delays its first answer."""
     bodies: list[bytes] = []
     talks: set[asyncio.Task[None]] = set()
 
@@ -45,7 +45,7 @@ async def collector(first_answer_after: float = 0.0) -> AsyncIterator[tuple[str,
 def on_uvloop(
     test: Callable[[], Coroutine[Any, Any, None]],
 ) -> Callable[[], None]:
-    """Run the test on the loop that the benchmark runs on: its transports differ from asyncio's."""
+    """Use the benchmark's event loop: its transports differ from asyncio's."""
 
     def run() -> None:
         uvloop.run(test())
@@ -58,11 +58,11 @@ async def test_every_event_is_posted_once_and_its_answer_is_timed() -> None:
     async with collector() as (url, bodies):
         load = Load(url, Plan(10, 500, 0.2, time.time_ns()))
         await load.run()
-        told = list(rows(load))
+        reported = list(rows(load))
         load.close()
     sent = sorted(json.loads(body)["id"] for body in bodies)
-    assert sent == list(range(10, 110)) == [row["id"] for row in told]
-    assert all(row["status"] == 200 and row["acked"] >= row["due"] for row in told)
+    assert sent == list(range(10, 110)) == [row["id"] for row in reported]
+    assert all(row["status"] == 200 and row["acked"] >= row["due"] for row in reported)
 
 
 @on_uvloop

@@ -1,4 +1,4 @@
-"""What the benchmark of windows makes of its figures."""
+"""The tables of the windows benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real MQTT broker for tests, whose log tells what it sent and what was acknowledged."""
+"""A real MQTT broker for tests; its log shows what it sent and what was acknowledged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin"
 
 
 class Mosquitto:
-    """Keeps its sessions on disk, so that a crash forgets none."""
+    """A broker that stores its sessions on disk, so that none is lost in a crash."""
 
     def __init__(self, folder: Path, *, anonymous: bool = True, persistence: bool = True) -> None:
         self.port = _free_port()
@@ -38,13 +38,13 @@ class Mosquitto:
             f"persistence {_word(persistence)}\npersistence_location {folder}/\n"
             "max_inflight_messages 0\nmax_queued_messages 0\n"
             f"log_dest file {self._log}\nlog_type all\n"
-            "user root\n"  # as root, it would go on as a user who may not write here
+            "user root\n"  # else it switches to a user who may not write here
             "set_tcp_nodelay true\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Run it, until it takes connections."""
+        """Start it, and wait until it accepts connections."""
         program = shutil.which("mosquitto", path=_PATH)
         assert program, "mosquitto is missing: run scripts/setup test"
         self._process = subprocess.Popen(
@@ -59,29 +59,29 @@ class Mosquitto:
                 return
             except OSError:
                 assert self._process.poll() is None, self._log.read_text()
-                assert time.monotonic() < deadline, "mosquitto takes no connections"
+                assert time.monotonic() < deadline, "mosquitto accepts no connections"
                 time.sleep(0.01)
 
     def kill(self) -> None:
-        """As if the power were cut."""
+        """Kill it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Politely."""
+        """Stop it cleanly."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """It neither answers nor closes connections."""
+        """Pause it: it neither answers nor closes connections."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It goes on."""
+        """Resume it after a pause."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     async def save(self) -> None:
-        """Return when its sessions, as they are now, are on disk."""
+        """Wait until its current sessions are on disk."""
         assert self._process is not None
         before = self._saved()
         self._process.send_signal(signal.SIGUSR1)
@@ -91,11 +91,11 @@ class Mosquitto:
         return self._database.stat().st_ino if self._database.exists() else 0
 
     def has_subscribed(self, client_id: str) -> bool:
-        """Whether it keeps messages for a client."""
+        """Whether it stores messages for a client."""
         return f"Sending SUBACK to {client_id}" in self._read_log()
 
     def sent_to(self, client_id: str) -> int:
-        """How many messages it sent to a client, again or for the first time."""
+        """How many messages it sent to a client, including resent ones."""
         return len(re.findall(rf"Sending PUBLISH to {re.escape(client_id)} ", self._read_log()))
 
     def acknowledged_by(self, client_id: str) -> int:
@@ -130,7 +130,7 @@ class Mosquitto:
         content_type: str = "",
         properties: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Publish, and wait until the broker has taken all of it."""
+        """Publish, and wait until the broker has accepted all messages."""
         given = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if content_type:
             given.ContentType = content_type
@@ -140,7 +140,7 @@ class Mosquitto:
 
     @contextlib.asynccontextmanager
     async def sending(self, topic: str, payloads: Iterable[bytes]) -> AsyncIterator[None]:
-        """It stands still meanwhile, and then first of all sends these to who has subscribed."""
+        """Pause it during the block; when it resumes, it first sends these messages."""
         client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
         connected = threading.Event()
         client.on_connect = lambda *_: connected.set()

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests, which can be killed as if the power were cut."""
+"""A real PostgreSQL server that tests can kill."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class PostgresServer:
         return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/postgres{options}"
 
     def create(self) -> None:
-        """Make its files, and start it."""
+        """Create its files, and start it."""
         password = self.folder / "password"
         password.write_text(PASSWORD)
-        if os.geteuid() == 0:  # as which it refuses to run
+        if os.geteuid() == 0:  # the server refuses to run as root
             shutil.chown(self.folder, "postgres", "postgres")
             shutil.chown(password, "postgres", "postgres")
         self._run(
@@ -89,7 +89,7 @@ class PostgresServer:
         self.start()
 
     def start(self, *options: str) -> None:
-        """Run it, until it takes connections."""
+        """Start it, and wait until it accepts connections."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [_program("postgres"), "-D", str(self._data), *options],
@@ -104,10 +104,10 @@ class PostgresServer:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """As if the power were cut: the server and every process of it, at once."""
+        """Kill the server and all its processes at once, like a power cut."""
         assert self._process is not None
         main = self._process.pid
-        os.kill(main, signal.SIGSTOP)  # so that it neither starts nor ends others meanwhile
+        os.kill(main, signal.SIGSTOP)  # so that it starts and ends no processes meanwhile
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
         for pid in [main, *map(int, children)]:
             os.kill(pid, signal.SIGKILL)
@@ -118,13 +118,13 @@ class PostgresServer:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """Fast, and without a trace."""
+        """Stop it quickly and cleanly."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)
 
     def remove(self) -> None:
-        """End it and its files."""
+        """Stop it and delete its files."""
         self.stop()
         shutil.rmtree(self.folder)
 
@@ -135,7 +135,7 @@ class PostgresServer:
             yield connection
 
     async def sql(self, *statements: str) -> list[list[str | None]]:
-        """Run statements, each in a transaction of its own; the last one's rows."""
+        """Run statements, each in its own transaction; returns the rows of the last one."""
         rows: list[list[bytes | None]] = []
         async with self.session() as connection:
             for statement in statements:
@@ -143,7 +143,7 @@ class PostgresServer:
         return [[None if value is None else value.decode() for value in row] for row in rows]
 
     async def forget(self, name: str) -> None:
-        """Remove a slot, as soon as nobody reads from it, and a publication."""
+        """Drop a slot as soon as nobody reads from it, and a publication."""
         await self.sql(
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             f" WHERE slot_name = '{name}' AND active",
@@ -161,7 +161,7 @@ class PostgresServer:
         await until(gone)
 
     def _state(self) -> str:
-        # Its own note, whose last line says "ready"; the log has lines of earlier starts too.
+        # postmaster.pid, whose last line is "ready"; the log also has lines of earlier starts.
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except OSError:
@@ -176,7 +176,7 @@ class PostgresServer:
         assert done.returncode == 0, done.stderr.decode()
 
     def _certify(self) -> None:
-        """A certificate by itself, for localhost."""
+        """Create a self-signed certificate for localhost."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
         now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What every source must do, whatever its protocol, against a real peer that behaves badly."""
+"""What every reader must do, tested against a real peer that misbehaves."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.connectors.cases import CASES
 from tests.connectors.conformance_case import Case, running, stop
 from tests.wait_until import until
 
-_POOLS = ("asyncio", "uvloop")  # what the loops call them
-# What a reader leaves open it leaves each time. Others in this process may open something in the
-# midst of it: Spark's gateway can, when Python collects what stands for Java's objects.
+_POOLS = ("asyncio", "uvloop")  # their thread names
+# A reader that leaks something leaks it each time. Others in this process may open something
+# meanwhile: Spark's gateway does, when Python frees proxies of Java objects.
 _ATTEMPTS = 3
 
 
@@ -45,13 +45,13 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 def held() -> Counter[str]:
-    """What the process has open, by kind, and its threads but the loop's own pool."""
+    """The open files of the process, by kind, and its threads without the loop's own pool."""
     found: Counter[str] = Counter()
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that listed them
-            # A socket's and a pipe's number differ each time; their kind is what can be compared.
+        with contextlib.suppress(OSError):  # the descriptor that listed them
+            # The numbers of sockets and pipes differ each time; compare their kinds.
             found[os.readlink(f"/proc/self/fd/{number}").split(":[")[0]] += 1
-    # libuv keeps one of it, to have one left when there are no more.
+    # libuv keeps a spare descriptor.
     del found["/dev/null"]
     found.update(t.name for t in threading.enumerate() if not t.name.startswith(_POOLS))
     return found
@@ -94,7 +94,7 @@ async def test_a_cancelled_reader_ends_at_once_and_leaves_nothing_open(
         await stop(task)
         assert time.monotonic() - began < 3.0
         assert reader.state.state == "stopped"
-        await case.drop()  # what the peer itself still holds of the connection
+        await case.drop()  # close the peer's side of the connection
         with contextlib.suppress(AssertionError):
             await until(lambda: held() <= before, seconds=10.0)  # noqa: B023
             return
@@ -173,7 +173,7 @@ async def test_a_reader_survives_garbage(case: Case) -> None:
     number = 0
 
     async def got_through() -> bool:
-        # Garbage may have cost the connection, and with it what was sent a moment later.
+        # Garbage may have closed the connection, so messages sent right after it may be lost.
         nonlocal number
         if reader.state.state == case.up and not case.numbers(output):
             await case.send([number])
@@ -209,7 +209,7 @@ async def test_a_flood_waits_while_the_output_is_full_and_then_arrives_in_order(
     async with running(reader, output):
         await until(lambda: reader.state.state == case.up)
         output.open.clear()
-        with most_memory() as taken:
+        with most_memory() as peak:
             sending = asyncio.create_task(case.pour(case.flood))
             if not case.why_no_hold:
                 await stands_still(lambda: case.poured)
@@ -217,7 +217,7 @@ async def test_a_flood_waits_while_the_output_is_full_and_then_arrives_in_order(
                 assert case.poured < case.flood
             else:
                 await sending
-        assert taken() < case.most_bytes < case.flood * 900
+        assert peak() < case.most_bytes < case.flood * 900
         assert output.messages == []
         await until(lambda: bool(reader.state.behind) == bool(case.behind_unit))
         assert reader.state.behind_unit == case.behind_unit
@@ -226,7 +226,7 @@ async def test_a_flood_waits_while_the_output_is_full_and_then_arrives_in_order(
         await sending
         assert case.numbers(output) == list(range(case.flood))
         await until(lambda: (reader.state.behind or 0) < 1000)  # a database always writes a little
-        # Being slow ourselves, for longer than silence may last, is not the peer's death.
+        # If we are slow for longer than `silence`, the peer must not count as dead.
         assert reader.state.reconnects == 0
 
 
@@ -247,7 +247,7 @@ async def test_what_a_flood_loses_is_counted(case: Case) -> None:
 
 @contextlib.contextmanager
 def most_memory() -> Iterator[Callable[[], int]]:
-    """How many bytes of Python's there were at once beyond those that were there before."""
+    """The peak of Python's memory, in bytes above the start."""
     peak = 0
     tracemalloc.start()
     try:
@@ -258,7 +258,7 @@ def most_memory() -> Iterator[Callable[[], int]]:
 
 
 async def stands_still(measure: Callable[[], int]) -> None:
-    """Return when a number that grows has not done so for a while."""
+    """Wait until a number has stopped growing."""
     seen, since = measure(), time.monotonic()
     while not seen or time.monotonic() - since < 0.9:
         await asyncio.sleep(0.02)

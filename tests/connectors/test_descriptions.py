@@ -1,4 +1,4 @@
-"""Descriptions of sources: as Python and SQL write them, and what is told of wrong ones."""
+"""Source descriptions in Python and SQL, and the errors for wrong ones."""
 
 from __future__ import annotations
 

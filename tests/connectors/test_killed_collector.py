@@ -1,4 +1,4 @@
-"""Sources that resume, through the collector into Kafka, with kill -9 on either side of them."""
+"""Sources that can resume, through a collector into Kafka; both sides are killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLIENT = "millstream-events"
 
 
 def put(folder: Path, name: str, numbers: range) -> None:
-    """A file that is there at once."""
+    """Create a file atomically."""
     unfinished = folder / f".{name}"
     unfinished.write_text("".join(f'{{"n": {number}}}\n' for number in numbers))
     unfinished.rename(folder / name)
@@ -34,7 +34,7 @@ async def test_each_file_is_in_the_log_once_and_in_order(
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    put(folder, "1.ndjson", range(20_000))  # many messages long
+    put(folder, "1.ndjson", range(20_000))  # enough for many messages
     source = {"kind": "directory", "path": str(folder), "done": "delete"}
     source |= {"settle": "", "poll": "20 ms"}
     async with killable(app_name, log_settings, tmp_path / "home", source) as collector:
@@ -43,7 +43,7 @@ async def test_each_file_is_in_the_log_once_and_in_order(
             put(folder, f"2-{file:02}.ndjson", range(20_000 + 50 * file, 20_050 + 50 * file))
         await collector.killed_at(5_000)
         await collector.has(21_000)
-        # Files go only when they are safe, and all of them do.
+        # Files are removed only when their events are stored; in the end all are removed.
         await until(lambda: not list(folder.iterdir()))
         assert collector.numbers() == list(range(21_000))
 
@@ -92,14 +92,14 @@ async def test_no_message_that_a_broker_accepted_is_lost(
         publishing = asyncio.create_task(publish(range(3_000)))
         await collector.killed_at(1, 500)
         await publishing
-        await mosquitto.save()  # what is later than that, a broker that dies forgets
+        await mosquitto.save()  # a killed broker loses what it stored later
         mosquitto.kill()
         mosquitto.start()
         await publish(range(3_000, 3_100))
         await collector.until(lambda: collector.newest()["n"] == 3_099)
         times = Counter(collector.numbers())
         assert set(times) == set(range(3_100))
-        # Again come those under way when either side died; nothing in MQTT tells them from others.
+        # Messages in flight when a side died are resent; MQTT cannot mark them as duplicates.
         assert sum(times.values()) - len(times) < 1_000
 
 
@@ -125,7 +125,7 @@ async def test_each_change_is_in_the_log_once_whichever_side_is_killed(
                 if each["after"]
             ]
 
-        await collector.killed_at(1)  # in the middle of the snapshot, or just behind it
+        await collector.killed_at(1)  # during the snapshot, or just after it
         await collector.until(lambda: collector.newest()["key"] == "[4999]")
         await postgres.sql(f"INSERT INTO {table} SELECT n, 0 FROM generate_series(5000, 9999) n")
         await collector.killed_at(500)

@@ -1,4 +1,4 @@
-"""The bill of the clicks example: every entry of the ledger is in it once, whatever dies."""
+"""The bill of the clicks example has every ledger entry once, after any crash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def entry(name: str, kind: EntryKind, clicks: int, page: str = "/") -> Entry:
 
 
 class Site:
-    """The ledger of the example, and servers of it."""
+    """The ledger of the example, and servers for it."""
 
     def __init__(self, name: str, log: LogSettings) -> None:
         self._log = log
@@ -65,7 +65,7 @@ class Site:
 
 @asynccontextmanager
 async def billing(url: str, bill: Bill) -> AsyncIterator[None]:
-    """The example at work, until it is broken off wherever it is."""
+    """Run the example during the block, and then cancel it."""
     async with Client(url, backoff=Backoff(first=0.01, longest=0.1)) as client:
         work = asyncio.create_task(follow(client, bill))
         yield
@@ -85,7 +85,7 @@ async def test_a_bill_resumes_from_its_file_on_another_server_and_counts_nothing
             await until(lambda: bill.clicks == {"/": 8, "/news": 2})
             site.enter(entry("c", "retraction", 8), entry("d", "assertion", 9))
             await until(lambda: bill.clicks == {"/": 9, "/news": 2})
-        bill.add(entry("e", "assertion", 100))  # it dies before that is on disk
+        bill.add(entry("e", "assertion", 100))  # it dies before this is on disk
     site.enter(entry("e", "assertion", 100))
     async with site.server() as other:
         bill = Bill(state)

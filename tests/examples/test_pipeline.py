@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def text(milliseconds: int) -> str:
-    """An instant as rows write it."""
+    """A time as in rows."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
@@ -44,7 +44,7 @@ def test_python_and_sql_declare_the_same_streams_and_views() -> None:
 
 @pytest.fixture(scope="module")
 def sent() -> list[dict[str, Any]]:
-    """An hour and a bit of RSVPs."""
+    """RSVPs of a little more than an hour."""
     return [World(seed=3).rsvp(n, START + n * 20_000) for n in range(200)]
 
 

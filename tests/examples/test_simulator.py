@@ -29,7 +29,7 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def day(world: World) -> list[dict[str, Any]]:
-    """The groups of one turn of the world."""
+    """The groups of one simulated day."""
     return [world.rsvp(n, NOW)["group"] for n in range(20_000)]
 
 
@@ -190,7 +190,7 @@ async def test_another_path_is_not_found_and_the_answer_names_the_right_one() ->
 
 
 def read(text: str) -> dict[str, Any] | None:
-    """The RSVP, or nothing if it is one that must be rejected."""
+    """The RSVP, or None if it must be rejected."""
     try:
         event: dict[str, Any] = json.loads(text)
     except ValueError:

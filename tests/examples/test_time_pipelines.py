@@ -1,4 +1,4 @@
-"""The clicks and riders pipelines, in Python and in SQL, over events that all come in time."""
+"""The clicks and riders pipelines, in Python and in SQL, over punctual events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulators that know the true answer: what they say of it adds up."""
+"""The simulators compute consistent true results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from examples.riders import simulator as riders
 from millstream.simulation import Judged, Simulation, judge, of_kind
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-START = 1_763_300_040_000  # on a whole minute
+START = 1_763_300_040_000  # a full minute
 SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
 
 
@@ -119,7 +119,7 @@ def test_the_truth_is_written_and_a_missing_collector_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--late", "2"], "a number from 0 to 1"),
         (["--late", "0.9", "--duplicate", "0.9"], "together at most 1"),
@@ -128,7 +128,7 @@ def test_the_truth_is_written_and_a_missing_collector_is_reported(
         (["--start", "4070908800000"], "happen after they are sent"),
     ],
 )
-def test_invalid_flags_are_reported(flags: list[str], told: str) -> None:
+def test_invalid_flags_are_reported(flags: list[str], message: str) -> None:
     outcome = simulate("clicks", *flags)
     assert outcome.returncode == 2
-    assert told in outcome.stderr
+    assert message in outcome.stderr

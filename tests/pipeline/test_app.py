@@ -58,7 +58,7 @@ def test_mistakes_between_declarations_are_found_by_check(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shed", "told"),
+    ("shed", "message"),
     [
         ("levl = 'debug'", "there is no column 'levl'; did you mean: level"),
         ("level > 3", "number"),
@@ -67,7 +67,7 @@ def test_mistakes_between_declarations_are_found_by_check(app: App) -> None:
         ("rand() < 0.5", "a filter cannot contain"),
     ],
 )
-def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, told: str) -> None:
+def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, message: str) -> None:
     with pytest.raises(PipelineError) as refused:
         app.stream(
             "logs",
@@ -75,7 +75,7 @@ def test_what_a_stream_may_shed_is_checked_with_its_line(app: App, shed: str, to
             delivery="at_least_once",
             shed=shed,
         )
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "POST" not in str(refused.value)
     assert refused.value.file == __file__
     assert linecache.getline(__file__, refused.value.line).strip() == "shed=shed,"
@@ -119,7 +119,7 @@ def test_views_that_feed_each_other_are_refused(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"shed": "30 seconds"}, "has shed but no key"),
         ({"key": ["n"], "shed": "soon"}, "shed='soon'"),
@@ -128,8 +128,10 @@ def test_views_that_feed_each_other_are_refused(app: App) -> None:
         ({"key": ["n"], "shed": "1 minute", "accumulation": "discard"}, "whose rows have no error"),
     ],
 )
-def test_the_shed_option_of_a_view_is_checked(app: App, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(PipelineError, match=re.escape(told)) as refused:
+def test_the_shed_option_of_a_view_is_checked(
+    app: App, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PipelineError, match=re.escape(message)) as refused:
         app.view("v", sql="SELECT n, n2 FROM logs", **options)
     assert refused.value.remedy
     view = app.view("w", sql="SELECT n FROM logs", key=["n"], shed="30 seconds")

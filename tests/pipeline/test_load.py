@@ -1,4 +1,4 @@
-"""Pipeline files: what a user gets for a good one, and for every mistake in a bad one."""
+"""Loading pipeline files, with an error for every mistake."""
 
 from __future__ import annotations
 
@@ -318,14 +318,14 @@ def test_a_call_of_spark_outside_of_a_function_is_reported_with_a_remedy(
 ) -> None:
     file = tmp_path / "pipeline.py"
     file.write_text(f"from pyspark.sql import functions as F\n\nlarge = {call}\n")
-    told = loaded(file)
-    assert told.startswith("PipelineError ")
-    assert f"{file}:3: Spark's functions can't be called here" in told
-    assert "move the call into a view's function" in told
+    message = loaded(file)
+    assert message.startswith("PipelineError ")
+    assert f"{file}:3: Spark's functions can't be called here" in message
+    assert "move the call into a view's function" in message
 
 
 def loaded(file: Path) -> str:
-    """What a process that has no Spark session says of the pipeline."""
+    """The output of a process that loads the pipeline without a Spark session."""
     reading = (
         "import sys; from pathlib import Path; from millstream.pipeline.load import load\n"
         "try: load(Path(sys.argv[1]))\n"
@@ -350,7 +350,7 @@ def test_a_python_function_may_declare_its_return_type_as_text(
         f"app.stream('s', schema='x INT')\n{declaration}"
     )
     assert loaded(file) == ""
-    # The same in a module beside it, which alone imports pyspark.
+    # The same in a module beside it, the only one that imports pyspark.
     (tmp_path / "beside.py").write_text(f"from pyspark.sql import functions as F\n{declaration}")
     file.write_text(
         "from millstream import App\nfrom beside import twice\napp = App('a')\n"

@@ -1,4 +1,4 @@
-"""Pipelines that are SQL alone."""
+"""Pipelines that are SQL scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When rows are shown and how, as users write it."""
+"""The output options of views: trigger, accumulation and ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def app() -> App:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"trigger": "evry 3 seconds"}, "'evry 3 seconds' is no trigger; write 'every change'"),
         ({"trigger": "every now and then"}, "is no trigger; write 'every change'"),
@@ -68,27 +68,27 @@ def app() -> App:
     ],
 )
 def test_an_invalid_output_option_is_refused_with_its_line(
-    app: App, options: dict[str, Any], told: str
+    app: App, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PipelineError, match=told) as caught:
+    with pytest.raises(PipelineError, match=message) as caught:
         app.view("v", sql=GROUPED, **{"key": "k", **options})
     assert caught.value.file == __file__
     assert caught.value.line
 
 
 @pytest.mark.parametrize(
-    ("accumulation", "reading", "told"),
+    ("accumulation", "reading", "message"),
     [
         ("retract", "changes", "retracts old rows: they would count as events"),
         ("discard", "reference", "which contain only what is new"),
     ],
 )
 def test_a_view_cannot_read_rows_that_it_would_misinterpret(
-    app: App, accumulation: Any, reading: Any, told: str
+    app: App, accumulation: Any, reading: Any, message: str
 ) -> None:
     app.view("v", sql=GROUPED, key="k", accumulation=accumulation)
     app.view("w", sql="SELECT k, n FROM v", reads={"v": reading})
-    with pytest.raises(PipelineError, match=told):
+    with pytest.raises(PipelineError, match=message):
         app.check()
 
 

@@ -1,4 +1,4 @@
-"""What can be known of a view's SQL without running it."""
+"""Parsing a view's SQL without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schema may change as long as the events of yesterday still fit."""
+"""A schema may change as long as old events still fit."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_same_schema_breaks_nothing_even_after_it_was_stored(schema: Schema)
 def test_a_schema_without_breaking_changes_accepts_every_old_event(
     case: Case, other: Schema, data: st.DataObject
 ) -> None:
-    """The law: no break found means that an event of the old schema is one of the new."""
+    """Without breaking changes, every event of the old schema fits the new one."""
     known = {field.name for field in case.schema.fields}
     added = [field for field in other.fields if field.name not in known]
     dropped = data.draw(st.sets(st.sampled_from(sorted(known)), max_size=1))

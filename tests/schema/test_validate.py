@@ -1,4 +1,4 @@
-"""Which events a stream takes, and what the sender of another is told."""
+"""Validating events, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_event_time_is_returned_in_milliseconds(written: object, millisecond
     assert stream("at TIMESTAMP").validator().check(b'{"at": 0}').time is None
 
 
-# What each type takes and what it doesn't.
+# Valid and invalid values of each type.
 
 TAKEN: dict[str, list[Any]] = {
     "TINYINT": [0, -128, 127],
@@ -117,7 +117,7 @@ def test_another_value_is_refused_and_the_field_named(of: str, value: object) ->
     assert error.remedy
 
 
-# What the sender reads.
+# Error messages.
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_error_names_what_is_wrong(schema: str, event: object, says: str) ->
     assert says in str(refusal(schema, event))
 
 
-# What no schema mentions.
+# Unknown and missing fields, and limits.
 
 
 def test_unknown_missing_and_null_fields_are_accepted() -> None:
@@ -208,14 +208,14 @@ def test_a_depth_that_spark_cannot_read_is_refused() -> None:
 @pytest.mark.parametrize(
     "hostile",
     [
-        b"[" * 1001 + b'"' + b'\\"' * 400_000,  # a text that never ends, with quotes to try as one
+        b"[" * 1001 + b'"' + b'\\"' * 400_000,  # an unclosed string with many quotes
         b'{"y":[' + b",".join([b"1" * 1000] * 800) + b"]",  # numbers just short enough
     ],
 )
 def test_hostile_bytes_are_refused_quickly(hostile: bytes) -> None:
     started = time.process_time()
     refusal("x INT", hostile)
-    assert time.process_time() - started < 2  # or more than a minute
+    assert time.process_time() - started < 2  # a naive search takes more than a minute
 
 
 def test_a_number_that_spark_cannot_read_is_refused_even_in_an_unknown_field() -> None:
@@ -257,7 +257,7 @@ def test_key_and_event_time_are_required() -> None:
     assert refusal("x INT, t TIMESTAMP", {"x": 1, "t": None}, key="x", event_time="t").field == "t"
 
 
-# Laws.
+# Properties.
 
 
 def validator(schema: Schema) -> Validator:
@@ -269,7 +269,7 @@ def test_every_event_that_fits_the_schema_is_accepted(case: Case, more: dict[str
     validator(case.schema).check(json.dumps({**more, **case.event}).encode())
 
 
-# Of no type but the one that it is.
+# Values that are valid for no other type.
 STRANGERS: list[Any] = [True, 1.5, "…", ["…", 1.5], {"…": "…"}]
 
 
@@ -290,7 +290,7 @@ def fits(of: Type, value: object) -> bool:
 
 
 def places(of: Type, value: Any, path: str, set_: Any) -> list[tuple[str, Type, Any]]:
-    """Every place in a value, with its path, its type, and a function that puts another there."""
+    """Every part of a value, with its path, its type, and a function that replaces it."""
     found = [(path, of, set_)] if path else []
     match of:
         case Struct(fields):

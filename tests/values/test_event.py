@@ -1,4 +1,4 @@
-"""Events as the log keeps them."""
+"""Events as the log stores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions mean the same wherever they are read."""
+"""Positions in topics."""
 
 from __future__ import annotations
 

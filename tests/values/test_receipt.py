@@ -1,4 +1,4 @@
-"""Receipts go out as opaque text and come back the same; nobody else can write one."""
+"""Receipts are opaque, signed text."""
 
 from __future__ import annotations
 

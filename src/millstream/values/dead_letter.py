@@ -52,7 +52,7 @@ class DeadLetters(Protocol[L_co]):
         """What can be done with its dead letters."""
 
     def list(self, since: int = 0) -> Iterator[L_co]:
-        """All that came in from this time on (milliseconds since the epoch)."""
+        """All since this time (milliseconds since the epoch)."""
 
     def get(self, id: str) -> L_co:  # noqa: A002
         """The one with this id; MillstreamError if there is none."""

@@ -1,4 +1,4 @@
-"""A folder that somebody puts files into."""
+"""A folder into which files are written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DirectoryCase(Case):
             await asyncio.sleep(0)
 
     async def drop(self) -> None:
-        # As when what is mounted there goes away.
+        # As when the file system is unmounted.
         self._folder.rename(self._away)
         await asyncio.sleep(0.05)
         self._away.rename(self._folder)

@@ -1,4 +1,4 @@
-"""A server of an endless HTTP answer that misbehaves."""
+"""A misbehaving server of an endless HTTP response."""
 
 from __future__ import annotations
 

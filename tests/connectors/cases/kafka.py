@@ -1,4 +1,4 @@
-"""A topic of another system."""
+"""A Kafka topic of another system."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class KafkaTopicCase(Case):
 
 
 def _cut_connections(port: int) -> None:
-    """Break all that this process has to a port: the client's sockets are not ours to close."""
+    """Break all connections of this process to a port: the client hides its sockets."""
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):

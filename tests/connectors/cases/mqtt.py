@@ -1,4 +1,4 @@
-"""A broker, and a bad line to it."""
+"""An MQTT broker behind a faulty proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORTION = 250
 class MqttCase(Case):
     name = "mqtt"
     service = "mosquitto"
-    why_no_hold = "the broker keeps what a reader does not take, and lets the publishers go"
+    why_no_hold = "the broker stores what a reader has not read, and does not slow publishers"
     flood, most_bytes = 3_000, 2_000_000
     # MQTT counts the time to a ping, and for its answer, in whole seconds.
     settings = PATIENT.model_copy(update={"ping_after": 10.0})
@@ -39,7 +39,9 @@ class MqttCase(Case):
         return MqttSource(f"mqtt://127.0.0.1:{self._proxy.port}", "events/#")
 
     async def send(self, numbers: Sequence[int]) -> None:
-        await until(lambda: self._broker.has_subscribed(_CLIENT))  # from then on it keeps them
+        await until(
+            lambda: self._broker.has_subscribed(_CLIENT)
+        )  # from then on the broker stores messages for it
         await self._broker.publish("events/1", [event(number) for number in numbers])
 
     async def pour(self, total: int) -> None:
@@ -62,5 +64,5 @@ class MqttCase(Case):
         self._proxy.stall()
 
     async def _all_acknowledged(self) -> None:
-        # What is not, comes again: the promise is at least once.
+        # Unacknowledged messages are resent: delivery is at least once.
         await until(lambda: not self._proxy.is_used or not self._broker.is_awaiting(_CLIENT))

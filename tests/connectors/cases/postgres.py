@@ -1,4 +1,4 @@
-"""A database server, and a bad line to it."""
+"""A database server behind a faulty proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PostgresCase(Case):
     name = "postgres"
     service = "postgres"
     behind_unit = "bytes"
-    why_no_hold = "the server's log keeps what a reader does not take"
+    why_no_hold = "the server's log stores what a reader has not read"
 
     async def start(self) -> None:
         self._server: PostgresServer = self.fixture("postgres")

@@ -55,7 +55,7 @@ class TcpLinesCase(Case):
 
 class TcpListenerCase(Case):
     name = "tcp listener"
-    why_no_resume = "clients are told nothing, so they cannot know what to send again"
+    why_no_resume = "clients get no answer, so they cannot know what to resend"
     up = "listening"
 
     async def start(self) -> None:
@@ -73,7 +73,7 @@ class TcpListenerCase(Case):
         return TcpListener(f"tcp://127.0.0.1:{self._port}", idle=self.silence)
 
     async def send(self, numbers: Sequence[int]) -> None:
-        # A client that was idle for too long connects again; what it wrote meanwhile is lost.
+        # A client that was idle for too long reconnects; what it wrote meanwhile is lost.
         if self._client is None or self._client.reader.at_eof():
             await self.drop()
         await (await self._connected()).write(_lines(numbers))
@@ -97,7 +97,7 @@ class TcpListenerCase(Case):
 
     async def noticed(self, reader: SourceReader) -> bool:
         assert self._silent is not None
-        return await self._silent.reader.read() == b""  # it was cut off
+        return await self._silent.reader.read() == b""  # it was disconnected
 
     async def _connected(self) -> Connection:
         async def connect() -> bool:

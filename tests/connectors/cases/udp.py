@@ -17,7 +17,7 @@ class UdpCase(Case):
     why_no_reconnect = "there is no connection"
     why_no_resume = "nobody keeps a datagram"
     why_no_stall = "there is no connection"
-    why_no_hold = "nobody tells the sender of a datagram"
+    why_no_hold = "the sender of a datagram gets no feedback"
     why_loss = "what the kernel has no room for is gone"
 
     async def start(self) -> None:

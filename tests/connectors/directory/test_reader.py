@@ -1,4 +1,4 @@
-"""A directory in which files arrive: every format, half-written, damaged, crashes in the middle."""
+"""Reading files of a directory: all formats, incomplete and damaged files, crashes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def reading(
 
 
 def events(output: RecordingOutput) -> list[Any]:
-    """The events that came in, as the collector unpacks them."""
+    """The received events, as the collector parses them."""
     return [
         json.loads(value)
         for body, content_type in zip(output.messages, output.content_types, strict=True)
@@ -89,7 +89,7 @@ def as_parquet(of: list[dict[str, Any]], **more: Any) -> bytes:
 
 
 def name_of(value: object) -> str:
-    """What a test's case is called: gzip writes the time into the content, which can't be part."""
+    """The id of a test case: without the content, because gzip writes the time into it."""
     return "" if isinstance(value, bytes) else str(value)
 
 
@@ -161,7 +161,7 @@ async def test_a_file_is_read_once_and_new_ones_as_they_arrive(tmp_path: Path) -
         for number in range(5):
             (tmp_path / f"{number}.ndjson").write_bytes(numbered(number, number + 1))
             await until(lambda: len(numbers(output)) == number + 1)  # noqa: B023
-    # Nor after a restart, or when somebody changes the rights of a file.
+    # Nor after a restart, or when the mode of a file changes.
     os.chmod(tmp_path / "0.ndjson", 0o600)
     async with reading(source(tmp_path), output.bookmark) as (_, after):
         (tmp_path / "5.ndjson").write_bytes(numbered(5, 6))
@@ -203,16 +203,16 @@ async def test_a_crash_in_the_middle_of_a_file_loses_and_duplicates_nothing(
     (tmp_path / "b.ndjson").write_bytes(numbered(total, total + 1))
 
     bookmark: bytes | None = None
-    taken: list[int] = []
+    read: list[int] = []
     crashes = 0
-    while not taken or taken[-1] != total:
+    while not read or read[-1] != total:
         async with reading(source(tmp_path), output=FillingOutput(2, bookmark)) as (_, output):
             await until(partial(_is_full_or_has, total, output))
-        # One message more gets onto disk each time; what was offered beyond it is lost.
-        taken += numbers(_first(output))
+        # Each time one more message is stored; the others that were offered are lost.
+        read += numbers(_first(output))
         bookmark = output.bookmarks[0]
         crashes += 1
-    assert taken == list(range(total + 1))
+    assert read == list(range(total + 1))
     assert crashes > 3
 
 
@@ -221,7 +221,7 @@ def _is_full_or_has(number: int, output: RecordingOutput) -> bool:
 
 
 def _first(output: RecordingOutput) -> RecordingOutput:
-    """What a journal holds that took only the first message."""
+    """The output after a crash: only the first message was stored."""
     return RecordingOutput(messages=output.messages[:1], content_types=output.content_types[:1])
 
 
@@ -243,7 +243,7 @@ def test_a_file_is_complete_when_it_did_not_change_for_long_enough() -> None:
     half, whole = File(name, 5, 100, 100), File(name, 9, 101, 101)
     assert settling.complete([half], now=0.0) == []
     assert settling.complete([half], now=1.9) == []
-    assert settling.complete([whole], now=2.0) == []  # it grew: the time begins anew
+    assert settling.complete([whole], now=2.0) == []  # it grew: the time starts again
     assert settling.complete([whole], now=3.9) == []
     assert settling.complete([whole], now=4.0) == [whole]
 
@@ -253,7 +253,7 @@ async def test_a_file_that_is_renamed_into_place_is_read_at_once(tmp_path: Path)
         (tmp_path / name).write_bytes(numbered(0, 1))
     async with reading(source(tmp_path, settle="1 hour")) as (reader, output):
         await until(lambda: reader.state.state == "connected")
-        for _ in range(2):  # a renaming in the same tick of the clock as the writing does not show
+        for _ in range(2):  # a rename in the same clock tick as the write is not visible
             (tmp_path / "b.ndjson.tmp").rename(tmp_path / "b.ndjson")
             await asyncio.sleep(0.02)
             (tmp_path / "b.ndjson").rename(tmp_path / "b.ndjson.tmp")
@@ -317,7 +317,7 @@ async def test_an_unreadable_file_is_reported_and_the_others_are_read(
         assert len(numbers(output)) - 1 >= before
         await until(lambda: reason in reader.state.error)
         assert reader.state.state == "connected"
-        # Never deleted; and no longer told of once somebody has taken care of it.
+        # Never deleted, and no longer reported once somebody has removed it.
         await until(lambda: [path.name for path in (tmp_path / "failed").glob("*")] == [name])
         await until(lambda: not (tmp_path / "good.ndjson").exists())
         assert (tmp_path / "failed" / name).read_bytes() == content
@@ -352,13 +352,13 @@ async def test_read_files_are_moved_or_deleted_only_when_their_events_are_on_dis
             output.disk.clear()
             await until(lambda: output.messages)
             assert (folder / "a.ndjson").exists()
-        assert (folder / "a.ndjson").exists()  # nor when the reader is gone meanwhile
+        assert (folder / "a.ndjson").exists()  # nor after the reader has ended
         assert output.bookmark is None
-        # It was on disk after all, but the collector died before it could put the file away.
+        # The message was stored, but the collector died before it removed the file.
         async with reading(source(folder, done=done), output.bookmarks[0]) as (_, after):
             await until(lambda: not (folder / "a.ndjson").exists())  # noqa: B023
             assert after.messages == []
-            # The same name again is another file.
+            # A new file with the same name is another file.
             (folder / "a.ndjson").write_bytes(numbered(1, 2))
             await until(lambda: numbers(after) == [1])
             await until(lambda: not (folder / "a.ndjson").exists())  # noqa: B023
@@ -457,13 +457,13 @@ def test_older_files_are_remembered_by_time_and_waiting_files_are_still_read() -
         progress.shorten([slow], until=10_000)
     assert not progress.is_done(slow)
     progress.finish(slow)
-    progress.shorten([], until=1_700)  # what arrived lately may not be seen yet
+    progress.shorten([], until=1_700)  # recent files may not be visible yet
     assert not progress.is_done(File("late", 1, 1, 1_700))
     progress.shorten([], until=10_000)
     again = DirectoryProgress.of(progress.bookmark(), "/x")
     assert all(again.is_done(file) for file in [*files, slow])
     assert len(again.bookmark()) < 20 * MOST_DONE
-    # An old date does not make a file old: it arrived now.
+    # A file with an old date that arrives now is still read.
     assert not again.is_done(File("new", 1, 0, 1_000 + 2 * MOST_DONE))
 
 
@@ -524,7 +524,7 @@ def _check_pieces(
         found += map(parse, piece.body.rstrip(b"\n").split(b"\n"))
         ends.append((piece.end, len(found)))
     assert found == values
-    for end, count in ends:  # from each place where a crash may have left it
+    for end, count in ends:  # from each position where a crash may have stopped
         rest = [
             parse(line)
             for piece in read_pieces(str(path), "", end, longest)

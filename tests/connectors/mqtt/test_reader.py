@@ -74,7 +74,7 @@ async def test_cloudevents_attributes_are_read_from_user_properties(broker: Mosq
         await broker.publish("a/c", [b"{}"], properties=[("id", "7"), ("traceparent", "00-1")])
         await until(lambda: len(output.messages) == 2)
         assert output.attributes[0] == {"subject": "a/b", **dict(event[:4])}
-        # An id that is not said to be CloudEvents' may mean anything.
+        # Without `specversion`, an id is not a CloudEvents id.
         assert output.attributes[1] == {"subject": "a/c", "traceparent": "00-1"}
 
 
@@ -86,12 +86,12 @@ async def test_nothing_is_acknowledged_before_it_is_on_disk(broker: Mosquitto) -
         await until(lambda: len(output.messages) == 5)
         await until(lambda: broker.sent_to(_CLIENT) == 5)
         assert broker.acknowledged_by(_CLIENT) == 0
-    # The reader is gone without a word on disk: all of it comes again.
+    # The reader ended before anything was on disk: everything is resent.
     async with reading(source) as (_, output):
         await until(lambda: len(output.messages) == 5)
         assert output.messages == numbers(0, 5)
         await until(lambda: broker.acknowledged_by(_CLIENT) == 5)
-    # And never again.
+    # After that, nothing is resent.
     async with reading(source) as (_, output):
         await broker.publish("t", [b"last"])
         await until(lambda: output.messages == [b"last"])
@@ -177,7 +177,7 @@ async def test_messages_without_acknowledgement_wait_while_there_is_no_room(
     async with reading(MqttSource(broker.url, "t", receive_maximum=5)) as (reader, output):
         output.open.clear()
         await broker.publish("t", [large] * 2_000, qos=0)
-        # For longer than the broker waits for a sign of life, and than a ping may take.
+        # For longer than the keepalive of the broker and the timeout of a ping.
         await asyncio.sleep(3.0 * _QUICK.ping_after)
         output.open.set()
         await broker.publish("t", [b"last"])
@@ -212,7 +212,7 @@ async def test_retained_messages_are_read_once(broker: Mosquitto) -> None:
     async with reading(source) as (_, output):
         await until(lambda: output.messages == [b"retained"])
     async with reading(source) as (_, output):
-        await broker.publish("t", [b"", b"next"])  # one of them is empty: nothing to store
+        await broker.publish("t", [b"", b"next"])  # an empty message is not stored
         await until(lambda: output.messages)
         assert output.messages == [b"next"]
 
@@ -341,7 +341,7 @@ async def test_acknowledged_messages_are_not_resent_though_the_broker_was_sendin
     await connection.open()
     await broker.publish("a", numbers(0, 10))
     messages = [await connection.message() for _ in range(10)]
-    async with broker.sending("a", numbers(10, 20)):  # which it reads before what we say
+    async with broker.sending("a", numbers(10, 20)):  # sent before it reads our acknowledgements
         for message in messages:
             connection.acknowledge(message)
         closing = asyncio.create_task(connection.close(30))

@@ -29,7 +29,7 @@ SETTINGS = CollectSettings(
 
 
 class Database:
-    """Two tables, `<name>` and `<name>_items`, and what reads them, for one test."""
+    """Two tables, `<name>` and `<name>_items`, and their source, for one test."""
 
     def __init__(self, server: PostgresServer, name: str) -> None:
         self.server = server
@@ -47,25 +47,25 @@ class Database:
         return PostgresReader(self.name, self.source(tables, **more), SETTINGS)
 
     async def sql(self, *statements: str) -> list[list[str | None]]:
-        """Run statements, in which T and I stand for the two tables."""
+        """Run statements; T and I are replaced by the two tables."""
         named = {"T": self.table, "I": self.items}
         written = [re.sub(r"\b[TI]\b", lambda it: named[it[0]], each) for each in statements]
         return await self.server.sql(*written)
 
     async def rows(self, table: str = "T") -> list[dict[str, Any]]:
-        """What is in the table, by id."""
+        """The rows of the table, by id."""
         found = await self.sql(f"SELECT to_json(t) FROM {table} t ORDER BY id")
         return [json.loads(row[0] or "") for row in found]
 
     async def confirmed(self) -> int:
-        """Up to where the server knows that we have everything."""
+        """The LSN that was confirmed to the server."""
         rows = await self.sql(
             f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{self.name}'"
         )
         return lsn_number(rows[0][0] or "") if rows else 0
 
     async def streaming(self) -> bool:
-        """Whether a reader follows the changes: a slot is active while it is made, too."""
+        """Whether a reader follows the changes (a slot is also active while it is created)."""
         return bool(
             await self.sql(
                 "SELECT FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
@@ -180,7 +180,7 @@ async def test_an_unchanged_large_value_is_named_or_copied_from_the_old_row(
 
 
 async def write(database: Database, stop: asyncio.Event, seed: int, ids: range) -> int:
-    """Change rows of both tables in transactions of any size, until told to stop."""
+    """Change rows of both tables in transactions of any size, until stopped."""
     chance = random.Random(seed)
     present: dict[str, set[int]] = {database.table: set(), database.items: set()}
     made = 0
@@ -205,7 +205,7 @@ async def write(database: Database, stop: asyncio.Event, seed: int, ids: range) 
 
 
 async def caught_up(database: Database, output: RecordingOutput, mark: int) -> None:
-    """Return when a row written now has come in."""
+    """Wait until a row that is written now has been read."""
     await database.sql(f"INSERT INTO T VALUES ({mark}, 0, 'mark')")
     needle = f'"after":{{"id":{mark},'.encode()
     await until(lambda: any(needle in message for message in output.messages), seconds=60)
@@ -230,7 +230,7 @@ async def test_a_snapshot_during_changes_misses_and_duplicates_nothing(
         stop.set()
         made = await asyncio.gather(*writers)
         await caught_up(database, output, 99_999)
-    replica = Replica().apply(output.messages)  # which fails if a row comes twice
+    replica = Replica().apply(output.messages)  # fails if a row is inserted twice
     assert min(made) > 0
     assert not replica.repeated
     assert replica.rows(database.table) == await database.rows("T")
@@ -245,7 +245,7 @@ async def test_an_interrupted_snapshot_is_read_again_after_a_truncate(database: 
     both = f"{database.name}, {database.items}"
     output = FillingOutput(6)
     async with running(database.reader(both), output):
-        # The second table is under way: the first one need not be read again.
+        # The second table is being read: the first one need not be read again.
         await until(lambda: output.full)
     assert 2000 < count(output) < 7000
     await database.sql(
@@ -325,7 +325,7 @@ async def test_nothing_is_acknowledged_before_it_is_on_disk(database: Database) 
         await database.sql("INSERT INTO T VALUES (2)")
         await until(lambda: count(output) == 2)
         offered = json.loads(output.bookmarks[-1] or b"")["lsn"]
-        # Other traffic makes the server ask and us answer, several times.
+        # Other traffic makes the server request several replies.
         for number in range(2):
             before = reader.state.behind
             await database.sql(f"INSERT INTO I VALUES ({number})")
@@ -368,7 +368,7 @@ async def test_a_reader_that_waits_long_for_the_output_keeps_its_session(
     async with running(reader, output):
         await until(database.streaming)
         output.open.clear()
-        # More than all buffers on the way hold, so the server cannot send on.
+        # More than all buffers hold, so the server cannot send more.
         await database.sql(
             "INSERT INTO T SELECT i, i, repeat('x', 900) FROM generate_series(1, 9000) i"
         )

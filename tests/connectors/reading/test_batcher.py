@@ -1,4 +1,4 @@
-"""What arrived together is offered together, within bounds."""
+"""Messages that arrived together are batched, within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting bytes that come in any pieces."""
+"""Splitting bytes that arrive in arbitrary chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_frame_that_is_too_long_is_skipped_alone_and_memory_is_bounded(
         got += frames.feed(text[start : start + step])
         assert len(frames.rest()) <= longest
     kept = [line for line in got.split(b"\n")[:-1]]
-    # One that is longer by less than a chunk may still get through.
+    # A frame that is longer by less than a chunk may still be accepted.
     assert [line for line in kept if len(line) <= longest] == [
         line for line in text.split(b"\n")[:-1] if len(line) <= longest
     ]

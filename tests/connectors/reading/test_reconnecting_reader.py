@@ -1,4 +1,4 @@
-"""What all readers share."""
+"""The base class of all readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.connectors.reading.reconnecting_reader import ReconnectingReader
 
 
 class FaultyReader(ReconnectingReader[WebSocketSource]):
-    """Fails at first, by a fault of its own."""
+    """Has a bug: it fails at first."""
 
     attempts = 0
 

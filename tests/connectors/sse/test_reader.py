@@ -1,4 +1,4 @@
-"""Server-sent events: what the standard says of them, and what servers say of themselves."""
+"""Server-sent events: the parser and the reader."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_event_that_is_too_large_is_skipped_and_the_next_is_read() -> None:
 
 
 class Server(TcpServer):
-    """Says the same to each that comes, and remembers what they said."""
+    """Sends the same response to each client, and stores their requests."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__(self._hear)
@@ -154,7 +154,7 @@ async def test_the_pause_that_the_server_requests_is_respected() -> None:
             server.drop()
             await until(lambda: reader.state.received == 2)
             assert server.at[1] - dropped >= 0.3
-            # One that asks for too much, or for a long pause by Retry-After, gets the longest.
+            # A pause that is too long, also by Retry-After, is limited to the longest.
             server.answer = b"HTTP/1.1 503 No\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
             dropped = time.monotonic()
             server.drop()

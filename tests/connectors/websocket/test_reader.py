@@ -1,4 +1,4 @@
-"""The WebSocket source, against a real peer that behaves badly."""
+"""The WebSocket reader against a real peer that misbehaves."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_peer_that_closes_at_once_is_not_reconnected_too_often(peer: Pee
     slower = _QUICK.model_copy(update={"reconnect_first": 0.2, "reconnect_most": 60.0})
     async with reading(WebSocketSource(peer.url), slower) as (reader, _):
         await until(lambda: reader.state.reconnects >= 1)
-        # The pauses double: in half a second there is no room for many.
+        # The pauses double: there are few attempts in half a second.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 await asyncio.Event().wait()
