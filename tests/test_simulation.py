@@ -1,4 +1,4 @@
-"""Simulated events: the same for the same seed, and judged by the rules of time."""
+"""Simulated events: the same for the same seed, and predicted by the rules of time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from millstream.errors import MillstreamError
 from millstream.simulation import (
     FUTURE,
+    EventSender,
     Faults,
-    Judged,
-    Post,
-    Sending,
+    Predicted,
+    SentEvent,
     Sliding,
     Tumbling,
     Window,
@@ -30,10 +30,10 @@ from millstream.simulation import (
     draw,
     grouped,
     joined,
-    judge,
-    late_entries,
-    of_kind,
+    late_records,
+    predict,
     state_of,
+    with_outcome,
 )
 from millstream.simulation.command import Pace
 
@@ -45,13 +45,13 @@ def world(n: int, at: int, rng: Random) -> dict[str, Any]:
     return {"n": n, "colour": rng.choice(["red", "blue"])}
 
 
-def sendings(seed: int = 1, faults: Faults = ALL, count: int = 400) -> list[Sending]:
+def sendings(seed: int = 1, faults: Faults = ALL, count: int = 400) -> list[SentEvent]:
     drawn = draw(world, seed=seed, count=count, start=0, span=30 * MINUTE)
     return disorder(drawn, faults, seed=seed, time="at", lateness=5 * MINUTE, window=MINUTE)
 
 
-def sending(at: int, name: str = "", **more: Any) -> Sending:
-    return Sending(name or str(at), at, at, {"at": at}, **more)
+def sending(at: int, name: str = "", **more: Any) -> SentEvent:
+    return SentEvent(name or str(at), at, at, {"at": at}, **more)
 
 
 def test_the_same_seed_sends_the_same_and_another_one_does_not() -> None:
@@ -62,21 +62,21 @@ def test_without_faults_everything_is_sent_once_and_in_order() -> None:
     sent = sendings(faults=Faults())
     assert [each.event["n"] for each in sent] == list(range(400))
     assert [each.at for each in sent] == sorted(each.at for each in sent)
-    assert {each.watermark for each in judge(sent)} == {None}
+    assert {each.watermark for each in predict(sent)} == {None}
 
 
 def test_every_fault_is_there_in_its_share() -> None:
     sent = sendings(count=4_000)
-    judged = list(judge(sent))
-    assert 300 < len(of_kind(judged, "duplicate")) < 500
-    future = of_kind(judged, "future")
+    predicted = list(predict(sent))
+    assert 300 < len(with_outcome(predicted, "duplicate")) < 500
+    future = with_outcome(predicted, "future")
     assert 150 < len(future) < 250
     assert {each.sending.event["at"] for each in future} == {FUTURE}
-    late = late_entries(judged, {"minutes": Tumbling(MINUTE)}, 5 * MINUTE)
+    late = late_records(predicted, {"minutes": Tumbling(MINUTE)}, 5 * MINUTE)
     assert Counter(entry["reason"] for entry in late.values())["late"] > 350
     corrects = [
         each
-        for each in of_kind(judged, "logged")
+        for each in with_outcome(predicted, "logged")
         for window in Tumbling(MINUTE).of(each.sending.at)
         if each.corrects(window) and not each.is_late_for(window, 5 * MINUTE)
     ]
@@ -90,18 +90,18 @@ def test_stragglers_come_last() -> None:
 
 
 def test_one_from_the_future_moves_no_watermark() -> None:
-    judged = list(judge([sending(5), sending(FUTURE, future=True), sending(6), sending(4)]))
-    assert [each.watermark for each in judged] == [None, None, None, 6]
+    predicted = list(predict([sending(5), sending(FUTURE, future=True), sending(6), sending(4)]))
+    assert [each.watermark for each in predicted] == [None, None, None, 6]
 
 
 def test_an_event_is_held_against_the_newest_one_before_it() -> None:
-    judged = list(judge([sending(5), sending(9), sending(7), sending(9, "again"), sending(8)]))
-    assert [each.watermark for each in judged] == [None, None, 9, None, 9]
+    predicted = list(predict([sending(5), sending(9), sending(7), sending(9, "again"), sending(8)]))
+    assert [each.watermark for each in predicted] == [None, None, 9, None, 9]
 
 
 def test_a_copy_is_known_by_its_id_and_moves_no_watermark() -> None:
-    judged = list(judge([sending(5), sending(5), sending(4)]))
-    assert [each.fate for each in judged] == ["logged", "duplicate", "logged"]
+    predicted = list(predict([sending(5), sending(5), sending(4)]))
+    assert [each.outcome for each in predicted] == ["logged", "duplicate", "logged"]
 
 
 def test_late_begins_when_the_watermark_reaches_the_end_and_the_lateness() -> None:
@@ -112,7 +112,7 @@ def test_late_begins_when_the_watermark_reaches_the_end_and_the_lateness() -> No
         (2 * MINUTE - 1, True, False),
         (2 * MINUTE, True, True),
     ):
-        each = Judged(sending(3), "logged", watermark)
+        each = Predicted(sending(3), "logged", watermark)
         assert (each.corrects(window), each.is_late_for(window, MINUTE)) == (corrects, late)
 
 
@@ -129,19 +129,19 @@ def test_an_instant_lies_in_each_of_its_windows_and_in_no_other(
 
 @given(st.lists(st.tuples(st.integers(0, 20 * MINUTE), st.booleans()), max_size=40))
 def test_each_logged_event_is_in_its_row_or_late(times: list[tuple[int, bool]]) -> None:
-    judged = list(judge(sending(at, f"{n}") for n, (at, _) in enumerate(times)))
+    predicted = list(predict(sending(at, f"{n}") for n, (at, _) in enumerate(times)))
     windows = Sliding(4 * MINUTE, MINUTE)
-    rows = grouped(judged, windows, MINUTE, lambda event: None)
-    late = late_entries(judged, {"view": windows}, MINUTE)
+    rows = grouped(predicted, windows, MINUTE, lambda event: None)
+    late = late_records(predicted, {"view": windows}, MINUTE)
     missed = sum(len(entry["views"]["view"]) for entry in late.values())
-    assert sum(map(len, rows.values())) + missed == 4 * len(judged)
+    assert sum(map(len, rows.values())) + missed == 4 * len(predicted)
 
 
 def test_a_row_says_corrected_only_for_certain_corrections() -> None:
     window = Window(0, MINUTE)
-    on_time = Judged(sending(1), "logged")
-    late = Judged(sending(2), "logged", MINUTE)
-    straggler = Judged(sending(3, straggler=True), "logged", MINUTE)
+    on_time = Predicted(sending(1), "logged")
+    late = Predicted(sending(2), "logged", MINUTE)
+    straggler = Predicted(sending(3, straggler=True), "logged", MINUTE)
     assert state_of(window, [on_time, on_time]) == "final"
     assert state_of(window, [late]) == "final"
     assert state_of(window, [straggler]) == "final"
@@ -185,7 +185,7 @@ def collector(answer: str, status: int = 200) -> Iterator[tuple[str, list[Any]]]
 
 def test_events_are_posted_in_order_as_cloud_events() -> None:
     sent = sendings(count=700)
-    with collector('{"rejected": []}') as (url, bodies), Post(url, "clicks") as post:
+    with collector('{"rejected": []}') as (url, bodies), EventSender(url, "clicks") as post:
         assert post.send(sent) == len(sent)
     posted = [event for body in bodies for event in body]
     assert [(each["id"], each["data"]) for each in posted] == [(e.id, e.event) for e in sent]
@@ -198,8 +198,8 @@ def test_events_are_posted_in_order_as_cloud_events() -> None:
 def test_an_event_that_is_not_taken_in_is_an_error(answer: str, status: int) -> None:
     with (
         collector(answer, status) as (url, _),
-        Post(url, "clicks") as post,
-        pytest.raises(MillstreamError, match="did not take in"),
+        EventSender(url, "clicks") as post,
+        pytest.raises(MillstreamError, match="did not accept"),
     ):
         post.send(sendings(count=3))
 
@@ -208,12 +208,12 @@ def test_a_collector_that_is_not_there_is_an_error_with_a_remedy() -> None:
     with collector("") as (url, _):
         pass
     with pytest.raises(MillstreamError, match="start the pipeline first"):
-        Post(url, "clicks").send(sendings(count=3))
+        EventSender(url, "clicks").send(sendings(count=3))
 
 
 def test_a_join_takes_what_comes_within_the_lateness_of_its_own_time() -> None:
     times = [0, 10 * MINUTE, 9 * MINUTE + 1, 9 * MINUTE, 10 * MINUTE, 3]
-    judged = list(judge(sending(at, str(n)) for n, at in enumerate(times)))
-    assert [each.sending.id for each in joined(judged, MINUTE)] == ["0", "1", "2", "4"]
+    predicted = list(predict(sending(at, str(n)) for n, at in enumerate(times)))
+    assert [each.sending.id for each in joined(predicted, MINUTE)] == ["0", "1", "2", "4"]
     missed = {"reason": "late", "views": {"pairs": []}}
-    assert late_entries(judged, {"pairs": None}, MINUTE) == {"3": missed, "5": missed}
+    assert late_records(predicted, {"pairs": None}, MINUTE) == {"3": missed, "5": missed}

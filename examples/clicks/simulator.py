@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 from millstream.simulation import (
-    Judged,
+    Predicted,
     Simulation,
     Tumbling,
     grouped,
-    late_entries,
+    late_records,
     main,
-    of_kind,
     state_of,
-    written,
+    window_json,
+    with_outcome,
 )
 
 MINUTE = Tumbling(60_000)
@@ -34,10 +34,10 @@ def click(n: int, at: int, rng: Random) -> Mapping[str, Any]:
     return {"page": page, "visitor": f"visitor {rng.randrange(VISITORS)}"}
 
 
-def truth(judged: Sequence[Judged]) -> dict[str, Any]:
+def truth(predicted: Sequence[Predicted]) -> dict[str, Any]:
     """The rows of the views, the ledger and the late topic when all windows are closed."""
-    by_page = grouped(judged, MINUTE, LATENESS, lambda event: str(event["page"]))
-    by_minute = grouped(judged, MINUTE, LATENESS, lambda event: None)
+    by_page = grouped(predicted, MINUTE, LATENESS, lambda event: str(event["page"]))
+    by_minute = grouped(predicted, MINUTE, LATENESS, lambda event: None)
     owed: Counter[str] = Counter()
     for (_, page), events in by_page.items():
         owed[page] += len(events)
@@ -45,7 +45,7 @@ def truth(judged: Sequence[Judged]) -> dict[str, Any]:
         "views": {
             "clicks_per_minute": [
                 {
-                    "window": written(window),
+                    "window": window_json(window),
                     "page": page,
                     "clicks": len(events),
                     "_state": state_of(window, events),
@@ -54,7 +54,7 @@ def truth(judged: Sequence[Judged]) -> dict[str, Any]:
             ],
             "site_per_minute": [
                 {
-                    "window": written(window),
+                    "window": window_json(window),
                     "clicks": len(events),
                     "_state": state_of(window, events),
                 }
@@ -63,18 +63,18 @@ def truth(judged: Sequence[Judged]) -> dict[str, Any]:
         },
         "ledger": {"clicks_per_minute": dict(sorted(owed.items()))},
         "corrected_by": _corrections(by_page),
-        "late": late_entries(
-            judged, {"clicks_per_minute": MINUTE, "site_per_minute": MINUTE}, LATENESS
+        "late": late_records(
+            predicted, {"clicks_per_minute": MINUTE, "site_per_minute": MINUTE}, LATENESS
         ),
-        "logged": len(judged) - len(of_kind(judged, "duplicate")),
-        "duplicates": len(of_kind(judged, "duplicate")),
+        "logged": len(predicted) - len(with_outcome(predicted, "duplicate")),
+        "duplicates": len(with_outcome(predicted, "duplicate")),
     }
 
 
-def _corrections(rows: Mapping[tuple[Any, str], Sequence[Judged]]) -> list[dict[str, Any]]:
+def _corrections(rows: Mapping[tuple[Any, str], Sequence[Predicted]]) -> list[dict[str, Any]]:
     """Which stragglers correct which final row: the reasons that the ledger gives."""
     return [
-        {"window": written(window), "page": page, "ids": ids}
+        {"window": window_json(window), "page": page, "ids": ids}
         for (window, page), events in sorted(rows.items())
         if state_of(window, events) == "corrected"
         and (ids := sorted(each.sending.id for each in events if each.sending.straggler))
@@ -86,7 +86,7 @@ SIMULATION = Simulation(
     time="at",
     lateness=LATENESS,
     window=MINUTE.size,
-    world=click,
+    generate=click,
     truth=truth,
 )
 

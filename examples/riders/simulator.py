@@ -10,17 +10,17 @@ from random import Random
 from typing import Any
 
 from millstream.simulation import (
-    Judged,
+    Predicted,
     Simulation,
     Sliding,
     Tumbling,
     Window,
     grouped,
-    late_entries,
+    late_records,
     main,
-    of_kind,
     state_of,
-    written,
+    window_json,
+    with_outcome,
 )
 
 HALF_HOUR, HALF_MINUTE = Sliding(1_800_000, 5_000), Tumbling(30_000)
@@ -50,43 +50,43 @@ def age_group(age: int) -> str:
     return next((group for limit, group in limits.items() if age < limit), "55 and over")
 
 
-def truth(judged: Sequence[Judged]) -> dict[str, Any]:
+def truth(predicted: Sequence[Predicted]) -> dict[str, Any]:
     """The rows of the views and the late topic when all windows are closed."""
     windows = {"speed_by_age": HALF_HOUR, "speed_each_30s": HALF_MINUTE}
     return {
         "views": {
             "speed_by_age": _speeds(
-                judged, HALF_HOUR, "age_group", lambda event: age_group(event["age"])
+                predicted, HALF_HOUR, "age_group", lambda event: age_group(event["age"])
             ),
-            "speed_each_30s": _speeds(judged, HALF_MINUTE, "city", lambda event: event["city"]),
-            "each_hundred": _hundreds(of_kind(judged, "logged")),
+            "speed_each_30s": _speeds(predicted, HALF_MINUTE, "city", lambda event: event["city"]),
+            "each_hundred": _hundreds(with_outcome(predicted, "logged")),
         },
-        "late": late_entries(judged, windows, LATENESS),
-        "logged": len(judged) - len(of_kind(judged, "duplicate")),
-        "duplicates": len(of_kind(judged, "duplicate")),
+        "late": late_records(predicted, windows, LATENESS),
+        "logged": len(predicted) - len(with_outcome(predicted, "duplicate")),
+        "duplicates": len(with_outcome(predicted, "duplicate")),
     }
 
 
 def _speeds(
-    judged: Sequence[Judged],
+    predicted: Sequence[Predicted],
     windows: Sliding,
     column: str,
     by: Callable[[Mapping[str, Any]], str],
 ) -> list[dict[str, Any]]:
-    def row(window: Window, group: str, events: Sequence[Judged]) -> dict[str, Any]:
+    def row(window: Window, group: str, events: Sequence[Predicted]) -> dict[str, Any]:
         return {
-            "window": written(window),
+            "window": window_json(window),
             column: group,
             "speed": sum(each.sending.event["speed"] for each in events) / len(events),
             "rides": len(events),
             "_state": state_of(window, events),
         }
 
-    rows = grouped(judged, windows, LATENESS, by)
+    rows = grouped(predicted, windows, LATENESS, by)
     return [row(window, group, events) for (window, group), events in sorted(rows.items())]
 
 
-def _hundreds(logged: Sequence[Judged]) -> list[dict[str, Any]]:
+def _hundreds(logged: Sequence[Predicted]) -> list[dict[str, Any]]:
     """Each hundred rides of a city, in the order of the log: no event is late for a count."""
     speeds: dict[str, list[float]] = {}
     rows = []
@@ -106,7 +106,7 @@ SIMULATION = Simulation(
     time="at",
     lateness=LATENESS,
     window=HALF_HOUR.size,
-    world=ride,
+    generate=ride,
     truth=truth,
 )
 

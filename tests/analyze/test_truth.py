@@ -36,17 +36,17 @@ from millstream.log.topic_names import audit_topic, late_topic, stream_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.simulation import (
     Faults,
-    Judged,
-    Sending,
+    Predicted,
+    SentEvent,
     Sliding,
     Tumbling,
     disorder,
     draw,
     grouped,
-    judge,
-    late_entries,
-    of_kind,
-    written,
+    late_records,
+    predict,
+    window_json,
+    with_outcome,
 )
 from millstream.values.event import ID, WATERMARK
 from millstream.values.ledger_entry import sums
@@ -92,12 +92,12 @@ class Collector:
         self._topic = stream_topic(app, "clicks")
         self._producer = Producer(client_config(log, linger_ms=0))
         self._watermark = Watermark(AHEAD)
-        self.taken: list[Judged] = []
+        self.taken: list[Predicted] = []
 
-    def take(self, judged: Sequence[Judged]) -> None:
-        for each in judged:
+    def take(self, predicted: Sequence[Predicted]) -> None:
+        for each in predicted:
             self.taken.append(each)
-            if each.fate == "duplicate":
+            if each.outcome == "duplicate":
                 continue
             sending, now = each.sending, int(time.time() * 1000)
             behind = self._watermark.advance([sending.at], now, ()).get(0)
@@ -119,24 +119,24 @@ def by_none(event: Mapping[str, Any]) -> None:
     return None
 
 
-def truth(judged: Sequence[Judged], factor: int) -> dict[str, dict[str, Row]]:
+def truth(predicted: Sequence[Predicted], factor: int) -> dict[str, dict[str, Row]]:
     """What each view must hold when all windows are over: by key, the row without the key."""
 
-    def rows(groups: Mapping[Any, Sequence[Judged]], *columns: str) -> dict[str, Row]:
+    def rows(groups: Mapping[Any, Sequence[Predicted]], *columns: str) -> dict[str, Row]:
         found = {}
         for (window, by), events in groups.items():
-            key = [written(window), *([by] if by is not None else [])]
+            key = [window_json(window), *([by] if by is not None else [])]
             prices = [factor * int(each.sending.event["price"]) for each in events]
             row = {"n": len(events), "total": sum(prices)}
             found[key_of(key)] = {name: row[name] for name in columns}
         return found
 
     minute, overlapping = VIEWS["per_minute"], VIEWS["overlapping"]
-    dear = [each for each in judged if int(each.sending.event["price"]) > factor]
-    by_page = grouped(judged, minute, LATENESS, lambda event: str(event["page"]))
+    dear = [each for each in predicted if int(each.sending.event["price"]) > factor]
+    by_page = grouped(predicted, minute, LATENESS, lambda event: str(event["page"]))
     return {
         "per_minute": rows(by_page, "n", "total"),
-        "overlapping": rows(grouped(judged, overlapping, LATENESS, by_none), "n", "total"),
+        "overlapping": rows(grouped(predicted, overlapping, LATENESS, by_none), "n", "total"),
         "told": rows(grouped(dear, minute, LATENESS, by_none), "n"),
     }
 
@@ -280,14 +280,14 @@ def drawn_actions(rng: Random) -> list[str]:
     return actions
 
 
-def drawn_events(seed: int) -> list[Judged]:
+def drawn_events(seed: int) -> list[Predicted]:
     span = 6 * MINUTE
     start = int(time.time() * 1000) // MINUTE * MINUTE - span - 30 * MINUTE
     happened = draw(click, seed=seed, count=EVENTS, start=start, span=span)
-    sendings: list[Sending] = disorder(
+    sendings: list[SentEvent] = disorder(
         happened, FAULTS, seed=seed, time="at", lateness=LATENESS, window=2 * MINUTE
     )
-    return list(judge(sendings))
+    return list(predict(sendings))
 
 
 @pytest.mark.timeout(3600 if KILL else 900)
@@ -330,7 +330,7 @@ def check_ledger(run: Run, view: str) -> None:
             assert stands.pop(key) == entry.amounts, entry
 
 
-def check_late(run: Run, events: Sequence[Judged]) -> None:
+def check_late(run: Run, events: Sequence[Predicted]) -> None:
     """What no row has is in the late topic, once, with the windows that it missed."""
     found: dict[str, Row] = {}
     topic = late_topic(run.app.name, "clicks")
@@ -341,14 +341,14 @@ def check_late(run: Run, events: Sequence[Judged]) -> None:
             found[headers[ID]] = {"reason": headers["late_reason"]}
             if "late_views" in headers and headers["late_reason"] == "late":
                 found[headers[ID]]["views"] = set(json.loads(headers["late_views"]))
-    expected = late_entries(events, {**VIEWS, "told": VIEWS["per_minute"]}, LATENESS)
+    expected = late_records(events, {**VIEWS, "told": VIEWS["per_minute"]}, LATENESS)
     for entry in expected.values():
         if "views" in entry:
             entry["views"] = set(entry["views"])
     assert found == expected
     missed = sum("per_minute" in entry.get("views", ()) for entry in found.values())
     counted = sum(row["n"] for row in run.watcher.seen["per_minute"].rows.values())
-    logged, future = len(of_kind(events, "logged")), len(of_kind(events, "future"))
+    logged, future = len(with_outcome(events, "logged")), len(with_outcome(events, "future"))
     assert counted + missed == logged
     assert logged + future == sum(
         end for _, end in bounds(run.log, stream_topic(run.app.name, "clicks")).values()

@@ -11,7 +11,7 @@ from typing import Any
 from tests.collect.conftest import collect, headers, shop
 
 from millstream.log.settings import LogSettings
-from millstream.simulation import Faults, Post, disorder, draw, judge
+from millstream.simulation import EventSender, Faults, disorder, draw, predict
 from millstream.values.event import ID, WATERMARK
 
 MINUTE = 60_000
@@ -29,10 +29,12 @@ async def test_the_collector_judges_each_event_as_the_simulation_does(
     drawn = draw(world, seed=3, count=800, start=start, span=10 * MINUTE)
     sendings = disorder(drawn, faults, seed=3, time="at", lateness=2 * MINUTE, window=MINUTE)
     async with collect(shop(app_name), log_settings, tmp_path) as collector:
-        with Post(collector.url, "clicks") as post:
+        with EventSender(collector.url, "clicks") as post:
             await asyncio.to_thread(post.send, sendings)
         logged = [headers(record) for record in await collector.logged("clicks")]
     found = [(each[ID], int(each[WATERMARK]) if WATERMARK in each else None) for each in logged]
     assert found == [
-        (each.sending.id, each.watermark) for each in judge(sendings) if each.fate != "duplicate"
+        (each.sending.id, each.watermark)
+        for each in predict(sendings)
+        if each.outcome != "duplicate"
     ]

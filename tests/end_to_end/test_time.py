@@ -27,8 +27,8 @@ from examples.riders import simulator as riders
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.simulation import Post, Sending, Simulation, judge
-from millstream.simulation.windows import instant
+from millstream.simulation import EventSender, SentEvent, Simulation, predict
+from millstream.simulation.windows import iso_time
 from millstream.values.event import ID
 
 if TYPE_CHECKING:
@@ -49,21 +49,21 @@ class Example:
     app: str
     system: System
     simulation: Simulation
-    sendings: list[Sending]
+    sendings: list[SentEvent]
 
-    def flowing(self) -> list[Sending]:
+    def flowing(self) -> list[SentEvent]:
         return [each for each in self.sendings if not each.straggler]
 
     def watermark(self) -> str:
         """Where it is when all that flows is in: stragglers do not move it."""
-        return instant(max(each.at for each in self.flowing() if not each.future))
+        return iso_time(max(each.at for each in self.flowing() if not each.future))
 
-    def post(self, sendings: Sequence[Sending]) -> None:
-        with Post(self.system.collect_url, self.simulation.stream) as post:
+    def post(self, sendings: Sequence[SentEvent]) -> None:
+        with EventSender(self.system.collect_url, self.simulation.stream) as post:
             post.send(sendings)
 
-    def truth(self, sendings: Sequence[Sending] | None = None) -> Row:
-        return self.simulation.truth(list(judge(sendings or self.sendings)))
+    def truth(self, sendings: Sequence[SentEvent] | None = None) -> Row:
+        return self.simulation.truth(list(predict(sendings or self.sendings)))
 
     def await_views(self, truth: Row, watermark: str, *views: str) -> None:
         """Wait until the views hold what is true when the watermark is there, and nothing else."""
@@ -116,7 +116,7 @@ class Example:
 
 def in_rows(moment: str) -> str:
     """A moment as rows write it: to the microsecond."""
-    return instant(round(datetime.fromisoformat(moment).timestamp() * 1000))
+    return iso_time(round(datetime.fromisoformat(moment).timestamp() * 1000))
 
 
 def key_of(row: Row) -> str:

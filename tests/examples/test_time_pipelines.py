@@ -12,7 +12,7 @@ from examples.riders import simulator as riders
 from pyspark.sql import SparkSession
 
 from millstream.pipeline.load import load
-from millstream.simulation import Faults, judge
+from millstream.simulation import Faults, predict
 from millstream.testing import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,7 +52,7 @@ def test_views_of_punctual_events_are_what_the_simulator_computes(
     views = run(
         EXAMPLES / name / f"pipeline.{kind}", {simulation.stream: [each.event for each in sent]}
     )
-    truth = simulation.truth(list(judge(sent)))
+    truth = simulation.truth(list(predict(sent)))
     for view in truth["views"]:
         expected = list(_plain(truth["views"][view]))
         assert sorted(map(str, _plain(views[view]))) == sorted(map(str, expected))

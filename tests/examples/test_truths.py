@@ -13,21 +13,21 @@ import pytest
 from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
 
-from millstream.simulation import Judged, Simulation, judge, of_kind
+from millstream.simulation import Predicted, Simulation, predict, with_outcome
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = 1_763_300_040_000  # a full minute
 SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
 
 
-def judged(simulation: Simulation, seed: int = 1) -> list[Judged]:
+def predicted(simulation: Simulation, seed: int = 1) -> list[Predicted]:
     sent = simulation.sendings(seed=seed, count=600, start=START, span=2_700_000)
-    return list(judge(sent))
+    return list(predict(sent))
 
 
 @pytest.fixture(scope="module")
 def truths() -> dict[str, dict[str, Any]]:
-    return {name: each.truth(judged(each)) for name, each in SIMULATIONS.items()}
+    return {name: each.truth(predicted(each)) for name, each in SIMULATIONS.items()}
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)
@@ -35,7 +35,7 @@ def test_the_same_seed_has_the_same_truth_and_another_one_does_not(
     name: str, truths: dict[str, dict[str, Any]]
 ) -> None:
     simulation = SIMULATIONS[name]
-    same, other = (simulation.truth(judged(simulation, seed)) for seed in (1, 2))
+    same, other = (simulation.truth(predicted(simulation, seed)) for seed in (1, 2))
     assert truths[name] == same != other
 
 
@@ -53,7 +53,7 @@ def test_every_fault_makes_a_difference_to_the_truth(
 
 
 def test_the_amount_for_clicks_is_the_logged_clicks_less_the_late_ones() -> None:
-    truth = clicks.truth(judged(clicks.SIMULATION))
+    truth = clicks.truth(predicted(clicks.SIMULATION))
     counted = truth["logged"] - len(truth["late"])
     assert sum(truth["ledger"]["clicks_per_minute"].values()) == counted
     for view in truth["views"].values():
@@ -61,7 +61,7 @@ def test_the_amount_for_clicks_is_the_logged_clicks_less_the_late_ones() -> None
 
 
 def test_the_ledgers_reasons_are_the_late_events_of_corrected_rows() -> None:
-    sent = judged(clicks.SIMULATION)
+    sent = predicted(clicks.SIMULATION)
     truth = clicks.truth(sent)
     stragglers = {each.sending.id for each in sent if each.sending.straggler}
     corrected = [row for row in truth["views"]["clicks_per_minute"] if row["_state"] == "corrected"]
@@ -83,15 +83,15 @@ def test_a_ride_may_be_late_for_some_of_its_half_hours_and_count_in_others(
     assert any(0 < windows < 360 for windows in missed)
     assert max(missed) <= 360
     rows = truth["views"]["speed_by_age"]
-    logged = len(of_kind(judged(riders.SIMULATION), "logged"))
+    logged = len(with_outcome(predicted(riders.SIMULATION), "logged"))
     assert sum(row["rides"] for row in rows) + sum(missed) == 360 * logged
 
 
 def test_each_hundred_riders_of_a_city_make_one_row(
     truths: dict[str, dict[str, Any]],
 ) -> None:
-    sent = judged(riders.SIMULATION)
-    cities = Counter(each.sending.event["city"] for each in of_kind(sent, "logged"))
+    sent = predicted(riders.SIMULATION)
+    cities = Counter(each.sending.event["city"] for each in with_outcome(sent, "logged"))
     rows: list[dict[str, Any]] = truths["riders"]["views"]["each_hundred"]
     assert Counter(row["city"] for row in rows) == {
         city: n // 100 for city, n in cities.items() if n >= 100

@@ -94,7 +94,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_names_the_setting(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("MILLSTREAM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(JarError, match=r"cannot keep jars in .*MILLSTREAM_CACHE"):
+    with pytest.raises(JarError, match=r"cannot store jars in .*MILLSTREAM_CACHE"):
         jars("connector")
 
 

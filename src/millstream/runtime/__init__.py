@@ -1,0 +1,1 @@
+"""This machine: the home folder, ports, logging, Java, jars and child processes."""

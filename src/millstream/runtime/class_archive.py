@@ -1,10 +1,9 @@
-"""Archives of classes, by which the JVMs of Kafka and Spark start with less work.
+"""Archives of Java classes, with which Kafka and Spark start faster (class data sharing).
 
-Most of a JVM's start goes into reading, checking and linking thousands of classes. Java can write
-what comes of it into a file when it ends, and later JVMs with the same class path map that into
-their memory (class data sharing). No start depends on it: a JVM looks by itself whether an archive
-is of its own build and of the same jars, and starts without one that is not. What it does not look
-at is whether the file is whole; so its name has its checksum, and every start compares them.
+A JVM spends most of its start on reading, checking and linking thousands of classes. Java can write
+the result to a file when it ends; later JVMs with the same class path map it into memory. No start
+depends on it: a JVM ignores an archive of another build or of other jars. But it does not check
+that the file is complete. So the file's name contains its checksum, which every start compares.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import google_crc32c
 from millstream.errors import MachineError
 from millstream.runtime.jars import cache_folder
 
-_QUIET = "-Xlog:cds*=off"  # that an archive does not fit is no news for whoever reads our output
-_UNUSED = 30 * 24 * 3600.0  # seconds; one that belongs to an environment that is gone, most likely
+_QUIET = "-Xlog:cds*=off"  # do not log that an archive does not fit
+_UNUSED = 30 * 24 * 3600.0  # seconds; its Python environment was probably deleted
 _PIECE = 1 << 18
 
 
 class ClassArchive:
-    """The archive for one class path and one Java, which need not be there."""
+    """The archive of one class path and one Java; it may not exist."""
 
     def __init__(self, name: str, java: Path, jars: Iterable[Path]) -> None:
         self.name, self.java, self.jars = name, java, tuple(jars)
@@ -36,7 +35,7 @@ class ClassArchive:
         self._stem = f"{name}-{_fingerprint([java.resolve(), *self.jars])}"
 
     def find(self) -> Path | None:
-        """Its file; None if it is not there, or damaged. Takes some 30 ms."""
+        """Its file; None if it is missing or damaged. Takes about 30 ms."""
         for file in self._folder.glob(f"{self._stem}-*.jsa"):
             with contextlib.suppress(OSError):
                 if file.name == self._name(_checksum(file)):
@@ -44,21 +43,21 @@ class ClassArchive:
         return None
 
     def options(self) -> list[str]:
-        """Java's options to start from the archive; none if it is not there."""
+        """Java's options to use the archive; none if it does not exist."""
         file = self.find()
         if file is None:
             return []
-        with contextlib.suppress(OSError):  # a cache that is read-only does as well
+        with contextlib.suppress(OSError):  # a read-only cache is fine
             os.utime(file)
         return [f"-XX:SharedArchiveFile={file}", _QUIET]
 
     @contextlib.contextmanager
     def making(self) -> Iterator[list[str]]:
-        """Java's options for a JVM that makes the archive; it must have ended within the block.
+        """Java's options for a JVM that creates the archive; it must end within the block.
 
-        They are those of `options` if it is there. One process makes it at a time, the others wait
-        for that one; it appears as a whole or not at all. OSError if the cache cannot be written,
-        MachineError if the JVM left nothing.
+        If the archive exists, they are those of `options`. Only one process creates it at a time;
+        the others wait. It appears complete or not at all. OSError if the cache cannot be written,
+        MachineError if the JVM wrote nothing.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"{self.name}.lock").open("a", encoding="utf-8") as guard:
@@ -70,14 +69,14 @@ class ClassArchive:
             fresh = self._folder / f"{self._stem}.new"
             yield [f"-XX:ArchiveClassesAtExit={fresh}", _QUIET]
             if not fresh.exists():
-                raise MachineError(f"Java made no archive of the classes of {self.name}")
+                raise MachineError(f"Java wrote no archive of the classes of {self.name}")
             fresh.replace(self._folder / self._name(_checksum(fresh)))
 
     def _name(self, checksum: str) -> str:
         return f"{self._stem}-{checksum}.jsa"
 
     def _clean_up(self) -> None:
-        """Remove what is damaged, what a killed maker left, and what nobody has used for long."""
+        """Remove damaged, incomplete and long unused archives."""
         for file in self._folder.glob(f"{self.name}-*"):
             with contextlib.suppress(OSError):
                 unused = time.time() - file.stat().st_mtime > _UNUSED
@@ -94,7 +93,7 @@ def _checksum(file: Path) -> str:
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
-    """Of paths, sizes and times, which is what a JVM compares."""
+    """A hash of paths, sizes and times: a JVM compares them, too."""
     digest = hashlib.sha256()
     for file in files:
         about = file.stat()

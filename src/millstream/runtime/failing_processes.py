@@ -20,7 +20,7 @@ _TRIES = 5  # a file that is being rewritten in place cannot be read for a momen
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that died and is not healthy again: how often, why, and what it logged last."""
+    """A process that died and is not healthy again: deaths, reason, and the end of its log."""
 
     process: str
     state: str  # now: restarting, starting or ready
@@ -28,7 +28,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     died_at: str  # the last time, in UTC
     log: str  # the path of its log
-    lines: tuple[str, ...] = ()  # how that ended at the last death
+    lines: tuple[str, ...] = ()  # the end of the log at the last death
 
     def __str__(self) -> str:
         return f"{self.process} {self.verb}, last at {self.died_at} by {self.reason}"
@@ -45,14 +45,14 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def publish_failures(home: Home, failures: Sequence[Failure]) -> None:
-    """Write which processes are failing now; a disk that cannot take it is tolerated."""
+    """Write which processes are failing now; errors of the disk are ignored."""
     encoded = msgspec.json.encode(_Report(os.getpid(), tuple(failures), start_time(os.getpid())))
     with contextlib.suppress(OSError):
         home.replace_file(home.failing_file, encoded.ljust(_BYTES))
 
 
 def read_failures(home: Home) -> tuple[Failure, ...]:
-    """Which processes are failing, by the `run` that lives in this home; none without one."""
+    """Which processes are failing, according to the `run` of this home; none without it."""
     for _ in range(_TRIES):
         try:
             report = msgspec.json.decode(home.failing_file.read_bytes(), type=_Report)

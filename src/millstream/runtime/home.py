@@ -1,4 +1,4 @@
-"""The folder where one running system keeps its state, and where its processes find each other."""
+"""The folder of a running system: its state, and the file with its running processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from millstream.errors import HomeInUse
 
-_ORPHANS_SECONDS = 10.0  # the kernel kills them with their parent; that takes it a moment
+_ORPHANS_SECONDS = 10.0  # for the kernel to kill the children of a dead process
 
 _COLLECTOR = re.compile(r"collect(-\d+)?")
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Paths below `--home`, and `run.json`, by which commands find what is running."""
+    """Paths below `--home`, and `run.json`, which lists the running processes."""
 
     path: Path
 
@@ -47,7 +47,7 @@ class Home:
 
     @property
     def damaged(self) -> list[Path]:
-        """Where the journals of all workers keep what was damaged."""
+        """The folders of damaged entries of all workers' journals."""
         return sorted(self.journal.glob("*/damaged"))
 
     @property
@@ -77,24 +77,24 @@ class Home:
 
     @property
     def failing_file(self) -> Path:
-        """Which processes keep dying, as `run` reports it."""
+        """The processes that keep dying, as `run` reports them."""
         return self.path / "failing.json"
 
     def make(self) -> None:
-        """Make the folder, for its owner alone, and take from others what they may read of it.
+        """Create the folder for its owner alone, and remove the permissions of others.
 
-        A folder that holds other files too (`--home .`) keeps its rights: what is ours in it does
-        not. OSError if it cannot be made.
+        A folder with other files (`--home .`) keeps its permissions; our files in it do not.
+        OSError if it cannot be created.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in self.path.iterdir()}
         if all(name in _FOLDERS | _FILES or name.endswith((".lock", ".new")) for name in names):
-            _narrow(self.path)
+            _make_private(self.path)
         for name in names & _FOLDERS:
-            _narrow(self.path / name)
+            _make_private(self.path / name)
 
     def running(self) -> dict[str, Any]:
-        """What `run.json` says, without the entries of processes that are dead."""
+        """The content of `run.json`, without dead processes."""
         try:
             entries: dict[str, Any] = json.loads(self.run_file.read_text())
         except (FileNotFoundError, ValueError):
@@ -109,23 +109,23 @@ class Home:
         return alive
 
     def announce(self, name: str, *, pid: int | None = None, **facts: Any) -> None:
-        """Tell the home's other processes that `name` is ready; a live namesake keeps its entry.
+        """Add `name` to `run.json`: it is ready. A live process of that name keeps its entry.
 
-        `pid` is the process that does the work, where that is a child of this one.
+        `pid` is the process that does the work, if it is a child of this one.
         """
         pid = pid or os.getpid()
-        with self._changing() as entries:
+        with self._edit_run_file() as entries:
             if entries.get(name, {}).get("pid", pid) == pid:
                 entries[name] = {"pid": pid, "started": start_time(pid), **facts}
 
     def announce_run(self) -> None:
-        """Tell that this process supervises the home."""
-        with self._changing() as entries:
+        """Note in `run.json` that this process supervises the home."""
+        with self._edit_run_file() as entries:
             entries |= {"pid": os.getpid(), "started": start_time(os.getpid())}
 
     def withdraw(self) -> None:
         """Remove this process's entries."""
-        with self._changing() as entries:
+        with self._edit_run_file() as entries:
             for name, entry in list(entries.items()):
                 if isinstance(entry, dict) and entry["pid"] == os.getpid():
                     del entries[name]
@@ -135,10 +135,10 @@ class Home:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold `name` as long as this process and those that it forks live.
+        """Lock `name` as long as this process and its forks live.
 
-        HomeInUse names the holder. A holder that was killed may have children that are just dying:
-        those are waited for.
+        HomeInUse names the process that has the lock. If that process was killed, this waits for
+        its dying children.
         """
         self.make()
         with open(self.path / f"{name}.lock", "a+", encoding="utf-8") as file:
@@ -153,12 +153,12 @@ class Home:
                     )
                 time.sleep(0.02)
             file.truncate(0)
-            with contextlib.suppress(OSError):  # the disk is full: it is held all the same
+            with contextlib.suppress(OSError):  # the disk is full: the lock is valid anyway
                 os.write(file.fileno(), b"%d" % os.getpid())
             yield
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[str, Any]]:
+    def _edit_run_file(self) -> Iterator[dict[str, Any]]:
         self.make()
         with open(self.path / "run.json.lock", "a", encoding="utf-8") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
@@ -166,14 +166,14 @@ class Home:
             yield entries
             try:
                 self.replace_file(self.run_file, json.dumps(entries, indent=2).encode())
-            except OSError as error:  # what we are here for must go on all the same
+            except OSError as error:  # the process must continue anyway
                 _log.warning("cannot write %s: %s", self.run_file, error)
 
     @staticmethod
     def replace_file(path: Path, content: bytes) -> None:
-        """Write a file whole: beside itself if the disk has room, else in its own blocks.
+        """Replace a file's content: with a new file, or in place if the disk is full.
 
-        OSError if neither can be done.
+        OSError if both fail.
         """
         fresh = path.with_suffix(".new")
         try:
@@ -200,12 +200,12 @@ def collectors(running: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open`: the files that it makes can be read by their owner alone."""
+    """For `open`: new files can be read by their owner only."""
     return os.open(path, flags, 0o600)
 
 
-def _narrow(path: Path) -> None:
-    """Take all rights from everybody but the owner, if that is us."""
+def _make_private(path: Path) -> None:
+    """Remove the permissions of everybody but the owner, if we are the owner."""
     with contextlib.suppress(OSError):
         found = path.stat()
         if found.st_mode & 0o077 and found.st_uid == os.geteuid():
@@ -221,10 +221,9 @@ def _lock(file: TextIO) -> bool:
 
 
 def is_alive(pid: int, started: int | None = None) -> bool:
-    """Whether a process of that number exists and is not a zombie.
+    """Whether a process with this pid exists and is not a zombie.
 
-    The kernel gives a number to the next process or thread soon after the death of its owner.
-    `started` tells them apart: it is what `start_time` gave for the owner.
+    The kernel reuses pids. `started`, the `start_time` of the process, identifies it.
     """
     if pid <= 0:
         return False
@@ -238,7 +237,7 @@ def is_alive(pid: int, started: int | None = None) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks since boot; None where that is not known."""
+    """When a process started, in ticks since boot; None if unknown."""
     try:
         return int(_stat(pid)[19])
     except OSError:
@@ -246,7 +245,7 @@ def start_time(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on (man 5 proc_pid_stat)."""
+    """The fields of /proc/PID/stat from the state on (man 5 proc_pid_stat)."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

@@ -1,4 +1,4 @@
-"""The Ivy inside pyspark, which fetches jars from its own default repositories."""
+"""Fetches jars with the Ivy in pyspark, from its default repositories."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DESCRIPTION = """<ivy-module version="2.0">
   </dependencies>
 </ivy-module>
 """
-# For jars that are named one by one: no POM is read, which would be most of the waiting. The public
-# repository is the one that Ivy knows by itself.
+# For jars that are listed one by one: no POM is read, which would take most of the time. The public
+# repository is Ivy's default.
 _SETTINGS = """<ivysettings>
   <include url="${ivy.default.settings.dir}/ivysettings-shared.xml"/>
   <settings defaultResolver="all"/>
@@ -37,7 +37,7 @@ _SETTINGS = """<ivysettings>
 """
 _DOWNLOAD = re.compile(r"^downloading .*/(?P<file>[^/]+\.jar)")
 _NO_ACCESS = re.compile(r"Server access error.*\((?:[\w.]+: )?(.+)\)$", re.IGNORECASE)
-_EVERY = 2.0  # seconds between lines of progress
+_PROGRESS_SECONDS = 2.0
 
 
 def retrieve(
@@ -48,10 +48,10 @@ def retrieve(
     title: str,
     report: Callable[[str], None],
 ) -> dict[str, Path]:
-    """Fetch these jars (and what they depend on, if transitive) below `folder`; coordinates → path.
+    """Fetch jars, with dependencies if `transitive`, into `folder`; returns path by coordinates.
 
-    Blocks for as long as the network takes. Ivy's own cache lies in `folder` too: a damaged one in
-    the user's home cannot spoil what we get.
+    Blocks as long as the network takes. Ivy's cache is in `folder`, too: a damaged cache in the
+    user's home has no effect.
     """
     java = find_java()
     description = folder / "ivy.xml"
@@ -64,11 +64,23 @@ def retrieve(
     settings.write_text(_SETTINGS)
     retrieved = folder / "retrieved"
     command = [
-        *[java, f"-Divy.default.ivy.user.dir={folder / 'user'}", "-cp", _ivy_jar()],
-        *["org.apache.ivy.Main", "-cache", folder / "cache", "-ivy", description],
+        java,
+        f"-Divy.default.ivy.user.dir={folder / 'user'}",
+        "-cp",
+        _ivy_jar(),
+        "org.apache.ivy.Main",
+        "-cache",
+        folder / "cache",
+        "-ivy",
+        description,
         *([] if transitive else ["-settings", settings]),
-        *["-confs", "default", "-types", "jar", "bundle"],
-        *["-retrieve", f"{retrieved}/[organisation]/[module]/[revision]/[artifact].[ext]"],
+        "-confs",
+        "default",
+        "-types",
+        "jar",
+        "bundle",
+        "-retrieve",
+        f"{retrieved}/[organisation]/[module]/[revision]/[artifact].[ext]",
     ]
     _run([str(part) for part in command], title, len(coordinates), report)
     return {
@@ -107,7 +119,7 @@ def _run(command: list[str], title: str, expected: int, report: Callable[[str], 
         listener = threading.Thread(target=_listen, args=(process, output), daemon=True)
         listener.start()
         while listener.is_alive():
-            listener.join(_EVERY)
+            listener.join(_PROGRESS_SECONDS)
             if listener.is_alive():
                 report(f"  {_progress(output, expected)} ({time.monotonic() - began:.0f} s)")
     if process.returncode != 0:
@@ -128,7 +140,7 @@ def _progress(output: list[str], expected: int) -> str:
 
 
 def _failure(title: str, output: list[str]) -> JarError:
-    # Ivy ends with a table of what it did not find; why it found nothing stands elsewhere.
+    # Ivy ends with a table of missing jars; the reason is in an earlier line.
     for line in output:
         if match := _NO_ACCESS.search(line):
             return JarError(

@@ -1,9 +1,9 @@
 """The jars of the broker and of Spark's Kafka connector: locked, fetched once, always verified.
 
-`jars.lock` names every jar with its SHA-256. What is missing is fetched by the Ivy that comes with
-pyspark, so that no Maven is needed, into a cache that all of a user's projects share.
+`jars.lock` lists every jar with its SHA-256. Missing jars are fetched by the Ivy in pyspark, so
+that no Maven is needed, into a cache that all of a user's projects share.
 
-    python -m millstream.runtime.jars lock    make jars.lock anew from ROOTS
+    python -m millstream.runtime.jars lock    write a new jars.lock from ROOTS
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from millstream.errors import JarError, MillstreamError
 from millstream.runtime import ivy
 
 Group = Literal["broker", "connector"]
-Report = Callable[[str], None]  # told, in one line, what is going on
+Report = Callable[[str], None]  # called with one line of progress
 
-# What we ask for; the lock has what that comes to. The connector's jars are named one by one
-# because it asks for a token provider of its own version, which was never published.
+# The direct dependencies; the lock has all of them. The connector's jars are listed one by one,
+# because it depends on a token provider of its own version, which was never published.
 ROOTS: dict[Group, tuple[bool, list[str]]] = {
     "broker": (
         True,
@@ -64,10 +64,10 @@ class Jar:
 
 
 def jars(group: Group, report: Report | None = None) -> list[Path]:
-    """The paths of a group's jars, each of them verified; fetched first where they are missing.
+    """The paths of a group's jars, all verified; missing ones are fetched first.
 
-    Blocks: 0.1 s when cached, half a minute the first time. Safe in many processes at once.
-    JarError when a jar cannot be had or is not the one in the lock.
+    Blocks: 0.1 s when cached, half a minute the first time. Many processes may call it at once.
+    JarError if a jar cannot be fetched or does not match the lock.
     """
     wanted, cache = locked(group), cache_folder()
     if _unfit(wanted, cache):
@@ -77,13 +77,13 @@ def jars(group: Group, report: Report | None = None) -> list[Path]:
 
 
 def locked(group: Group) -> list[Jar]:
-    """What the lock names."""
+    """The jars in the lock."""
     table = tomllib.loads(resources.files(__package__).joinpath("jars.lock").read_text())
     return [Jar(coordinates, sha256) for coordinates, sha256 in table[group].items()]
 
 
 def cache_folder() -> Path:
-    """Where this user's jars are kept."""
+    """The folder of this user's jars."""
     if own := os.environ.get("MILLSTREAM_CACHE"):
         return Path(own).absolute() / "jars"
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -95,7 +95,7 @@ def _unfit(wanted: list[Jar], folder: Path) -> list[Jar]:
 
 
 def _fetch(group: Group, missing: list[Jar], cache: Path, report: Report) -> None:
-    if not missing:  # whoever held the lock before us has fetched them
+    if not missing:  # another process has fetched them meanwhile
         return
     for jar in missing:
         if (cache / jar.file_name).exists():
@@ -128,7 +128,7 @@ def _only_one_fetcher(cache: Path, report: Report) -> Iterator[None]:
         guard = (cache / "fetch.lock").open("a", encoding="utf-8")
     except OSError as error:
         raise JarError(
-            f"cannot keep jars in {cache}: {error.strerror}",
+            f"cannot store jars in {cache}: {error.strerror}",
             remedy="make it writable, or name another folder in MILLSTREAM_CACHE",
         ) from error
     with guard:
@@ -137,7 +137,7 @@ def _only_one_fetcher(cache: Path, report: Report) -> Iterator[None]:
         except BlockingIOError:
             report("another process is fetching jars: waiting for it")
             fcntl.flock(guard, fcntl.LOCK_EX)
-        for leftover in cache.glob("fetching-*"):  # of a fetcher that was killed
+        for leftover in cache.glob("fetching-*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         yield
 
@@ -155,7 +155,7 @@ def _silent(_: str) -> None:
 
 
 def make_lock(report: Report) -> str:
-    """The text of a lock that ROOTS come to today."""
+    """The text of a new lock, resolved from ROOTS."""
     lines = ["# Made by `python -m millstream.runtime.jars lock`. Coordinates = SHA-256."]
     for group, (transitive, roots) in ROOTS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ def make_lock(report: Report) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`lock`, from the command line."""
+    """The command line: `lock`."""
 
     def report(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ _REMEDY = f"install a JDK {OLDEST} or newer (Debian: apt-get install openjdk-17-
 
 
 def find_java() -> Path:
-    """The path of `java`, from JAVA_HOME or else PATH; MachineError if none, or too old."""
+    """The path of `java`, from JAVA_HOME or PATH; MachineError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
@@ -30,7 +30,7 @@ def find_java() -> Path:
 
 
 def java_version(java: Path) -> int:
-    """The feature release (8, 17, 21 …) of that `java`; 0 if it does not tell."""
+    """The feature release (8, 17, 21 …) of a `java`; 0 if unknown."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

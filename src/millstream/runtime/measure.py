@@ -1,7 +1,7 @@
-"""What a process measures of itself, over the last seconds, in bounded memory.
+"""Rates and latencies of a process over the last seconds, in bounded memory.
 
-All measures keep a ring of slots, one second each. The oldest is emptied when the clock enters a
-new second, so recording costs about half a microsecond and nothing grows with the traffic.
+Every measure has a ring of slots of one second each. The oldest slot is emptied when a new second
+begins. So recording takes about half a microsecond, and memory does not grow with the traffic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Clock = Callable[[], float]  # seconds, never going backwards
 _RATE_SECONDS = 5
 _LATENCY_SECONDS = 10
 
-# A latency's bucket is its power of two and the sixteenth within it, so that a quantile is off by
+# A latency's bucket is its power of two and the sixteenth within it. So the error of a quantile is
 # at most 1/32, from 2⁻¹¹ ms (half a microsecond) up to 2²¹ ms (half an hour).
 _PARTS = 16
 _LOWEST_EXPONENT = -10
@@ -29,7 +29,7 @@ _SMALLEST = 2.0 ** (_LOWEST_EXPONENT - 1)
 
 
 class Rate:
-    """How many there were a second, over the last five seconds."""
+    """Events per second over the last five seconds."""
 
     __slots__ = ("_clock", "_counts", "_second", "_started", "total")
 
@@ -38,7 +38,7 @@ class Rate:
         self._clock = clock
         self._started = clock()
         self._second = int(self._started)
-        self._counts = [0] * (_RATE_SECONDS + 1)  # whole seconds, and the one that is under way
+        self._counts = [0] * (_RATE_SECONDS + 1)  # full seconds, and the current one
 
     def add(self, count: int = 1) -> None:
         """Count `count` more, now."""
@@ -49,12 +49,12 @@ class Rate:
         self.total += count
 
     def per_second(self) -> float:
-        """The mean over the last seconds; over less where the start is nearer."""
+        """The mean over the last seconds, or since the start if that was later."""
         now = self._clock()
         second = int(now)
         if second != self._second:
             self._advance(second)
-        # Under a second a single event would look like a torrent.
+        # In less than a second, a single event would look like a high rate.
         seconds = max(1.0, min(now - self._started, now - second + _RATE_SECONDS))
         return sum(self._counts) / seconds
 
@@ -79,7 +79,7 @@ class Latencies:
         self._sums = [0.0] * _LATENCY_SECONDS
 
     def record(self, milliseconds: float, count: int = 1) -> None:
-        """Add a latency that `count` events had; below zero (clocks differ) counts as zero."""
+        """Add a latency of `count` events; below zero (clocks differ) counts as zero."""
         second = int(self._clock())
         if second != self._second:
             self._advance(second)
@@ -125,14 +125,14 @@ class Latencies:
 
 
 class Skews:
-    """The distribution of whole milliseconds, below zero too, over the last ten seconds."""
+    """The distribution of whole milliseconds, also below zero, over the last ten seconds."""
 
     __slots__ = ("_clock", "_counts", "_highest", "_lowest", "_second", "_sums")
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._second = int(clock())
-        # By bucket, see `_skew_bucket`: few of them are in use at a time.
+        # By bucket, see `_skew_bucket`: only few are in use.
         self._counts: list[dict[int, int]] = [{} for _ in range(_LATENCY_SECONDS)]
         self._highest = [-math.inf] * _LATENCY_SECONDS
         self._lowest = [math.inf] * _LATENCY_SECONDS
@@ -182,7 +182,7 @@ class Skews:
 
 
 def _skew_bucket(skew: int) -> int:
-    """Its highest five bits, and above them how many were cut off; in the order of the skews."""
+    """The highest five bits, and above them the number of bits cut off; ordered like the skews."""
     if skew < 0:
         return -_skew_bucket(-skew)
     if skew < 32:

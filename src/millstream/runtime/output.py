@@ -1,4 +1,4 @@
-"""What a process says about itself on standard error: lines for people, or JSON for machines."""
+"""Logging to standard error: lines for people, or JSON for machines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _NOISY = ("py4j", "httpx", "websockets")
-# What every record has; the rest was given by whoever logged, as `extra`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# The attributes of every record; the others were passed as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class OutputSettings(BaseModel):
@@ -30,7 +30,7 @@ class OutputSettings(BaseModel):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, tier, message, the error, and what `extra` gave."""
+    """One JSON object per line: time, level, logger, tier, message, the error, and `extra`."""
 
     def __init__(self, tier: str) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        content |= {name: value for name, value in vars(record).items() if name not in _USUAL}
+        content |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             content["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(content, enc_hook=str).decode()
 
 
 def write_logs(settings: OutputSettings, tier: str, stream: TextIO = sys.stderr) -> None:
-    """From now on, what this process logs goes to `stream`."""
+    """Send all logging of this process to `stream`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(tier) if settings.format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(handlers=[handler], level=settings.level.upper())

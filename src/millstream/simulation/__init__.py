@@ -1,46 +1,46 @@
-"""For tests of a pipeline on a whole system: events with faults, drawn from a seed, whose true
-answer is known.
+"""Simulated events with faults, drawn from a seed, whose correct results are known.
 
-    drawn = draw(world, seed=1, count=1_000, start=..., span=...)   what happens, in order
-    sendings = disorder(drawn, Faults(late=0.05), seed=1, ...)      what is sent, in order
-    judged = list(judge(sendings))                                  what the collector makes of each
-    groups = grouped(judged, Tumbling(60_000), lateness, by)        what is in each window's row
-    taken = joined(judged, lateness)                                what joins of streams take
-    Post(url, "clicks").send(sendings)                              over HTTP, one after another
+For tests of a pipeline on a whole system:
 
-It models one collector that hears from one sender, by the rules of docs/explanation/time.md: then
-which event is late for which window is known before it is sent. Times are milliseconds since the
-epoch.
+    drawn = draw(generate, seed=1, count=1_000, start=..., span=...)   events, in order
+    sendings = disorder(drawn, Faults(late=0.05), seed=1, ...)         the same as they are sent
+    predicted = list(predict(sendings))                                the outcome of each
+    groups = grouped(predicted, Tumbling(60_000), lateness, by)        the events of each window
+    taken = joined(predicted, lateness)                                the events that joins use
+    EventSender(url, "clicks").send(sendings)                          over HTTP, in order
+
+It models one collector and one sender, by the rules of docs/explanation/time.md: so it is known in
+advance which event is late for which window. Times are milliseconds since the epoch.
 """
 
 from __future__ import annotations
 
 from millstream.simulation.command import Simulation, main
-from millstream.simulation.faults import FUTURE, Faults, Sending, World, disorder, draw
-from millstream.simulation.post import Post
-from millstream.simulation.rules import Judged, Row, joined, judge, late_entries, of_kind
-from millstream.simulation.windows import Sliding, Tumbling, Window, grouped, state_of, written
+from millstream.simulation.faults import FUTURE, EventGenerator, Faults, SentEvent, disorder, draw
+from millstream.simulation.rules import Predicted, Row, joined, late_records, predict, with_outcome
+from millstream.simulation.sender import EventSender
+from millstream.simulation.windows import Sliding, Tumbling, Window, grouped, state_of, window_json
 
 __all__ = [
     "FUTURE",
+    "EventGenerator",
+    "EventSender",
     "Faults",
-    "Judged",
-    "Post",
+    "Predicted",
     "Row",
-    "Sending",
+    "SentEvent",
     "Simulation",
     "Sliding",
     "Tumbling",
     "Window",
-    "World",
     "disorder",
     "draw",
     "grouped",
     "joined",
-    "judge",
-    "late_entries",
+    "late_records",
     "main",
-    "of_kind",
+    "predict",
     "state_of",
-    "written",
+    "window_json",
+    "with_outcome",
 ]

@@ -1,4 +1,4 @@
-"""The command line that simulators share."""
+"""The command line of simulators."""
 
 from __future__ import annotations
 
@@ -12,29 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import MillstreamError
-from millstream.simulation.faults import USUAL, Faults, Sending, World, disorder, draw
-from millstream.simulation.post import Post
-from millstream.simulation.rules import Judged, judge
+from millstream.simulation.faults import (
+    USUAL_FAULTS,
+    EventGenerator,
+    Faults,
+    SentEvent,
+    disorder,
+    draw,
+)
+from millstream.simulation.rules import Predicted, predict
+from millstream.simulation.sender import EventSender
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulator sends to which stream, and what must come of it."""
+    """What a simulator sends to a stream, and the correct results."""
 
     stream: str
     time: str  # the stream's event_time
     lateness: int  # milliseconds, as the pipeline has it
-    window: int  # the longest one of its views
-    world: World
-    truth: Callable[[Sequence[Judged]], dict[str, Any]]
-    faults: Faults = USUAL  # unless the command line says otherwise
+    window: int  # milliseconds; the longest one of its views
+    generate: EventGenerator
+    truth: Callable[[Sequence[Predicted]], dict[str, Any]]
+    faults: Faults = USUAL_FAULTS  # default of the command line
 
     def sendings(
         self, *, seed: int, count: int, start: int, span: int, faults: Faults | None = None
-    ) -> list[Sending]:
-        """Everything that is sent, in order: the same for the same arguments."""
+    ) -> list[SentEvent]:
+        """All events in the order of sending: the same for the same arguments."""
         return disorder(
-            draw(self.world, seed=seed, count=count, start=start, span=span),
+            draw(self.generate, seed=seed, count=count, start=start, span=span),
             faults or self.faults,
             seed=seed,
             time=self.time,
@@ -45,7 +52,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How the clock of what happens (from `start` on, for `span`) goes by the real one."""
+    """The relation of simulated time (from `start`, for `span`) to real time."""
 
     start: int
     span: int
@@ -55,7 +62,7 @@ class Pace:
     @classmethod
     def of(cls, options: argparse.Namespace) -> Pace:
         now, seconds = time.time(), options.events / options.rate
-        # What happens catches up with the real clock at the end, and never overtakes it.
+        # Simulated time reaches real time at the end, and never overtakes it.
         behind = int((now - seconds * (options.speed - 1)) * 1000)
         start = behind if options.start is None else options.start
         return cls(start, max(1, int(seconds * options.speed * 1000)), options.speed, now)
@@ -65,21 +72,21 @@ class Pace:
 
 
 def main(simulation: Simulation, description: str) -> None:
-    """Run a simulator by its command line."""
+    """Run a simulator from the command line."""
     parser = _parser(simulation, description)
     options = parser.parse_args()
     faults = Faults(**{field.name: getattr(options, field.name) for field in fields(Faults)})
     if sum(getattr(faults, field.name) for field in fields(Faults)) > 1:
-        parser.error("the faults are shares of one whole; together at most 1")
+        parser.error("the faults are shares of all events; together at most 1")
     pace = Pace.of(options)
     if pace.start + pace.span > pace.began * 1000 + pace.span / pace.speed + 1:
-        parser.error("--start: with that many events some would happen after they are sent")
+        parser.error("--start: with so many events, some would happen after they are sent")
     sendings = simulation.sendings(
         seed=options.seed, count=options.events, start=pace.start, span=pace.span, faults=faults
     )
     try:
         if options.truth:
-            truth = simulation.truth(list(judge(sendings)))
+            truth = simulation.truth(list(predict(sendings)))
             options.truth.write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n")
         _send(simulation, sendings, pace, options)
     except MillstreamError as error:
@@ -91,7 +98,7 @@ def main(simulation: Simulation, description: str) -> None:
 
 
 def _send(
-    simulation: Simulation, sendings: Sequence[Sending], pace: Pace, options: argparse.Namespace
+    simulation: Simulation, sendings: Sequence[SentEvent], pace: Pace, options: argparse.Namespace
 ) -> None:
     flowing = [each for each in sendings if not each.straggler]
     print(
@@ -99,7 +106,7 @@ def _send(
         f" {options.rate:g} a second, seed {options.seed}",
         flush=True,
     )
-    with Post(options.url, simulation.stream) as post:
+    with EventSender(options.url, simulation.stream) as post:
         post.send(flowing, when=pace.when)
         if stragglers := sendings[len(flowing) :]:
             print(f"{len(stragglers):,} stragglers in {options.pause:g} s", flush=True)
@@ -111,17 +118,23 @@ def _send(
 def _parser(simulation: Simulation, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--url", default="http://127.0.0.1:8400", help="the collector")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, other events (1)")
-    parser.add_argument("--events", type=_count, default=3_000, help="how many happen (3000)")
-    parser.add_argument("--rate", type=_positive, default=50.0, help="events a second (50)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives other events (1)")
+    parser.add_argument("--events", type=_count, default=3_000, help="number of events (3000)")
+    parser.add_argument("--rate", type=_positive, default=50.0, help="events per second (50)")
     parser.add_argument(
-        "--speed", type=_at_least_1, default=30.0, help="how much faster than the clock (30)"
+        "--speed", type=_at_least_1, default=30.0, help="speed of simulated time (30)"
     )
-    parser.add_argument("--start", type=int, help="when they begin, in ms since 1970 (a while ago)")
+    parser.add_argument(
+        "--start",
+        type=int,
+        help="time of the first event, in ms since 1970 (by default, the end is now)",
+    )
     parser.add_argument(
         "--pause", type=float, default=5.0, help="seconds before the stragglers are sent (5)"
     )
-    parser.add_argument("--truth", type=Path, metavar="FILE", help="write the true answer to FILE")
+    parser.add_argument(
+        "--truth", type=Path, metavar="FILE", help="write the correct results to FILE"
+    )
     for field in fields(Faults):
         default = getattr(simulation.faults, field.name)
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""What happens, drawn from a seed, and in which order and how often it is sent."""
+"""Draws events from a seed, and decides in which order and how often they are sent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, NamedTuple
 
-FUTURE = 4_070_908_800_000  # 2099-01-01: what a clock gone wrong may say
-# The n-th event that happens at a time, drawn from randomness of its own.
-World = Callable[[int, int, Random], Mapping[str, Any]]
+FUTURE = 4_070_908_800_000  # 2099-01-01: the time of a wrong clock
+# Makes the n-th event, which happens at a given time, with its own random numbers.
+EventGenerator = Callable[[int, int, Random], Mapping[str, Any]]
 
 
 class Drawn(NamedTuple):
-    """Something that happened."""
+    """An event, when it happens."""
 
     n: int
     at: int
@@ -21,12 +21,12 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SentEvent:
     """One event as it is sent."""
 
-    id: str  # a copy has the same
-    at: int  # when it happened, by its own account
-    due: int  # when it is sent, on the clock of what happens
+    id: str  # a duplicate has the same
+    at: int  # its event time
+    due: int  # when it is sent, in simulated time
     event: Mapping[str, Any]
     straggler: bool = False  # sent when all rows are final
     future: bool = False
@@ -34,14 +34,14 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which shares of the events go wrong, and how. No event has two faults.
+    """The shares of the events that have each fault. No event has two faults.
 
-    disordered   sent some moments after those that happened later
-    late         sent within the lateness, as a rule after its window ended
-    too_late     sent when its windows are closed for good
-    straggling   sent after all others: those within the lateness correct rows that were final
+    disordered   sent shortly after events that happened later
+    late         sent within the lateness, usually after its window has ended
+    too_late     sent when its windows are closed
+    straggling   sent after all others: within the lateness, it corrects rows that were final
     duplicate    sent a second time with the same id, seven events later
-    future       dated 2099, by a clock gone wrong
+    future       dated 2099, by a wrong clock
     """
 
     disordered: float = 0.0
@@ -51,7 +51,8 @@ class Faults:
     duplicate: float = 0.0
     future: float = 0.0
 
-    def of(self, rng: Random) -> str:
+    def choose(self, rng: Random) -> str:
+        """The name of a fault; empty for none."""
         drawn = rng.random()
         for field in fields(self):
             drawn -= getattr(self, field.name)
@@ -60,31 +61,33 @@ class Faults:
         return ""
 
 
-# A few of each in any hundred events, so that a short run shows them all.
-USUAL = Faults(
+# A few of each per hundred events, so that a short run has them all.
+USUAL_FAULTS = Faults(
     disordered=0.1, late=0.04, too_late=0.02, straggling=0.02, duplicate=0.02, future=0.005
 )
 
 
-def draw(world: World, *, seed: int, count: int, start: int, span: int) -> list[Drawn]:
-    """`count` events spread over `span`, in the order in which they happen."""
+def draw(generate: EventGenerator, *, seed: int, count: int, start: int, span: int) -> list[Drawn]:
+    """`count` events within `span`, in the order in which they happen."""
     times = Random(f"{seed}:times")
     moments = sorted(start + int(times.random() * span) for _ in range(count))
-    return [Drawn(n, at, world(n, at, Random(f"{seed}:event:{n}"))) for n, at in enumerate(moments)]
+    return [
+        Drawn(n, at, generate(n, at, Random(f"{seed}:event:{n}"))) for n, at in enumerate(moments)
+    ]
 
 
 def disorder(
     drawn: Sequence[Drawn], faults: Faults, *, seed: int, time: str, lateness: int, window: int
-) -> list[Sending]:
-    """The events in the order in which they are sent, their time in the field `time`.
+) -> list[SentEvent]:
+    """The events in the order in which they are sent, with their time in the field `time`.
 
-    `window` is the length of the longest window, after which (and the lateness) it is too late.
+    `window` is the length of the longest window: after it and the lateness, events are too late.
     """
-    sent: list[Sending] = []
+    sent: list[SentEvent] = []
     for n, at, event in drawn:
         rng = Random(f"{seed}:fault:{n}")
-        fault = faults.of(rng)
-        sending = Sending(f"{seed}-{n}", at, at, {**event, time: at})
+        fault = faults.choose(rng)
+        sending = SentEvent(f"{seed}-{n}", at, at, {**event, time: at})
         match fault:
             case "disordered":
                 sending = replace(sending, due=at + int(rng.random() * min(lateness, window) / 4))
@@ -95,7 +98,7 @@ def disorder(
             case "straggling":
                 sending = replace(sending, straggler=True)
             case "duplicate":
-                # Seven events on, or at the end: never before the first.
+                # Seven events later, or at the end: never before the original.
                 again = drawn[min(n + 7, len(drawn) - 1)].at
                 sent.append(replace(sending, due=again))
             case "future":
@@ -104,6 +107,6 @@ def disorder(
     return in_order(sent)
 
 
-def in_order(sendings: Iterable[Sending]) -> list[Sending]:
-    """As they are sent: what flows, then the stragglers."""
+def in_order(sendings: Iterable[SentEvent]) -> list[SentEvent]:
+    """In the order of sending; stragglers last."""
     return sorted(sendings, key=lambda each: (each.straggler, each.due, each.id))

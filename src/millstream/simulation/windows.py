@@ -1,4 +1,4 @@
-"""Which windows an instant falls into, and which events are in each window's row."""
+"""Which windows contain a time, and which events are in each window's row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from millstream.simulation.rules import Judged
+    from millstream.simulation.rules import Predicted
 
 
 class Window(NamedTuple):
@@ -20,12 +20,12 @@ class Window(NamedTuple):
 
 class Windows(Protocol):
     def of(self, at: int) -> Iterator[Window]:
-        """Those that an instant falls into."""
+        """The windows that contain this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Windows of one size, one beginning each `slide`."""
+    """Windows of one size; one starts every `slide`."""
 
     size: int
     slide: int
@@ -38,7 +38,7 @@ class Sliding:
 
 
 class Tumbling(Sliding):
-    """Windows side by side."""
+    """Windows that do not overlap."""
 
     __slots__ = ()
 
@@ -50,15 +50,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 def grouped(
-    judged: Iterable[Judged],
+    predicted: Iterable[Predicted],
     windows: Windows,
     lateness: int,
     by: Callable[[Mapping[str, Any]], K],
-) -> dict[tuple[Window, K], list[Judged]]:
-    """The events in each row of a windowed view, in the order in which they were sent."""
-    rows: dict[tuple[Window, K], list[Judged]] = {}
-    for each in judged:
-        if each.fate != "logged":
+) -> dict[tuple[Window, K], list[Predicted]]:
+    """The events in each row of a windowed view, in the order of sending."""
+    rows: dict[tuple[Window, K], list[Predicted]] = {}
+    for each in predicted:
+        if each.outcome != "logged":
             continue
         for window in windows.of(each.sending.at):
             if not each.is_late_for(window, lateness):
@@ -66,11 +66,11 @@ def grouped(
     return rows
 
 
-def state_of(window: Window, events: Sequence[Judged]) -> str:
-    """What a row says of itself in the end, when it was given time before the stragglers came.
+def state_of(window: Window, events: Sequence[Predicted]) -> str:
+    """The final state of a row, if rows had time to become final before the stragglers came.
 
-    An event that comes after its window's end but before the row was called final changes the row
-    and leaves it `final`: then it is a matter of moments which of the two it is.
+    An event that comes after its window's end, but before the row was final, changes the row and
+    leaves it `final`. Then both states are possible, depending on the timing.
     """
     if not any(each.corrects(window) for each in events) or len(events) == 1:
         return "final"
@@ -78,10 +78,10 @@ def state_of(window: Window, events: Sequence[Judged]) -> str:
     return "corrected" if 0 < stragglers < len(events) else "final or corrected"
 
 
-def written(window: Window) -> dict[str, str]:
-    """As rows write it."""
-    return {"start": instant(window.start), "end": instant(window.end)}
+def window_json(window: Window) -> dict[str, str]:
+    """The window as in a row's JSON."""
+    return {"start": iso_time(window.start), "end": iso_time(window.end)}
 
 
-def instant(milliseconds: int) -> str:
+def iso_time(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

@@ -29,9 +29,9 @@ from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.settings import Settings
-from millstream.simulation import Judged, Sending, joined, judge, late_entries
+from millstream.simulation import Predicted, SentEvent, joined, late_records, predict
 from millstream.simulation.faults import in_order
-from millstream.simulation.windows import Sliding, Tumbling, Windows, written
+from millstream.simulation.windows import Sliding, Tumbling, Windows, window_json
 from millstream.testing import Logged, run
 from millstream.values.event import ID, WATERMARK
 
@@ -66,10 +66,10 @@ def once(clicks: DataFrame) -> DataFrame:
 JOINS = ("by_order", "all_clicks")
 VIEWS = {"clicks": (*JOINS, "once"), "orders": JOINS}
 TIMELESS = {"id": "timeless", "user": "x"}
-Pairs = list[tuple[Judged, Judged | None]]
+Pairs = list[tuple[Predicted, Predicted | None]]
 
 
-def random_events(stream: str, rng: Random) -> list[Judged]:
+def random_events(stream: str, rng: Random) -> list[Predicted]:
     """Random events, many of which come about as late as is allowed."""
     sendings, lateness = [], LATENESS[stream]
     for number in range(EVENTS):
@@ -77,11 +77,13 @@ def random_events(stream: str, rng: Random) -> list[Judged]:
         delay = rng.choice((0, 0, rng.randrange(lateness), lateness, rng.randrange(3 * lateness)))
         name = f"{stream[0]}{number}"
         event = {"id": name, "user": rng.choice("xyz"), "at": at}
-        sendings.append(Sending(name, at, at + delay, event))
-    return list(judge(in_order(sendings)))
+        sendings.append(SentEvent(name, at, at + delay, event))
+    return list(predict(in_order(sendings)))
 
 
-def in_parts(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[str, list[Judged]]]:
+def in_parts(
+    events: Mapping[str, list[Predicted]], rng: Random
+) -> Iterator[dict[str, list[Predicted]]]:
     """The events in parts of random length, so that one stream is ahead of the other."""
     cuts = {s: sorted(rng.randrange(len(of)) for _ in range(PIECES)) for s, of in events.items()}
     for number in range(PIECES + 1):
@@ -90,7 +92,7 @@ def in_parts(events: Mapping[str, list[Judged]], rng: Random) -> Iterator[dict[s
         }
 
 
-def matches(events: Mapping[str, list[Judged]], *, outer: bool = False) -> Pairs:
+def matches(events: Mapping[str, list[Predicted]], *, outer: bool = False) -> Pairs:
     """The joined pairs of the events that are not late, by the rule of docs/explanation/time.md."""
     clicks, orders = (joined(events[each], LATENESS[each]) for each in ("clicks", "orders"))
     found: Pairs = [(c, o) for c, o in product(clicks, orders) if is_pair(c, o, BOUND)]
@@ -100,12 +102,12 @@ def matches(events: Mapping[str, list[Judged]], *, outer: bool = False) -> Pairs
     return found
 
 
-def is_pair(one: Judged, other: Judged, bound: int) -> bool:
+def is_pair(one: Predicted, other: Predicted, bound: int) -> bool:
     same = one.sending.event["user"] == other.sending.event["user"]
     return same and one.sending.at <= other.sending.at <= one.sending.at + bound
 
 
-def name_of(pair: tuple[Judged, Judged | None]) -> str:
+def name_of(pair: tuple[Predicted, Predicted | None]) -> str:
     return "-".join(each.sending.id for each in pair if each is not None)
 
 
@@ -115,25 +117,25 @@ def rows(pairs: Pairs, windows: Windows, by: int = 0) -> dict[str, str]:
     for pair in pairs:
         if (event := pair[by]) is not None:
             for window in windows.of(event.sending.at):
-                found.setdefault(json.dumps([written(window)]), []).append(name_of(pair))
+                found.setdefault(json.dumps([window_json(window)]), []).append(name_of(pair))
     return {window: " ".join(sorted(names)) for window, names in found.items()}
 
 
-def expected_rows(events: Mapping[str, list[Judged]]) -> dict[str, dict[str, str]]:
+def expected_rows(events: Mapping[str, list[Predicted]]) -> dict[str, dict[str, str]]:
     return {
         "by_order": rows(matches(events), Tumbling(MINUTE), by=1),
         "all_clicks": rows(matches(events, outer=True), Sliding(2 * MINUTE, MINUTE)),
     }
 
 
-def closing_event(stream: str) -> list[Judged]:
+def closing_event(stream: str) -> list[Predicted]:
     """An event that moves Spark's watermark past all others, of another user."""
     at = START + SPAN + 30 * MINUTE
     end = {"id": f"{stream[0]}-end", "user": f"no {stream}", "at": at}
-    return [Judged(Sending(f"{stream[0]}-end", at, at, end), "logged")]
+    return [Predicted(SentEvent(f"{stream[0]}-end", at, at, end), "logged")]
 
 
-def send(live: Any, stream: str, events: Iterable[Judged]) -> None:
+def send(live: Any, stream: str, events: Iterable[Predicted]) -> None:
     for each in events:
         headers = [(ID, each.sending.id)]
         if each.watermark is not None:
@@ -181,7 +183,7 @@ def test_each_event_is_in_all_its_rows_or_in_the_late_topic(
             live.start(app)
     for stream in events:
         send(live, stream, closing_event(stream))
-    send(live, "clicks", [Judged(Sending("timeless", 0, 0, TIMELESS), "logged")])
+    send(live, "clicks", [Predicted(SentEvent("timeless", 0, 0, TIMELESS), "logged")])
     process_all(live)
 
     modes = {query.view.name: query.plan.output_mode for query in live.planned}
@@ -240,19 +242,19 @@ def ids_of(live: Any, view: str) -> list[str]:
     return sorted(row["id"] for row in live.stream(view))
 
 
-def in_time(clicks: list[Judged]) -> list[str]:
+def in_time(clicks: list[Predicted]) -> list[str]:
     """Each click that is not late, once, and the last one."""
     return sorted([*(each.sending.id for each in joined(clicks, LATENESS["clicks"])), "c-end"])
 
 
-def check_late(live: Any, events: Mapping[str, list[Judged]], eventually: Eventually) -> None:
+def check_late(live: Any, events: Mapping[str, list[Predicted]], eventually: Eventually) -> None:
     """What is in no row, and nothing else, is in the late topic."""
     log, plans = live.settings.log, [query.plan for query in live.planned]
     late_events = LateEvents(log, live.app, plans, timedelta(seconds=10))
     late_events.start()
     try:
         for stream, of in events.items():
-            late = late_entries(of, dict.fromkeys(VIEWS[stream]), LATENESS[stream])
+            late = late_records(of, dict.fromkeys(VIEWS[stream]), LATENESS[stream])
             assert 10 < len(late) < EVENTS / 2, "the test must have some of both"
             eventually(partial(has_read, late_events, stream))
             if stream == "clicks":
@@ -303,7 +305,7 @@ SHAPES = {
     ),
     "once": ("clicks.dropDuplicates(['id'])", "a b e"),
     "distinct": ("clicks.select('id', 'at').distinct()", "a b e"),
-    # The stream itself is judged by its minute, which is open for two more.
+    # The stream itself is checked by its minute, which is open for two more.
     "beside": (
         "clicks.join(orders.select('user'), 'user').unionByName(clicks)",
         "a a a b b b c d e e e",

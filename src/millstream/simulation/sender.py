@@ -1,4 +1,4 @@
-"""Sends a simulation's events: CloudEvents over HTTP, one post after another, so order holds."""
+"""Sends simulated events: CloudEvents over HTTP, one request after another, in order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from millstream.errors import MillstreamError
-from millstream.simulation.faults import Sending
+from millstream.simulation.faults import SentEvent
 
-_MOST = 500  # events in a post
-_EVERY = 0.05  # seconds between two posts of a paced sender
+_BATCH_EVENTS = 500
+_BATCH_SECONDS = 0.05  # events that are due within this time share a request
 
 
-class Post:
-    """Hands events to one stream of one collector. Used by one thread."""
+class EventSender:
+    """Sends events to one stream of one collector. Used by one thread."""
 
     def __init__(self, url: str, stream: str, *, source: str = "simulation") -> None:
         parts = urlsplit(url)
@@ -26,12 +26,12 @@ class Post:
         self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 
     def send(
-        self, sendings: Iterable[Sending], *, when: Callable[[int], float] | None = None
+        self, sendings: Iterable[SentEvent], *, when: Callable[[int], float] | None = None
     ) -> int:
-        """Post them all and wait until the log has them; how many they were.
+        """Send all events and wait until they are logged; returns how many.
 
-        `when` tells at what time (seconds since the epoch) an event that is due then is sent;
-        without it they are sent as fast as it goes. MillstreamError when one was not taken in.
+        `when` converts the time at which an event is due to seconds since the epoch; without it,
+        events are sent as fast as possible. MillstreamError if one was not accepted.
         """
         sent = 0
         for batch in _batches(sendings, when):
@@ -50,7 +50,7 @@ class Post:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _post(self, batch: Sequence[Sending]) -> None:
+    def _post(self, batch: Sequence[SentEvent]) -> None:
         body = json.dumps([self._cloud_event(each) for each in batch], ensure_ascii=False).encode()
         headers = {"content-type": "application/cloudevents-batch+json"}
         try:
@@ -65,12 +65,12 @@ class Post:
             ) from None
         if response.status != 200 or json.loads(answer).get("rejected"):
             raise MillstreamError(
-                f"{self._where}{self._path} did not take in {len(batch)} events:"
+                f"{self._where}{self._path} did not accept {len(batch)} events:"
                 f" {response.status} {answer[:300]}",
-                remedy="run the example's own pipeline, which has the stream as it is sent",
+                remedy="run the example's own pipeline, which declares this stream",
             )
 
-    def _cloud_event(self, sending: Sending) -> dict[str, object]:
+    def _cloud_event(self, sending: SentEvent) -> dict[str, object]:
         return {
             "specversion": "1.0",
             "id": sending.id,
@@ -81,13 +81,13 @@ class Post:
 
 
 def _batches(
-    sendings: Iterable[Sending], when: Callable[[int], float] | None
-) -> Iterator[list[Sending]]:
-    """What is sent in one post: what is due within a moment."""
-    batch: list[Sending] = []
+    sendings: Iterable[SentEvent], when: Callable[[int], float] | None
+) -> Iterator[list[SentEvent]]:
+    """The events of each request: those that are due at about the same time."""
+    batch: list[SentEvent] = []
     for each in sendings:
-        apart = bool(when and batch and when(each.due) - when(batch[0].due) > _EVERY)
-        if batch and (apart or len(batch) == _MOST):
+        apart = bool(when and batch and when(each.due) - when(batch[0].due) > _BATCH_SECONDS)
+        if batch and (apart or len(batch) == _BATCH_EVENTS):
             yield batch
             batch = []
         batch.append(each)
