@@ -1,4 +1,4 @@
-"""When a view sheds and how much, over queues that are worked off by arithmetic."""
+"""When a view sheds and how much, with simulated queues."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from millstream.analyze.shedding.governor import Governor
 
 STEP = 0.25  # seconds
 MEASURED = 2.0  # seconds from one measurement to the next
-RESTART = 8.0  # seconds that a query stands still when its share is changed
+RESTART = 8.0  # seconds that a query does not run when its share changes
 OVERHEAD = 0.5  # seconds that a batch takes besides its events
 AT_ONCE = 20_000
 
 
 class Queue:
-    """A view that manages `pace` events a second, of which `arrival(time)` come.
+    """A view that can process `pace` events a second, while `arrival(time)` arrive.
 
-    If it works `in_batches`, it has got on only when one has ended; one that was under way when its
-    share is changed is done again, as it was.
+    With `in_batches` it advances only when a batch has ended. A batch that runs when the share
+    changes is repeated with the former share.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Queue:
         self._batch: tuple[float, float, float] | None = None  # up to where, how long, when it ends
         self._stands_until = 0.0
         self._measured = -MEASURED
-        self.turns: list[tuple[float, int]] = []
+        self.changes: list[tuple[float, int]] = []
         self.overdue_since: float | None = None
         self.most_overdue = 0.0
 
     def run(self, start: float, stop: float) -> int:
-        """The share that it takes in the end."""
+        """Run from start to stop; the share at the end."""
         for step in range(round((stop - start) / STEP)):
             self._step(start + step * STEP)
         return self._share
@@ -58,7 +58,7 @@ class Queue:
         self._times.append(now)
         self._ends.append(self._end)
         if now < self._stands_until or self._fails[0] <= now < self._fails[1]:
-            self._governor.stand(now)
+            self._governor.stopped(now)
             return
         if self._in_batches:
             self._work_in_batches(now)
@@ -84,9 +84,9 @@ class Queue:
             self.overdue_since = now
         behind = int(self._end - self._read)
         lag = Lag(behind, 0.0, "", None, int(self._read), int(self._end), int(overdue), now)
-        wanted = self._governor.judge(lag, self._share, int(self._since))
+        wanted = self._governor.decide(lag, self._share, int(self._since))
         if wanted is not None:
-            self.turns.append((now, wanted))
+            self.changes.append((now, wanted))
             self._share, self._since = wanted, self._read
             self._stands_until = now + self._restart
             if self._batch is not None:
@@ -98,43 +98,43 @@ def steady(rate: float) -> Callable[[float], float]:
     return lambda now: rate
 
 
-def test_a_view_that_keeps_up_takes_all() -> None:
+def test_a_view_that_keeps_up_reads_everything() -> None:
     queue = Queue(pace=1000, arrival=steady(900))
     assert queue.run(0, 3600) == 1000
-    assert queue.turns == []
+    assert queue.changes == []
 
 
 @pytest.mark.parametrize("rate", [1500, 4000, 20_000])
-def test_a_view_that_gets_more_than_it_manages_takes_what_it_manages(rate: int) -> None:
+def test_an_overloaded_view_reads_as_much_as_it_can_process(rate: int) -> None:
     queue = Queue(pace=1000, arrival=steady(rate))
     share = queue.run(0, 900)
     assert 0.3 * 1000 / rate <= share / 1000 <= 1000 / rate
     queue.most_overdue = 0.0
     queue.run(900, 1100)
     assert queue.most_overdue == 0  # it stays within what it allows
-    assert len(queue.turns) <= 15
+    assert len(queue.changes) <= 15
 
 
-def test_after_a_rush_it_takes_all_again_and_stays_so() -> None:
+def test_after_a_burst_a_view_reads_everything_again() -> None:
     queue = Queue(pace=1000, arrival=lambda now: 3000 if 100 <= now < 300 else 300)
     assert queue.run(0, 300) < 1000
     assert queue.run(300, 500) == 1000
-    turns = len(queue.turns)
-    assert turns <= 6
+    changes = len(queue.changes)
+    assert changes <= 6
     queue.run(500, 3600)
-    assert len(queue.turns) == turns
+    assert len(queue.changes) == changes
 
 
-def test_a_short_rush_that_it_works_off_by_itself_costs_nothing() -> None:
+def test_a_short_burst_causes_no_shedding() -> None:
     queue = Queue(pace=1000, arrival=lambda now: 20_000 if 100 <= now < 104 else 100)
     assert queue.run(0, 600) == 1000
-    assert [share for _, share in queue.turns if share < 1000] == []
+    assert [share for _, share in queue.changes if share < 1000] == []
 
 
-def test_a_replay_is_given_its_time_unless_it_falls_further_behind() -> None:
+def test_a_replay_sheds_only_if_it_falls_further_behind() -> None:
     replay = Queue(pace=1000, arrival=steady(800), behind=500_000)
     assert replay.run(0, 2000) == 1000
-    assert replay.turns == []
+    assert replay.changes == []
     hopeless = Queue(pace=1000, arrival=steady(2000), behind=500_000)
     assert hopeless.run(0, 60) < 1000
 
@@ -149,34 +149,32 @@ def test_the_less_a_view_may_be_behind_the_sooner_it_sheds(
     assert queue.overdue_since is not None
     # One that is amid a batch, which it would have to do again, is let end it.
     patience = max(6.0, allowed) * (2.5 if in_batches else 1) + 2 * MEASURED
-    assert queue.turns[0][0] - queue.overdue_since <= patience
+    assert queue.changes[0][0] - queue.overdue_since <= patience
 
 
 @pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("restart", [3.0, 8.0, 20.0])
-def test_that_a_restart_takes_longer_than_it_may_be_behind_is_no_lack_of_pace(
-    restart: float, in_batches: bool
-) -> None:
+def test_a_long_restart_is_not_taken_for_a_slow_view(restart: float, in_batches: bool) -> None:
     queue = Queue(1000, steady(3000), allowed=5.0, restart=restart, in_batches=in_batches)
     share = queue.run(0, 900)
     assert 0.3 * 1000 / 3000 <= share / 1000 <= 1000 / 3000
-    assert len(queue.turns) <= 4
-    turns = len(queue.turns)
+    assert len(queue.changes) <= 4
+    changes = len(queue.changes)
     queue.run(900, 1800)
-    assert len(queue.turns) == turns
+    assert len(queue.changes) == changes
 
 
-def test_nor_is_that_its_query_has_failed_and_is_started_again() -> None:
+def test_a_failed_query_that_restarts_is_not_taken_for_a_slow_view() -> None:
     queue = Queue(1000, steady(700), allowed=5.0, fails=(100.0, 120.0))
     assert queue.run(0, 600) == 1000
-    assert queue.turns == []
+    assert queue.changes == []
     assert queue.overdue_since == 120
 
 
 @pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("allowed", [5.0, 30.0])
 @pytest.mark.parametrize("length", [100, 1000])
-def test_when_a_rush_ends_it_takes_all_soon_and_at_once_however_much_came(
+def test_when_a_burst_ends_a_view_soon_reads_everything_in_one_step(
     length: int, allowed: float, in_batches: bool
 ) -> None:
     queue = Queue(
@@ -185,14 +183,14 @@ def test_when_a_rush_ends_it_takes_all_soon_and_at_once_however_much_came(
         in_batches=in_batches,
     )
     assert queue.run(0, 100 + length) < 1000
-    during = len(queue.turns)
+    during = len(queue.changes)
     assert queue.run(100 + length, 1000 + length) == 1000
-    assert len(queue.turns) == during + 1
-    assert queue.turns[-1][0] - (100 + length) <= 2 * max(allowed, RESTART) + 15
+    assert len(queue.changes) == during + 1
+    assert queue.changes[-1][0] - (100 + length) <= 2 * max(allowed, RESTART) + 15
 
 
-def test_a_view_in_slow_batches_is_judged_by_whole_ones() -> None:
+def test_the_speed_of_slow_batches_is_measured_over_whole_batches() -> None:
     queue = Queue(100, steady(130), allowed=5.0, in_batches=True)
     share = queue.run(0, 600)
     assert 0.3 * 100 / 130 <= share / 1000 <= 100 / 130
-    assert len(queue.turns) <= 6
+    assert len(queue.changes) <= 6

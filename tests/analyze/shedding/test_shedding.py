@@ -69,7 +69,7 @@ def adds_up(live: Any, view: str, logged: int) -> bool:
     return bool(held + live.queries.counts()[view].shed == logged)
 
 
-def turn(live: Any, share: int) -> None:
+def change_share(live: Any, share: int) -> None:
     views = ("by_hour", "by_city")
     live.until(lambda: all(live.queries.state_of(view)[0] == "running" for view in views))
     for view in views:
@@ -96,7 +96,7 @@ def begun(live: Any, pipeline: Any) -> App:
 def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_batch(
     live: Any, begun: App
 ) -> None:
-    turn(live, 250)
+    change_share(live, 250)
     live.send("orders", *orders(300, 900, hour=1))
     live.until(lambda: all(adds_up(live, view, 1200) for view in ("by_hour", "by_city")))
     live.stop()
@@ -104,7 +104,7 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
     assert {each.share for each in live.queries.counts().values()} == {0.25}
     live.send("orders", *orders(1200, 300, hour=1))
     live.until(lambda: all(adds_up(live, view, 1500) for view in ("by_hour", "by_city")))
-    turn(live, 1000)
+    change_share(live, 1000)
     live.send("orders", *orders(1500, 300, hour=2))
     live.until(lambda: all(adds_up(live, view, 1800) for view in ("by_hour", "by_city")))
 

@@ -1,0 +1,1 @@
+"""Watches running views: their lag, their state, their topics, and drift in their streams."""

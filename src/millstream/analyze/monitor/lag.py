@@ -24,37 +24,39 @@ from millstream.values.report import ProcessReport, Trend, ViewCounts
 _log = logging.getLogger(__name__)
 _EVERY = 2.0
 _SECONDS = 5.0
-_SPAN = 30.0  # seconds that a trend is taken from
-_STEADY = 0.1  # a change by less than this share of it is none
-_GRACE = 30.0  # seconds by which a commit may come later than it is due
-_MOMENT = 2_000  # milliseconds before a commit, in which events may have come that are not in it
-_RECENT = 10.0  # seconds for which rows of newer events tell that the query works at older ones
+_TREND_SECONDS = 30.0
+_STEADY = 0.1  # a relative change by less than this is none
+_GRACE = 30.0  # seconds by which a commit may be late
+_BEFORE_COMMIT_MS = 2_000  # events received so shortly before a commit may not be in it
+_RECENT = 10.0  # seconds for which a new row shows that the query is processing events
 _REMEMBERED = 1800  # measurements: an hour
+
+Bounds = Mapping[int, tuple[int, int]]  # partition → first offset, end
 
 
 class Lag(NamedTuple):
-    """Events between where a view is and the ends of its inputs, at most."""
+    """Events between a view's position and the ends of its inputs, at most."""
 
     behind: int
     seconds: float
-    trend: Trend  # empty: nobody knows, because the events may have been read
+    trend: Trend  # empty: unknown, because the query may have read the events
     catch_up: float | None  # seconds until it is 0 at this rate; None if it does not shrink
-    read: int = 0  # where the view is: its inputs' offsets, added up
-    end: int = 0  # the ends of its inputs, likewise
-    overdue: int = 0  # events that wait for longer than a view that may shed lets them
+    read: int = 0  # the view's position: the sum of its inputs' offsets
+    end: int = 0  # the sum of its inputs' ends
+    overdue: int = 0  # events that wait for longer than a view that may shed allows
     at: float = 0.0  # when it was measured, by the monotonic clock
 
 
 class LagTrend:
-    """How one view's lag went lately."""
+    """The trend of one view's lag."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, behind: int) -> tuple[Trend, float | None]:
-        """The trend with this measurement, and the seconds until it is 0 if it shrinks."""
+        """The trend with this measurement, and the seconds until the lag is 0 if it shrinks."""
         self._seen.append((now, behind))
-        while now - self._seen[0][0] > _SPAN:
+        while now - self._seen[0][0] > _TREND_SECONDS:
             self._seen.popleft()
         since, before = self._seen[0]
         change = behind - before
@@ -66,16 +68,16 @@ class LagTrend:
 
 
 class Arrivals:
-    """When the ends of one view's inputs were where."""
+    """The ends of one view's inputs over time."""
 
     def __init__(self, reads: tuple[str, ...]) -> None:
         self.reads = reads
         self._seen: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
 
     def current_until(self, now: int, end: int, read: int, read_at: int) -> int:
-        """Before when all that came is read; in milliseconds since the epoch.
+        """The time before which every event that arrived is read; milliseconds since the epoch.
 
-        That it was read at `read_at` does not tell how old it was then.
+        `read_at` alone does not say how old the events read then were.
         """
         self._seen.append((now, end))
         while len(self._seen) > 1 and self._seen[1][1] <= read:
@@ -91,7 +93,7 @@ class LastChange:
         self._value, self._at = -1, 0.0
 
     def seconds(self, value: int, now: float) -> float:
-        """For how long it has been that value."""
+        """How long it has had this value."""
         if value != self._value:
             self._at = float("-inf") if self._value < 0 else now
             self._value = value
@@ -99,47 +101,48 @@ class LastChange:
 
 
 class LagMonitor(threading.Thread):
-    """Measures every view's lag every few seconds, in a thread of its own: Kafka may be away.
+    """Measures every view's lag every few seconds, in a thread, because Kafka may not answer.
 
-    Where a view is: what its checkpoint says. In a real-time query that is up to a checkpoint
-    interval old, so that what the newest rows at the servers came from, and when the newest event
-    in them was received, count too. Not in micro-batches: many events are received at one moment,
-    and a batch may end amid them.
+    A view's position is that of its checkpoint. For a real-time query that is up to a checkpoint
+    interval old. So the newest rows at the servers count, too: the events that they come from, and
+    when the newest of those was received. In micro-batches the time of receipt does not count: many
+    events have the same one, and a batch may end among them.
 
-    Events that a real-time view filters out show in no row. Until the next commit nobody knows
-    whether they were read: their number is told, as what is behind at most, but no trend.
+    Events that a real-time view filters out are in no row. Until the next commit nobody knows
+    whether they were read. Then their number is reported as the most that the view can be behind,
+    without a trend.
     """
 
     def __init__(
         self, app: str, log: LogSettings, plans: Iterable[ViewPlan], commits_every: float = 300.0
     ) -> None:
         """`commits_every`: seconds between two commits of a real-time query."""
-        super().__init__(name="lags", daemon=True)
+        super().__init__(name="lag", daemon=True)
         self._commits_every = commits_every
         self._log = log
         self._streams = f"{app}.stream."
         self._plans = {plan.name: plan for plan in plans}
-        self._courses = {name: LagTrend() for name in self._plans}
+        self._trends = {name: LagTrend() for name in self._plans}
         self._arrivals = {name: Arrivals(plan.reads) for name, plan in self._plans.items()}
-        self._rows = {name: LastChange() for name in self._plans}
+        self._new_rows = {name: LastChange() for name in self._plans}
         self._first_seen: dict[str, int] = {}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}
         self._lags: dict[str, Lag] = {}
-        self._is_over = threading.Event()
-        self._reports = Reader(log, {(audit_topic(app), 0): END}, self._take)
+        self._closing = threading.Event()
+        self._reports = Reader(log, {(audit_topic(app), 0): END}, self._read_reports)
         self.start()
 
     def follow(self, plans: Iterable[ViewPlan]) -> None:
-        """What the views read from now on: a view that was rebuilt has another topic."""
+        """Continue with these plans: a rebuilt view has another topic."""
         self._plans = {plan.name: plan for plan in plans}
 
     def of(self, view: str) -> Lag | None:
-        """The view's lag as it was measured last."""
+        """The view's lag as it was last measured."""
         return self._lags.get(view)
 
     def add_to(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
-        """The same counts with the lag as it was measured last."""
+        """Add the lag as it was last measured to the counts."""
         self._counts = counts
         for name, lag in self._lags.items():
             if (view := counts.get(name)) is not None:
@@ -148,72 +151,73 @@ class LagMonitor(threading.Thread):
         return counts
 
     def close(self) -> None:
-        self._is_over.set()
+        self._closing.set()
         self._reports.close()
 
     def run(self) -> None:
         consumer = Consumer(consumer_config(self._log))
-        while not self._is_over.wait(_EVERY):
+        while not self._closing.wait(_EVERY):
             try:
-                self._measure(consumer)
+                self._measure_all(consumer)
             except KafkaException as error:
                 _log.debug("cannot measure how far views are behind: %s", error.args[0].str())
         consumer.close()
 
-    def _take(self, records: list[Record]) -> None:
+    def _read_reports(self, records: list[Record]) -> None:
         for record in records:
             try:
                 report = msgspec.json.decode(record.value or b"", type=ProcessReport)
             except msgspec.MsgspecError:
-                continue  # of another version of us
+                continue  # of another version of Millstream
             if report.tier == "serve":
                 self._served.update(report.views)
 
-    def _measure(self, consumer: Consumer) -> None:
+    def _measure_all(self, consumer: Consumer) -> None:
         topics = {topic for plan in self._plans.values() for topic in plan.reads}
-        held = {topic: _held(consumer, topic) for topic in topics}
+        held = {topic: _bounds(consumer, topic) for topic in topics}
         for name, plan in self._plans.items():
-            counts = self._counts.get(name)
-            if counts is None:
-                continue
-            served = self._served.get(name, ViewCounts())
-            behind = overdue = read = 0
-            for topic in plan.reads:
-                due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
-                known = [counts.read]
-                if plan.mode == "real_time":
-                    newest = served.newest_received_at
-                    by_time = self._by_time(consumer, topic, held[topic], newest)
-                    known += [served.read, {topic: by_time}]
-                for partition, (oldest, end) in held[topic].items():
-                    at = max(each.get(topic, {}).get(str(partition), oldest) for each in known)
-                    behind += max(0, end - at)
-                    overdue += max(0, due.get(str(partition), 0) - at)
-                    read += min(at, end)
-            if plan.reads != self._arrivals[name].reads:
-                self._arrivals[name] = Arrivals(plan.reads)
-            wall, now = now_ms(), time.monotonic()
-            until = self._arrivals[name].current_until(wall, read + behind, read, counts.read_at)
-            newest = max(served.newest_received_at, until)
-            seconds = (wall - newest) / 1000 if behind and newest else 0.0
-            trend, catch_up = self._courses[name].add(now, behind)
-            is_idle = self._rows[name].seconds(served.newest_received_at, now) > _RECENT
-            if is_idle and self._may_be_read(consumer, plan, counts, held, wall):
-                trend, catch_up = "", None
-            self._lags[name] = Lag(
-                *(behind, round(max(0.0, seconds), 1), trend, catch_up),
-                *(read, read + behind, overdue, now),
-            )
+            if (counts := self._counts.get(name)) is not None:
+                self._lags[name] = self._measure(consumer, plan, counts, held)
 
-    def _may_be_read(
+    def _measure(
+        self, consumer: Consumer, plan: ViewPlan, counts: ViewCounts, held: Mapping[str, Bounds]
+    ) -> Lag:
+        name, served = plan.name, self._served.get(plan.name, ViewCounts())
+        behind = overdue = read = 0
+        for topic in plan.reads:
+            due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
+            known = [counts.read]
+            if plan.mode == "real_time":
+                newest = served.newest_received_at
+                by_time = self._offsets_after(consumer, topic, held[topic], newest)
+                known += [served.read, {topic: by_time}]
+            for partition, (first, end) in held[topic].items():
+                at = max(each.get(topic, {}).get(str(partition), first) for each in known)
+                behind += max(0, end - at)
+                overdue += max(0, due.get(str(partition), 0) - at)
+                read += min(at, end)
+        if plan.reads != self._arrivals[name].reads:
+            self._arrivals[name] = Arrivals(plan.reads)
+        wall, now = now_ms(), time.monotonic()
+        until = self._arrivals[name].current_until(wall, read + behind, read, counts.read_at)
+        newest = max(served.newest_received_at, until)
+        seconds = (wall - newest) / 1000 if behind and newest else 0.0
+        trend, catch_up = self._trends[name].add(now, behind)
+        is_idle = self._new_rows[name].seconds(served.newest_received_at, now) > _RECENT
+        if is_idle and self._may_have_read(consumer, plan, counts, held, wall):
+            trend, catch_up = "", None
+        seconds = round(max(0.0, seconds), 1)
+        return Lag(behind, seconds, trend, catch_up, read, read + behind, overdue, now)
+
+    def _may_have_read(
         self,
         consumer: Consumer,
         plan: ViewPlan,
         counts: ViewCounts,
-        held: Mapping[str, Mapping[int, tuple[int, int]]],
+        held: Mapping[str, Bounds],
         wall: int,
     ) -> bool:
-        """Whether a real-time query may have read what came since a commit that was up to date."""
+        """Whether a real-time query may have read all events since a commit that was up to date."""
         known_at = counts.read_at or self._first_seen.setdefault(plan.name, wall)
         patience = (self._commits_every + _GRACE) * 1000
         if plan.mode != "real_time" or counts.state != "running" or wall - known_at > patience:
@@ -221,38 +225,35 @@ class LagMonitor(threading.Thread):
         if not counts.read_at:
             return True
         for topic in plan.reads:
-            due = self._by_time(consumer, topic, held[topic], counts.read_at - _MOMENT)
+            before = counts.read_at - _BEFORE_COMMIT_MS
+            due = self._offsets_after(consumer, topic, held[topic], before)
             read = counts.read.get(topic, {})
             if any(read.get(partition, 0) < offset for partition, offset in due.items()):
                 return False
         return True
 
     def _due(
-        self,
-        consumer: Consumer,
-        topic: str,
-        held: Mapping[int, tuple[int, int]],
-        allowed_ms: int | None,
+        self, consumer: Consumer, topic: str, held: Bounds, allowed_ms: int | None
     ) -> dict[str, int]:
-        """The offsets behind all events that were received longer ago than a view may be behind."""
+        """The offsets after the events that were received longer ago than the view allows."""
         if allowed_ms is None:
             return {}
-        return self._by_time(consumer, topic, held, now_ms() - allowed_ms)
+        return self._offsets_after(consumer, topic, held, now_ms() - allowed_ms)
 
-    def _by_time(
-        self, consumer: Consumer, topic: str, held: Mapping[int, tuple[int, int]], newest: int
+    def _offsets_after(
+        self, consumer: Consumer, topic: str, held: Bounds, received: int
     ) -> dict[str, int]:
-        """The offsets behind the newest event that is in the view, as events were received."""
-        if not newest or not topic.startswith(self._streams):
+        """The offsets after the events that were received by then; only of streams."""
+        if not received or not topic.startswith(self._streams):
             return {}
-        asked = [TopicPartition(topic, partition, newest + 1) for partition in held]
+        asked = [TopicPartition(topic, partition, received + 1) for partition in held]
         found = consumer.offsets_for_times(asked, timeout=_SECONDS)
         return {
             str(p.partition): p.offset if p.offset >= 0 else held[p.partition][1] for p in found
         }
 
 
-def _held(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+def _bounds(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     partitions = consumer.list_topics(topic, timeout=_SECONDS).topics[topic].partitions
     return {
         partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), _SECONDS)

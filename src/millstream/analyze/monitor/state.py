@@ -1,4 +1,4 @@
-"""What a view's query remembers, read from its checkpoint without holding it up."""
+"""Reads the state of a view's query from its checkpoint, without delaying the query."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ _OPERATORS = {
 _SIDES = ("left", "right")
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One key, and what is remembered of it."""
+class StateEntry(msgspec.Struct, frozen=True):
+    """One key and its value."""
 
     key: dict[str, Any]
     value: dict[str, Any]
 
 
-class Operator(msgspec.Struct, frozen=True):
-    """One part of a query that remembers."""
+class OperatorState(msgspec.Struct, frozen=True):
+    """The state of one stateful operator of a query."""
 
-    name: str  # what it remembers, such as groups
-    keys: int  # that fit what was asked for
-    entries: list[Entry]  # the first of them
+    name: str  # what the state holds, such as groups
+    keys: int  # that match the request
+    entries: list[StateEntry]  # the first of them
 
 
 class ViewState(msgspec.Struct, frozen=True):
-    """What a view's query remembered when it committed that batch."""
+    """The state of a view's query when it committed a batch."""
 
     view: str
     batch: int
     committed_at: int  # milliseconds since the epoch
-    operators: list[Operator]
+    operators: list[OperatorState]
 
 
 def find_checkpoint(checkpoints: Path, view: str) -> Path:
-    """The folder of the view's query that committed last; an error if it has no state to read."""
+    """The checkpoint of the view that committed last; MillstreamError if it has no state."""
     folders = (
         [each for each in checkpoints.iterdir() if each.is_dir()] if checkpoints.exists() else []
     )
@@ -83,9 +83,9 @@ def find_checkpoint(checkpoints: Path, view: str) -> Path:
 def read_state(
     spark: SparkSession, checkpoint: Path, view: str, key: Sequence[str] = (), limit: int = 20
 ) -> ViewState:
-    """The state as of the newest commit; `key` are values that columns of a key must have.
+    """The state at the newest commit; a key is included if its columns have all values of `key`.
 
-    ViewFailed if the state can't be read.
+    ViewFailed if the state cannot be read.
     """
     newest = _newest(checkpoint / "commits")
     assert newest is not None
@@ -100,7 +100,7 @@ def read_state(
     except Exception as error:
         raise ViewFailed(
             f"cannot read the state of view {view} in {checkpoint}: {str(error).splitlines()[0]}",
-            remedy=f"if it is damaged, `millstream rebuild {view}` computes the view anew",
+            remedy=f"if it is damaged, `millstream rebuild {view}` computes the view again",
         ) from error
     committed_at = newest.stat().st_mtime_ns // 1_000_000
     return ViewState(view, int(newest.name), committed_at, operators)
@@ -114,7 +114,7 @@ def _read(
     name: str,
     key: Sequence[str],
     limit: int,
-) -> list[Operator]:
+) -> list[OperatorState]:
     called = _OPERATORS.get(name, name)
     reader = spark.read.format("statestore").option("batchId", batch).option("operatorId", number)
     if name == "symmetricHashJoin":
@@ -123,18 +123,20 @@ def _read(
     return [_operator(called, reader.load(str(checkpoint)), key, limit)]
 
 
-def _operator(name: str, state: DataFrame, key: Sequence[str], limit: int) -> Operator:
+def _operator(name: str, state: DataFrame, key: Sequence[str], limit: int) -> OperatorState:
     parts = [_as_text(field) for field in _fields(state, "key")]
     for wanted in key:
         state = state.filter(F.array_contains(F.array(*parts), wanted))
-    found = state.select(*(_told(state, part).alias(part) for part in ("key", "value")))
+    found = state.select(*(_as_json(state, part).alias(part) for part in ("key", "value")))
     rows = found.limit(limit).collect()
-    entries = [Entry(json.loads(row.key or "{}"), json.loads(row.value or "{}")) for row in rows]
-    return Operator(name, len(rows) if len(rows) < limit else state.count(), entries)
+    entries = [
+        StateEntry(json.loads(row.key or "{}"), json.loads(row.value or "{}")) for row in rows
+    ]
+    return OperatorState(name, len(rows) if len(rows) < limit else state.count(), entries)
 
 
-def _told(state: DataFrame, part: str) -> Column:
-    """The key or the value as JSON, with names that Spark gave twice told apart."""
+def _as_json(state: DataFrame, part: str) -> Column:
+    """The key or the value as JSON; a name that Spark used twice gets a number."""
     seen: dict[str, int] = {}
     fields = []
     for field in _fields(state, part):
@@ -156,6 +158,6 @@ def _fields(state: DataFrame, part: str) -> list[StructField]:
 
 
 def _newest(commits: Path) -> Path | None:
-    """The newest batch that is noted down in that folder."""
+    """The newest batch in that folder."""
     batches = [each for each in commits.glob("*") if each.name.isdigit()]
     return max(batches, key=lambda each: int(each.name), default=None)

@@ -1,1 +1,1 @@
-"""A view that cannot keep up takes a sample of its input, and its rows tell how sure they are."""
+"""Load shedding: a view that cannot keep up processes a sample of its input."""

@@ -1,9 +1,9 @@
-"""A query that takes another share of its input from some place on, which is written down first.
+"""Changes the share of its input that a query reads, from an offset that is stored first.
 
-What it may have written already must stay as it is. So the place lies behind all that it can have
-read: in micro-batches the end of the newest batch that it set out for, which it repeats if it was
-not committed; in real-time mode, where nothing tells how far a running batch has come, the log's
-end once the query and the last of its tasks have ended.
+Rows that the query has written must stay as they are. So the offset is after everything that it can
+have read. In micro-batches that is the end of the newest planned batch, which the query repeats if
+it was not committed. In real-time mode nothing says how far a running batch is: there it is the
+log's end, once the query and the last of its tasks have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Held = dict[str, dict[int, tuple[int, int]]]  # topic → partition → oldest, 
 
 
 class ShareChange(threading.Thread):
-    """Ends a query and notes the share that its next start takes, beside the others that go on."""
+    """Stops a query and stores the share for its next start, while other queries run on."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ShareChange(threading.Thread):
         log: LogSettings,
         share: int,
     ) -> None:
-        super().__init__(name=f"turn {query.view.name}", daemon=True)
+        super().__init__(name=f"share {query.view.name}", daemon=True)
         self._plan, self._spark = query.plan, query.rows.sparkSession
         self._streams, self._running = streams, running
         self._checkpoint, self._log, self.share = checkpoint, log, share
@@ -56,11 +56,11 @@ class ShareChange(threading.Thread):
             if self._plan.mode == "real_time":
                 _await_tasks(self._spark, self._running)
             held = {topic: bounds(self._log, topic) for topic in self._streams}
-            self._note(held)
-        except Exception as error:  # the query is started again, with the share that it had
+            self._store(held)
+        except Exception as error:  # the query starts again with its former share
             self.error = error
 
-    def _note(self, held: Held) -> None:
+    def _store(self, held: Held) -> None:
         now = now_ms()
         kept, before = _still_held(self.notes.shed, held)
         shed = change_share(kept, self._reached(held), self.share, now)
@@ -86,7 +86,7 @@ class ShareChange(threading.Thread):
 
 
 def _await_tasks(spark: SparkSession, query: StreamingQuery) -> None:
-    """Wait for the tasks of a query that was stopped: until they have ended, they may read on."""
+    """Wait for the tasks of a stopped query: until they have ended, they may read on."""
     tracker, deadline = spark.sparkContext.statusTracker(), time.monotonic() + _TASKS_END
     stages = {
         stage
@@ -101,7 +101,7 @@ def _await_tasks(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def _still_held(ranges: tuple[ShedRange, ...], held: Held) -> tuple[list[ShedRange], int]:
-    """The ranges of which the log has something, and what was left out of the others."""
+    """The ranges of which the log still has records, and how many events the others left out."""
     kept, before = [], 0
     for each in ranges:
         oldest, _ = held.get(each.topic, {}).get(each.partition, (0, 0))

@@ -1,4 +1,4 @@
-"""A stream's watch: it tells of a shift once, and when it is over."""
+"""A stream's detector: it tells of a shift once, and when it is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.pipeline.app import App
 
 
 @pytest.fixture
-def watch() -> DriftDetector:
+def detector() -> DriftDetector:
     app = App("drifting")
     app.stream(
         "readings", schema="id LONG, site STRING, level DOUBLE, ok BOOLEAN, at TIMESTAMP", key="id"
@@ -34,37 +34,39 @@ def readings(count: int, mean: float = 10.0, sites: str = "abc", seed: int = 1) 
         yield json.dumps(event).encode()
 
 
-def test_a_steady_stream_has_no_drift(watch: DriftDetector) -> None:
+def test_a_steady_stream_has_no_drift(detector: DriftDetector) -> None:
     for round_ in range(30):
-        assert watch.take(readings(SAMPLE, seed=round_), now=round_) == []
-    assert watch.shifted() == []
+        assert detector.observe(readings(SAMPLE, seed=round_), now=round_) == []
+    assert detector.shifted() == []
 
 
-def test_a_shift_is_told_once_with_both_shapes(watch: DriftDetector) -> None:
-    watch.take(readings(3 * SAMPLE), now=1)
-    [drift] = watch.take(readings(2 * SAMPLE, mean=30.0), now=2)
+def test_a_shift_is_told_once_with_both_shapes(detector: DriftDetector) -> None:
+    detector.observe(readings(3 * SAMPLE), now=1)
+    [drift] = detector.observe(readings(2 * SAMPLE, mean=30.0), now=2)
     assert (drift.stream, drift.field, drift.at) == ("readings", "level", 2)
     assert drift.before == "median 9.984 (7.42 to 12.6)"
     assert drift.now == "median 29.94 (27.22 to 32.45)"
-    assert watch.shifted() == [drift]
+    assert detector.shifted() == [drift]
 
 
-def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(watch: DriftDetector) -> None:
-    watch.take(readings(REFERENCE * SAMPLE), now=1)
-    assert [drift.field for drift in watch.take(readings(SAMPLE, sites="xyz"), now=2)] == ["site"]
-    assert watch.take(readings(2 * REFERENCE * SAMPLE, sites="xyz", seed=2), now=3) == []
-    assert watch.shifted() == []
+def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(detector: DriftDetector) -> None:
+    detector.observe(readings(REFERENCE * SAMPLE), now=1)
+    assert [drift.field for drift in detector.observe(readings(SAMPLE, sites="xyz"), now=2)] == [
+        "site"
+    ]
+    assert detector.observe(readings(2 * REFERENCE * SAMPLE, sites="xyz", seed=2), now=3) == []
+    assert detector.shifted() == []
 
 
-def test_what_does_not_fit_the_schema_is_passed_over(watch: DriftDetector) -> None:
+def test_what_does_not_fit_the_schema_is_passed_over(detector: DriftDetector) -> None:
     for _ in range(4):
         good = [event.replace(b'"a"', b'["a"]') for event in readings(SAMPLE)]
         garbage = [b"", b"{", b"[1]", b"\xff", b'{"level": "high", "site": 5}', None]
-        assert watch.take([*garbage, *good], now=1) == []
+        assert detector.observe([*garbage, *good], now=1) == []
 
 
-def test_its_memory_is_bounded(watch: DriftDetector) -> None:
-    watch.take(readings(40 * SAMPLE), now=1)
-    for field in watch._fields:
+def test_its_memory_is_bounded(detector: DriftDetector) -> None:
+    detector.observe(readings(40 * SAMPLE), now=1)
+    for field in detector._fields:
         assert len(field.reference) <= REFERENCE
         assert len(field.sample) < SAMPLE

@@ -31,7 +31,7 @@ def test_a_shift_in_the_log_is_seen(
             value = json.dumps({"level": chance.gauss(mean, 1)}).encode()
             producer.produce(stream_topic(app_name, "levels"), value, partition=0)
     producer.flush(10)
-    drifts = DriftMonitor(app_name, app.streams.values(), log_settings, a_second=20 * SAMPLE)
+    drifts = DriftMonitor(app_name, app.streams.values(), log_settings, per_second=20 * SAMPLE)
     try:
         eventually(drifts.shifted)
         [drift] = drifts.shifted()

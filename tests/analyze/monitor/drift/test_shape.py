@@ -13,7 +13,7 @@ from millstream.analyze.monitor.drift.shape import (
     Value,
     describe,
     distance,
-    names_things,
+    is_identifier,
 )
 
 Draw = Callable[[random.Random], Value]
@@ -69,10 +69,10 @@ def test_another_shape_is_a_shift(name: str) -> None:
 
 
 def test_what_names_each_event_has_no_shape() -> None:
-    assert names_things("numbers", [float(n) for n in range(1000)])
-    assert names_things("words", [f"order-{n}" for n in range(1000)])
-    assert not names_things("numbers", of(lambda r: r.random(), 1000, 1))
-    assert not names_things("words", of(lambda r: r.choice("abc"), 1000, 1))
+    assert is_identifier("numbers", [float(n) for n in range(1000)])
+    assert is_identifier("words", [f"order-{n}" for n in range(1000)])
+    assert not is_identifier("numbers", of(lambda r: r.random(), 1000, 1))
+    assert not is_identifier("words", of(lambda r: r.choice("abc"), 1000, 1))
 
 
 def test_a_shape_is_told_in_words() -> None:

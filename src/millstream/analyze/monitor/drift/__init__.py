@@ -1,1 +1,1 @@
-"""Whether a stream's events are still of the shape that they had: fields whose values shift."""
+"""Drift: detects fields of a stream whose values change their distribution."""

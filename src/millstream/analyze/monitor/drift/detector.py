@@ -1,4 +1,4 @@
-"""One stream's fields, held against how they were: events in, drifts out. Knows no Kafka."""
+"""Compares the fields of one stream with how they were before: events in, drifts out. No Kafka."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from millstream.analyze.monitor.drift.shape import (
     Value,
     describe,
     distance,
-    names_things,
+    is_identifier,
 )
 from millstream.pipeline.model import Stream
 from millstream.schema import Primitive, Type
 from millstream.schema.types import INTEGERS
 from millstream.values.report import FieldDrift
 
-SAMPLE = 500  # events that make a shape
-REFERENCE = 8  # samples before it, that it is held against
-_FEWEST = 2  # of those, before anything is said
+SAMPLE = 500  # events in a sample
+REFERENCE = 8  # earlier samples that it is compared with
+_FEWEST = 2  # of those, before a drift is reported
 _LONGEST_WORD = 60
 
 
 class DriftDetector:
-    """Watches the fields of one stream. One pass, memory bounded by the number of fields."""
+    """Detects drift in the fields of one stream. Memory is bounded by the number of fields."""
 
     def __init__(self, stream: Stream) -> None:
         kinds = {field.name: _kind(field.type) for field in stream.schema.fields}
@@ -40,34 +40,34 @@ class DriftDetector:
         ]
         self._stream = stream.name
         self._decode = _decoder([field.name for field in self._fields])
-        self._taken = 0
+        self._count = 0
 
-    def take(self, values: Iterable[bytes | None], now: int) -> list[FieldDrift]:
-        """More events, at `now` milliseconds; the fields that have just shifted."""
-        begun = []
+    def observe(self, values: Iterable[bytes | None], now: int) -> list[FieldDrift]:
+        """Process more events, at `now` milliseconds; return the fields that have just shifted."""
+        shifted = []
         for value in values:
             try:
                 event = self._decode(value or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # a stream may keep what does not fit its schema
+                continue  # a stream may keep events that do not fit its schema
             for field, found in zip(self._fields, event, strict=True):
                 field.sample.append(field.read(found))
-            self._taken += 1
-            if self._taken == SAMPLE:
-                self._taken = 0
-                begun += [drift for field in self._fields if (drift := self._judge(field, now))]
-        return begun
+            self._count += 1
+            if self._count == SAMPLE:
+                self._count = 0
+                shifted += [drift for field in self._fields if (drift := self._check(field, now))]
+        return shifted
 
     def shifted(self) -> list[FieldDrift]:
-        """The fields that are of another shape than lately."""
+        """The fields whose values have shifted and not settled yet."""
         return [field.drift for field in self._fields if field.drift is not None]
 
-    def _judge(self, field: _Field, now: int) -> FieldDrift | None:
+    def _check(self, field: _Field, now: int) -> FieldDrift | None:
         sample, field.sample = field.sample, []
         reference = list(chain.from_iterable(field.reference))
         enough = len(field.reference) >= _FEWEST
         field.reference.append(sample)
-        if not enough or names_things(field.kind, reference):
+        if not enough or is_identifier(field.kind, reference):
             return None
         score = distance(field.kind, reference, sample)
         if score < (SHIFTED if field.drift is None else STEADY):
@@ -85,7 +85,7 @@ class _Field:
         self.name, self.kind = name, kind
         self.sample: list[Value] = []
         self.reference: deque[list[Value]] = deque(maxlen=REFERENCE)
-        self.drift: FieldDrift | None = None  # since it shifted, until it has come to rest
+        self.drift: FieldDrift | None = None  # since it shifted, until it settles
 
     def read(self, value: object) -> Value:
         if value is None:
@@ -100,7 +100,7 @@ class _Field:
 
 
 def _kind(of: Type) -> Kind | None:
-    """What a field's shape is made of; None if it has none that we follow."""
+    """How a field's values are compared; None if they are not."""
     if not isinstance(of, Primitive):
         return None
     if of.name in INTEGERS or of.name in ("float", "double") or of.decimal:
@@ -109,7 +109,7 @@ def _kind(of: Type) -> Kind | None:
 
 
 def _decoder(names: list[str]) -> Any:
-    """Reads just these fields of an event, in their order, whatever is in them."""
+    """A function that reads just these fields of an event, in this order, of any type."""
     attributes = {f"f{index}": name for index, name in enumerate(names)}
     fields: list[Any] = [(attribute, Any, None) for attribute in attributes]
     event = msgspec.defstruct("Watched", fields, rename=attributes, gc=False)

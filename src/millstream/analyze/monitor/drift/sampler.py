@@ -1,6 +1,6 @@
-"""A few events a second of each stream, from the end of its topic, for its watch.
+"""Samples a few events a second of each stream, from the end of its topic, to detect drift.
 
-What a busy stream has beyond that is skipped, not read: the cost does not grow with the traffic.
+The other events of a busy stream are skipped, not read: the cost does not grow with the traffic.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _PATIENCE = 5.0
 
 
 class DriftMonitor:
-    """A thread that watches streams until `close`. Kafka being away only delays it."""
+    """A thread that samples streams until `close`. If Kafka does not answer, it tries again."""
 
     def __init__(
-        self, app: str, streams: Iterable[Stream], log: LogSettings, a_second: int
+        self, app: str, streams: Iterable[Stream], log: LogSettings, per_second: int
     ) -> None:
-        self._watches = {
+        self._detectors = {
             stream_topic(app, stream.name): DriftDetector(stream) for stream in streams
         }
-        self._log, self._a_second = log, a_second
+        self._log, self._per_second = log, per_second
         self._next: dict[tuple[str, int], int] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drift", daemon=True)
-        if self._watches and a_second:
+        if self._detectors and per_second:
             self._thread.start()
 
     def shifted(self) -> list[FieldDrift]:
-        """What is of another shape than lately, over all streams."""
-        return [drift for watch in self._watches.values() for drift in watch.shifted()]
+        """The fields of all streams whose values have shifted."""
+        return [drift for detector in self._detectors.values() for drift in detector.shifted()]
 
     def close(self) -> None:
-        """End the watching; returns when its thread has ended."""
+        """End the thread, and return when it has ended."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(2 * _PATIENCE)
@@ -56,21 +56,21 @@ class DriftMonitor:
         try:
             while not self._closing.wait(_EVERY):
                 try:
-                    self._look(consumer)
+                    self._sample(consumer)
                 except KafkaException as error:
-                    _log.debug("drift is not watched for a moment: %s", error.args[0].str())
+                    _log.debug("cannot sample streams for drift: %s", error.args[0].str())
         finally:
             consumer.close()
 
-    def _look(self, consumer: Consumer) -> None:
-        wanted, ends = self._newest(consumer)
+    def _sample(self, consumer: Consumer) -> None:
+        wanted, ends = self._offsets(consumer)
         if not wanted:
             return
         consumer.assign(wanted)
         values: dict[str, list[bytes | None]] = {}
         deadline = time.monotonic() + _PATIENCE
         while ends and time.monotonic() < deadline and not self._closing.is_set():
-            for message in consumer.consume(self._a_second, 0.1):
+            for message in consumer.consume(self._per_second, 0.1):
                 if message.error() is not None:
                     continue
                 place = (message.topic() or "", message.partition() or 0)
@@ -83,27 +83,27 @@ class DriftMonitor:
         consumer.unassign()
         now = now_ms()
         for topic, found in values.items():
-            for drift in self._watches[topic].take(found, now):
+            for drift in self._detectors[topic].observe(found, now):
                 _log.warning(
                     "field %s of stream %s has shifted: %s; before: %s",
                     *(drift.field, drift.stream, drift.now, drift.before),
                 )
 
-    def _newest(
+    def _offsets(
         self, consumer: Consumer
     ) -> tuple[list[TopicPartition], dict[tuple[str, int], int]]:
-        """Where to read from, and up to where, so that no stream gives more than its share."""
+        """Start and end offsets of the sample: no stream has more than its share."""
         wanted, ends = [], {}
         known = consumer.list_topics(timeout=_PATIENCE).topics
-        for topic in self._watches:
+        for topic in self._detectors:
             partitions = known[topic].partitions if topic in known else {}
             for partition in partitions:
                 place = (topic, partition)
                 low, high = consumer.get_watermark_offsets(
                     TopicPartition(*place), timeout=_PATIENCE
                 )
-                share = max(1, self._a_second // len(partitions))
-                # What was there before we began is as good a reference as any.
+                share = max(1, self._per_second // len(partitions))
+                # The sample may include events from before the start: they are as good a reference.
                 start = max(low, high - share, self._next.get(place, 0))
                 if start < high:
                     wanted.append(TopicPartition(*place, start))

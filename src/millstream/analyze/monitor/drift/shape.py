@@ -1,8 +1,8 @@
-"""How the values of one field are spread, and how far two spreads are apart.
+"""The distribution of one field's values, and the distance between two distributions.
 
-The measure is the population stability index over bins: the tenths of the reference for numbers,
-its most frequent values for words, and in both cases one bin for what is missing. 0 is the same
-shape; from 0.2 on, people who watch models speak of a shift.
+The distance is the population stability index over bins: deciles of the reference for numbers, its
+most frequent values for words, and in both cases one bin for missing values. 0 means equal. Values
+from 0.2 on are commonly called a shift.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Kind = Literal["numbers", "words"]
 Value = float | str | None  # None: the event has no such field
 
 SHIFTED = 0.2
-STEADY = 0.1  # below which a field that had shifted has come to rest
-_TENTHS = 10
-_WORDS = 20  # told apart; all others share a bin
+STEADY = 0.1  # below this, a field that had shifted has settled
+_DECILES = 10
+_WORDS = 20  # with a bin each; all others share one
 _DEVIATIONS = 4.0
 
 
 def distance(kind: Kind, reference: Sequence[Value], sample: Sequence[Value]) -> float:
-    """How far the sample's shape is from the reference's, less what chance alone explains."""
-    bins = _tenths(reference) if kind == "numbers" else _words(reference)
+    """The distance of the sample from the reference; 0 if chance alone explains it."""
+    bins = _Deciles(reference) if kind == "numbers" else _Words(reference)
     expected, seen = bins.count(reference), bins.count(sample)
     size = len(expected)
     index = 0.0
     for before, now in zip(expected, seen, strict=True):
-        # Half a count more in each bin: one that is empty is rare, not impossible.
+        # Half a count more in each bin: a value in an empty bin is rare, not impossible.
         share = (before + 0.5) / (len(reference) + size / 2)
         other = (now + 0.5) / (len(sample) + size / 2)
         index += (other - share) * math.log(other / share)
@@ -41,8 +41,8 @@ def distance(kind: Kind, reference: Sequence[Value], sample: Sequence[Value]) ->
     return index if index > noise else 0.0
 
 
-def names_things(kind: Kind, values: Sequence[Value]) -> bool:
-    """Whether nearly every value is another one: an identifier or a counter, without a shape."""
+def is_identifier(kind: Kind, values: Sequence[Value]) -> bool:
+    """Whether nearly all values are distinct, as of an id or a counter: no distribution."""
     present = [value for value in values if value is not None]
     if kind == "numbers" and not all(float(value).is_integer() for value in present):
         return False
@@ -50,7 +50,7 @@ def names_things(kind: Kind, values: Sequence[Value]) -> bool:
 
 
 def describe(kind: Kind, values: Sequence[Value]) -> str:
-    """The shape in words: `median 12 (3 to 40)`, or `Bern 40 %, Basel 12 %`."""
+    """The distribution in words: `median 12 (3 to 40)`, or `Bern 40 %, Basel 12 %`."""
     present = [value for value in values if value is not None]
     missing = len(values) - len(present)
     parts = []
@@ -60,18 +60,18 @@ def describe(kind: Kind, values: Sequence[Value]) -> str:
         parts.append(f"median {middle:.4g} ({low:.4g} to {high:.4g})")
     elif present:
         frequent = Counter(present).most_common(3)
-        parts += [f"{_harmless(word)} {count / len(values):.0%}" for word, count in frequent]
+        parts += [f"{_printable(word)} {count / len(values):.0%}" for word, count in frequent]
     if missing:
         parts.append(f"missing {missing / len(values):.0%}")
     return ", ".join(parts)
 
 
-class _tenths:
-    """Bins with a tenth of the reference each; equal values are never in two."""
+class _Deciles:
+    """Bins with a tenth of the reference each; equal values are in one bin."""
 
     def __init__(self, reference: Sequence[Value]) -> None:
         numbers = sorted(float(value) for value in reference if value is not None)
-        edges = {_at(numbers, part / _TENTHS) for part in range(1, _TENTHS)} if numbers else set()
+        edges = {_at(numbers, part / _DECILES) for part in range(1, _DECILES)} if numbers else set()
         self._edges = sorted(edges)
 
     def count(self, values: Iterable[Value]) -> list[int]:
@@ -80,7 +80,7 @@ class _tenths:
             if value is None:
                 counts[-1] += 1
                 continue
-            # An edge has a bin of its own: a field may have few values, each of them often.
+            # An edge has its own bin: a field may have few distinct values, each of them often.
             number = float(value)
             at = bisect_right(self._edges, number)
             is_edge = at > 0 and self._edges[at - 1] == number
@@ -88,8 +88,8 @@ class _tenths:
         return counts
 
 
-class _words:
-    """A bin for each frequent word of the reference, and one for the others."""
+class _Words:
+    """A bin for each frequent word of the reference, and one for all others."""
 
     def __init__(self, reference: Sequence[Value]) -> None:
         frequent = Counter(value for value in reference if value is not None)
@@ -105,8 +105,8 @@ class _words:
         return counts
 
 
-def _harmless(word: object) -> str:
-    """Strangers' text, in which nothing may steer a terminal."""
+def _printable(word: object) -> str:
+    """The word without control characters: it comes from outside, and a terminal may show it."""
     text = str(word)
     return text if text.isprintable() else ascii(text)
 
