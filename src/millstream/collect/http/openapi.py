@@ -13,107 +13,91 @@ from millstream.pipeline.app import App, Stream
 Described = dict[str, Any]
 
 _TEXT: Described = {"type": "string"}
-_REJECTION = {
-    "type": "object",
-    "required": ["index", "error", "field", "receipt"],
-    "properties": {
-        "index": {"type": "integer", "description": "The event's index in the request, from 0."},
-        "error": _TEXT,
-        "field": {
-            "type": "string",
-            "description": "The wrong field; empty: the whole event.",
-        },
-        "receipt": _TEXT,
-    },
-}
+_INTEGER: Described = {"type": "integer"}
+_TIME: Described = {"type": "string", "format": "date-time"}
+
+
+def _text(description: str) -> Described:
+    return {**_TEXT, "description": description}
+
+
+def _integer(description: str) -> Described:
+    return {**_INTEGER, "description": description}
+
+
+def _array(items: Described, description: str) -> Described:
+    return {"type": "array", "items": items, "description": description}
+
+
+def _object(required: list[str], properties: Described) -> Described:
+    return {"type": "object", "required": required, "properties": properties}
+
+
 _OUTCOME = {
-    "accepted": {"type": "integer"},
-    "receipts": {
-        "type": "array",
-        "items": _TEXT,
-        "description": "One for each accepted event, in their order.",
-    },
-    "rejected": {
-        "type": "array",
-        "items": _REJECTION,
-        "description": "The first 1,000 rejected events; all are in the rejected topic.",
-    },
-    "rejected_total": {
-        "type": "integer",
-        "description": "The number of rejected events, if `rejected` does not list all.",
-    },
+    "accepted": _INTEGER,
+    "receipts": _array(_TEXT, "One for each accepted event, in their order."),
+    "rejected": _array(
+        _object(
+            ["index", "error", "field", "receipt"],
+            {
+                "index": _integer("The event's index in the request, from 0."),
+                "error": _TEXT,
+                "field": _text("The wrong field; empty: the whole event."),
+                "receipt": _TEXT,
+            },
+        ),
+        "The first 1,000 rejected events; all are in the rejected topic.",
+    ),
+    "rejected_total": _integer("The number of rejected events, if `rejected` does not list all."),
 }
 _ALWAYS = ["accepted", "receipts", "rejected"]  # required
-_FAILURE = {
-    "type": "object",
-    "required": ["index", "error", "receipt"],
-    "properties": {"index": {"type": "integer"}, "error": _TEXT, "receipt": _TEXT},
-}
-_ANSWER = {
-    "type": "object",
-    "required": _ALWAYS,
-    "properties": {
+_ANSWER = _object(
+    _ALWAYS,
+    {
         **_OUTCOME,
-        "failed": {
-            "type": "array",
-            "items": _FAILURE,
-            "description": "Events that Kafka refuses for good; they are in the failed store.",
-        },
-        "duplicates": {
-            "type": "array",
-            "items": {"type": "integer"},
-            "description": "Indexes of accepted events that were received before; they have "
-            "the receipts of the first ones.",
-        },
-        "shed": {
-            "type": "integer",
-            "description": "Events that were dropped under pressure; they have no receipt.",
-        },
-        "future": {
-            "type": "array",
-            "items": {"type": "integer"},
-            "description": "Indexes of accepted events that are dated too far ahead: they are "
-            "in the late topic, and in no view.",
-        },
-        "warning": {"type": "string", "description": "A problem with accepted events."},
-        "detail": {"type": "string", "description": "Why some events are not in the log yet."},
+        "failed": _array(
+            _object(
+                ["index", "error", "receipt"],
+                {"index": _INTEGER, "error": _TEXT, "receipt": _TEXT},
+            ),
+            "Events that Kafka refuses for good; they are in the failed store.",
+        ),
+        "duplicates": _array(
+            _INTEGER,
+            "Indexes of accepted events that were received before; they have the receipts of the "
+            "first ones.",
+        ),
+        "shed": _integer("Events that were dropped under pressure; they have no receipt."),
+        "future": _array(
+            _INTEGER,
+            "Indexes of accepted events that are dated too far ahead: they are in the late topic, "
+            "and in no view.",
+        ),
+        "warning": _text("A problem with accepted events."),
+        "detail": _text("Why some events are not in the log yet."),
     },
-}
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": _TEXT,
-        "title": _TEXT,
-        "status": {"type": "integer"},
-        "detail": _TEXT,
-    },
-}
+)
+_PROBLEM = _object(
+    ["type", "title", "status", "detail"],
+    {"type": _TEXT, "title": _TEXT, "status": _INTEGER, "detail": _TEXT},
+)
 _ALL_REJECTED = {
     "allOf": [
         {"$ref": "#/components/schemas/Problem"},
         {"required": ["field", *_ALWAYS], "properties": {"field": _TEXT, **_OUTCOME}},
     ]
 }
-_PLACE = {
-    "type": "object",
-    "required": ["state", "stream", "collector", "sequence", "index", "received_at"],
-    "properties": {
+_PLACE = _object(
+    ["state", "stream", "collector", "sequence", "index", "received_at"],
+    {
         "state": {"enum": ["journaled", "logged", "rejected", "failed"]},
-        "stream": _TEXT,
-        "collector": _TEXT,
-        "sequence": {"type": "integer"},
-        "index": {"type": "integer"},
-        "received_at": {"type": "string", "format": "date-time"},
-        "journaled_at": {"type": "string", "format": "date-time"},
-        "logged_at": {"type": "string", "format": "date-time"},
-        "topic": _TEXT,
-        "partition": {"type": "integer"},
-        "offset": {"type": "integer"},
-        "id": {"type": "string", "description": "The event's id in the log."},
-        "error": {"type": "string", "description": "Why it was rejected, or failed."},
+        **dict.fromkeys(("stream", "collector", "topic"), _TEXT),
+        **dict.fromkeys(("sequence", "index", "partition", "offset"), _INTEGER),
+        **dict.fromkeys(("received_at", "journaled_at", "logged_at"), _TIME),
+        "id": _text("The event's id in the log."),
+        "error": _text("Why it was rejected, or failed."),
     },
-}
+)
 # Any request may get these answers.
 _ANY_REQUEST = {
     "400": "The request is not valid HTTP.",
@@ -129,7 +113,7 @@ _POST = {
     "415": "The content type or encoding is not supported.",
     "503": "Nothing was accepted: the journal is full or fails, or Kafka is behind. Retry.",
 }
-_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_RETRY = {"Retry-After": {"schema": _INTEGER, "description": "Seconds to wait."}}
 _FORMS = ("application/x-ndjson", "text/csv")
 _HEADERS = {
     "Idempotency-Key": "Identifies the request: repeated with the same key, it is stored once.",

@@ -7,9 +7,7 @@ again after a crash therefore has one file. Commands and collectors use the fold
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from millstream.collect.journal.disk import sync_folder
+from millstream.collect.journal.disk import sync_folder, write_durably
 from millstream.errors import MillstreamError
-from millstream.runtime.home import private_opener
 from millstream.values import event
 from millstream.values.clock import now_ms
 from millstream.values.dead_letter import Action
@@ -91,18 +88,7 @@ class FailedStore:
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(self.folder.parent)
-        # Two writers of the same event must not share an incomplete file.
-        fresh = self.folder / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
-        try:
-            with open(fresh, "xb", opener=private_opener) as file:
-                file.write(msgspec.msgpack.encode(failed))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path(name))
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
-        sync_folder(self.folder)
+        write_durably(self._path(name), msgspec.msgpack.encode(failed))
         return name
 
     def ids(self) -> list[str]:

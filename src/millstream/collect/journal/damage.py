@@ -9,7 +9,6 @@ The journal writes these files. Commands read them while the collector runs.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from millstream.collect.journal.disk import sync_folder
+from millstream.collect.journal.disk import sync_folder, write_durably
 from millstream.values.clock import now_ms
 from millstream.values.report import JournalDamage
 
@@ -98,7 +97,8 @@ class DamageStore:
 
     def put(self, one: DamagedPiece) -> None:
         """Write the description of a piece."""
-        self._replace(self.folder / f"{one.name}{_NAME}", msgspec.json.encode(one))
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        write_durably(self.folder / f"{one.name}{_NAME}", msgspec.json.encode(one))
 
     def note(self, one: DamagedPiece) -> bool:
         """As `put`, unless the same piece is stored; whether it was written."""
@@ -146,20 +146,6 @@ class DamageStore:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             # The description is damaged too. The loss must still be reported.
             return _without_description(path)
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}.new")
-        try:
-            with open(fresh, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
-        sync_folder(self.folder)
 
 
 def checksum_of(data: bytes) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
+
+from millstream.runtime.home import private_opener
 
 
 class Disk:
@@ -43,6 +46,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write or replace a file atomically; durable when it returns. Several processes may do so."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with open(fresh, "xb", opener=private_opener) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def why(error: OSError) -> str:
