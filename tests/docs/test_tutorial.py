@@ -105,6 +105,7 @@ def test_every_command_shows_what_the_page_shows(start_system: StartSystem) -> N
         _check(system, _commands(after))
 
 
+@pytest.mark.spark
 def test_the_test_of_the_tutorial_passes(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(FIRST, encoding="utf-8")
     (tmp_path / "test_shop.py").write_text(TEST, encoding="utf-8")
