@@ -95,7 +95,7 @@ class TestViews:
             ("/v1/views/by_city?select=m", 400, "there is no column 'm'"),
             ("/v1/views/by_city?limit=many", 400, "limit"),
             ("/v1/views/by_city?limit=-1", 400, "limit"),
-            ("/v1/views/by_city?wher=n", 400, "did you mean where"),
+            ("/v1/views/by_city?wher=n", 400, "did you mean 'where'"),
             ("/v1/views/by_city?where=%ff", 400, "UTF-8"),
             ("/v1/views/by_city/changes?after=x", 400, "position"),
             ("/v1/views/by_city/changes?wait=1000", 400, "wait"),

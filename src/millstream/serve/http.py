@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
 from millstream.errors import InvalidPosition, LogError, MillstreamError, QueryError
 from millstream.serve.views.encoding import encode
+from millstream.syntax.names import suggest
 from millstream.web.asgi import HeaderList, Message, Receive, Scope, Send, read_body
 from millstream.web.problem import CONTENT_TYPE, RETRY, Problem
 
@@ -114,8 +114,7 @@ class HttpRequest:
         names = list(known)
         for name in self.query:
             if name not in names:
-                close = difflib.get_close_matches(name, names, 1)
-                remedy = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
+                remedy = suggest(name[:40], names)
                 raise Problem(400, f"there is no parameter {name[:40]!r}", remedy=remedy)
 
     async def body(self, limit: int) -> bytes:

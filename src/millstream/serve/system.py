@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 import millstream
+from millstream.expression.condition import event_columns
 from millstream.log.record import Record
 from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.runtime.failing_processes import Failure
-from millstream.schema import type_ddl
 from millstream.serve.views.encoding import iso_time
 from millstream.serve.views.served_view import ServedView
 from millstream.values.clock import now_ms, to_iso
@@ -82,13 +83,7 @@ class System:
             "app": self._app.name,
             "version": millstream.__version__,
             "now": to_iso(now_ms()),
-            "streams": [
-                {
-                    **describe_stream(self._app.name, stream),
-                    "watermark": self._stream_watermark(stream.name),
-                }
-                for stream in self._app.streams.values()
-            ],
+            "streams": [self._describe_stream(each) for each in self._app.streams.values()],
             "views": [describe_view(self._app, served) for served in self._views.values()],
             "tiers": {
                 "collect": {**collected, "reported_at": self._reported_at("collect")},
@@ -127,8 +122,19 @@ class System:
         """Time of the tier's last report; None if there is none since this server started."""
         return iso_time(max((report.at for report in self._last_reports(tier)), default=0))
 
-    def _stream_watermark(self, name: str) -> str | None:
-        return iso_time(self._streams[name].watermark) if name in self._streams else None
+    def _describe_stream(self, stream: Stream) -> dict[str, Any]:
+        source, served = stream.source, self._streams.get(stream.name)
+        return {
+            "name": stream.name,
+            "topic": stream_topic(self._app.name, stream.name),
+            "columns": event_columns(stream.schema),
+            "key": stream.key,
+            "event_time": stream.event_time,
+            "lateness_ms": round(stream.lateness.total_seconds() * 1000),
+            "delivery": stream.delivery,
+            "source": None if source is None else {"kind": source.kind, "url": source.address},
+            "watermark": None if served is None else iso_time(served.watermark),
+        }
 
     def _analyze(
         self, reports: Sequence[ProcessReport], serve: Sequence[ProcessReport]
@@ -169,20 +175,6 @@ def warning_of(counts: ViewCounts) -> str:
     return counts.warning
 
 
-def describe_stream(app: str, stream: Stream) -> dict[str, Any]:
-    source = stream.source
-    return {
-        "name": stream.name,
-        "topic": stream_topic(app, stream.name),
-        "columns": [{"name": f.name, "type": type_ddl(f.type)} for f in stream.schema.fields],
-        "key": stream.key,
-        "event_time": stream.event_time,
-        "lateness_ms": round(stream.lateness.total_seconds() * 1000),
-        "delivery": stream.delivery,
-        "source": None if source is None else {"kind": source.kind, "url": source.address},
-    }
-
-
 def describe_view(app: App, served: ServedView) -> dict[str, Any]:
     """A view as the pipeline declares it and, once it runs, `analyze` describes it."""
     view, described = app.views[served.name], served.description
@@ -211,33 +203,26 @@ def describe_view(app: App, served: ServedView) -> dict[str, Any]:
 
 
 def _collect(reports: Sequence[ProcessReport]) -> dict[str, Any]:
-    streams: dict[str, StreamCounts] = {}
+    by_stream: dict[str, list[StreamCounts]] = {}
     for report in reports:
         for name, counts in report.streams.items():
-            held = streams.setdefault(name, StreamCounts())
-            for field in ("rate", *_COUNTS, *_TIME_COUNTS):
-                setattr(held, field, getattr(held, field) + getattr(counts, field))
-            for field in (*_STEPS, "skew_ms"):
-                setattr(
-                    held, field, _merge_latencies((getattr(held, field), getattr(counts, field)))
-                )
-    total = {
-        field: sum(getattr(counts, field) for counts in streams.values())
-        for field in ("rate", *_COUNTS)
+            by_stream.setdefault(name, []).append(counts)
+    streams = {
+        name: StreamCounts(
+            **_sums(counted, ("rate", *_COUNTS, *_TIME_COUNTS)),
+            **_latencies(counted, (*_STEPS, "skew_ms")),
+        )
+        for name, counted in by_stream.items()
     }
+    total = _sums(streams.values(), ("rate", *_COUNTS))
     return {
         "state": "up" if reports else "down",
         "instances": len(reports),
         **total,
         "rate": round(total["rate"], 2),
-        **{
-            step: _merge_latencies(getattr(each, step) for each in streams.values())
-            for step in _STEPS
-        },
+        **_latencies(streams.values(), _STEPS),
         "unaccounted": sum(abs(counts.missing()) for counts in streams.values()),
-        "journal": _sum_journals(
-            [report.journal for report in reports if report.journal is not None]
-        ),
+        "journal": _sum_journals([each.journal for each in reports if each.journal is not None]),
         "streams": streams,
         "sources": [source for report in reports for source in report.sources],
     }
@@ -256,10 +241,7 @@ def _sum_journals(journals: Sequence[JournalState]) -> JournalState | None:
     if not journals:
         return None
     return JournalState(
-        **{
-            field: sum(getattr(journal, field) for journal in journals)
-            for field in ("entries", "bytes", "stored_bytes", "max_bytes")
-        },
+        **_sums(journals, ("entries", "bytes", "stored_bytes", "max_bytes")),
         broken=next((journal.broken for journal in journals if journal.broken), ""),
         damage=_sum_damage([journal.damage for journal in journals if journal.damage is not None]),
     )
@@ -268,13 +250,21 @@ def _sum_journals(journals: Sequence[JournalState]) -> JournalState | None:
 def _sum_damage(found: Sequence[JournalDamage]) -> JournalDamage | None:
     if not found:
         return None
-    total = JournalDamage()
+    streams: Counter[str] = Counter()
     for damage in found:
-        for field in ("entries", "events", "bytes", "unread", "acknowledged"):
-            setattr(total, field, getattr(total, field) + getattr(damage, field))
-        for name, events in damage.streams.items():
-            total.streams[name] = total.streams.get(name, 0) + events
-    return total
+        streams.update(damage.streams)
+    fields = ("entries", "events", "bytes", "unread", "acknowledged")
+    return JournalDamage(**_sums(found, fields), streams=dict(streams))
+
+
+def _sums(items: Iterable[Any], fields: Sequence[str]) -> dict[str, Any]:
+    held = list(items)
+    return {field: sum(getattr(item, field) for item in held) for field in fields}
+
+
+def _latencies(items: Iterable[Any], fields: Sequence[str]) -> dict[str, Any]:
+    held = list(items)
+    return {field: _merge_latencies(getattr(item, field) for item in held) for field in fields}
 
 
 def _view_counts(reports: Sequence[ProcessReport]) -> dict[str, ViewCounts]:

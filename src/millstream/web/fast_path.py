@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -36,11 +36,6 @@ class FastPath(Protocol):
         ...
 
 
-class _CachedHead(NamedTuple):
-    route: Route
-    length: int  # of the body
-
-
 class HeadCache:
     """Caches heads of requests and responses.
 
@@ -48,7 +43,7 @@ class HeadCache:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, _CachedHead] = {}
+        self._requests: dict[bytes, tuple[Route, int]] = {}  # with the body's length
         self._default: HeaderList = []
         self._responses: dict[tuple[int, bytes], bytes] = {}  # with the default headers
 
@@ -56,9 +51,9 @@ class HeadCache:
         """Route and body of a complete request whose head is cached."""
         end = data.find(HEAD_END) + len(HEAD_END)
         known = self._requests.get(data[:end])
-        if known is None or len(data) - end != known.length:
+        if known is None or len(data) - end != known[1]:
             return None
-        return known.route, data[end:]
+        return known[0], data[end:]
 
     def remember(self, data: bytes, route: Route, length: int) -> None:
         """Cache the route of a complete request, if no other one follows in `data`."""
@@ -66,7 +61,7 @@ class HeadCache:
         if len(data) - end == length and end <= _MAX_HEAD_BYTES:
             if len(self._requests) >= _MAX_HEADS:
                 self._requests.clear()
-            self._requests[data[:end]] = _CachedHead(route, length)
+            self._requests[data[:end]] = route, length
 
     def response_head(self, status: int, content_type: bytes, default: HeaderList) -> bytes:
         """A response's first lines; `default` is a new list whenever the date has changed."""

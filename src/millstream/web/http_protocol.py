@@ -80,7 +80,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not self._network:
             network = peer_network(transport)
             if not self._limits.admit(network):
-                transport.write(_raw(_too_many(), ()))
+                problem = "there are too many connections; close some, or try later"
+                transport.write(_raw(Problem(503, problem, headers=[RETRY]), ()))
                 transport.close()
                 return
             self._network = network
@@ -434,12 +435,6 @@ def _other_host(host: bytes, tier: str) -> Problem:
         421,
         f"this server does not have the name {name!r}",
         remedy=f"add it to {tier}.allowed_hosts if clients may use it",
-    )
-
-
-def _too_many() -> Problem:
-    return Problem(
-        503, "there are too many connections; close some, or try later", headers=[RETRY, CLOSE]
     )
 
 

@@ -19,7 +19,6 @@ from millstream.syntax.names import closest
 from millstream.web.problem import Problem
 
 MAX_ROWS = 1_000_000
-_DEFAULT_LIMIT = 100  # rows of a view without key
 # Keys that an unknown key is compared with, to suggest one; the comparison is slow.
 _MAX_KEYS, _MAX_KEY_LENGTH = 500, 40
 SELECTION_PARAMETERS = ("where", "select", "lineage", "limit")
@@ -53,10 +52,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
     if not view.warning and _has_tag(request, tag):
         return Response(status=304, headers=headers)
-    limit = selection.limit
-    if limit is None and not view.table.keyed:
-        limit = _DEFAULT_LIMIT
-    select = view.prepare_rows(encoding, order, limit)
+    select = view.prepare_rows(encoding, order, selection.row_limit(view))
     if view.is_expensive(encoding, order):
         rows = await asyncio.to_thread(lambda: _encode_rows(encoding, select()))
     else:

@@ -205,7 +205,10 @@ class Connection(WSListener):
 
     def _open(self, request: Subscribe, after: Position | None) -> None:
         if request.view is not None:
-            self._subscribe_to_view(request, request.view, after)
+            try:
+                self._begin(request, self._context.view(request.view), after)
+            except MillstreamError as error:
+                self._error(request.id, "Bad Request", str(error))
             return
         # Other topics are read only while clients use them, so reading may have to start first.
         task = asyncio.get_running_loop().create_task(self._subscribe_on_demand(request, after))
@@ -225,12 +228,6 @@ class Connection(WSListener):
                 f"this connection has {limit} subscriptions already",
                 remedy="unsubscribe from one, or open another connection",
             )
-
-    def _subscribe_to_view(self, request: Subscribe, view: str, after: Position | None) -> None:
-        try:
-            self._begin(request, self._context.view(view), after)
-        except MillstreamError as error:
-            self._error(request.id, "Bad Request", str(error))
 
     async def _subscribe_on_demand(self, request: Subscribe, after: Position | None) -> None:
         kind = "stream" if request.stream is not None else "ledger"

@@ -41,6 +41,12 @@ class RowSelection:
     def encoding(self, served: ServedView) -> Encoding:
         return served.encoding(self.where, self.select, self.lineage)
 
+    def row_limit(self, served: ServedView) -> int | None:
+        """The limit for a snapshot; views without key have a default."""
+        if self.limit is None and not (served.table.keyed or served.sends_full_history):
+            return _DEFAULT_LIMIT
+        return self.limit
+
 
 class Subscription:
     """Messages for one client about one view; `wake` is called when there may be new ones.
@@ -66,9 +72,7 @@ class Subscription:
         self._format = message_format
         self._wake = wake
         self._replay = replay
-        self._limit = selection.limit
-        if self._limit is None and not (served.table.keyed or served.sends_full_history):
-            self._limit = _DEFAULT_LIMIT
+        self._limit = selection.row_limit(served)
         self._pending: deque[bytes] = deque()
         self._drained = asyncio.Event()  # no pending message is left
         self._task: asyncio.Task[None] | None = None
