@@ -1,4 +1,4 @@
-"""The commands that read history, over a pipeline that a test runs."""
+"""Commands that read the history of a pipeline that a test runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Commands:
-    """The command line over the pipeline that runs."""
+    """Runs commands on the running pipeline."""
 
     def __init__(self, live: Live, capfd: pytest.CaptureFixture[str]) -> None:
         self._live, self._capfd = live, capfd
@@ -27,7 +27,7 @@ class Commands:
         write(live.settings.log, views_topic(live.app.name), described, 10)
 
     def __call__(self, *arguments: str) -> tuple[int, Any]:
-        """The exit code, and the JSON that was printed."""
+        """Run a command; its exit code and the JSON that it printed."""
         self._capfd.readouterr()
         place = [
             self._live.app.location.file,

@@ -1,4 +1,4 @@
-"""The `analyze` process as the supervisor and a sceptic with `kill` meet it."""
+"""The `analyze` process starts, stops, and survives kills."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Analyze:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> tuple[subprocess.Popen[str], int]:
-        """Start it, wait until it is ready, and return it and its JVM's process id."""
+        """Start it and wait until it is ready; its process and its JVM's process id."""
         arguments = [str(self.pipeline), self.log.bootstrap, str(self.home)]
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True
@@ -80,7 +80,7 @@ def analyze(log_settings: LogSettings, app_name: str, tmp_path: Path) -> Iterato
         running.process.communicate()
 
 
-def test_it_survives_the_death_of_either_half_and_ends_when_told(
+def test_it_survives_a_kill_of_python_or_java_and_stops_on_sigterm(
     analyze: Analyze, read_topic: Any, eventually: Any
 ) -> None:
     log, name = analyze.log, analyze.name

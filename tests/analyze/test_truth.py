@@ -1,8 +1,8 @@
-"""The law of it all: random events and delays, interrupted, rebuilt and changed at random, and in
-the end every row, every sum and every late event is what plain Python makes of the same events.
+"""Every row, sum and late event is what plain Python computes from the same events.
 
-All is drawn from one seed, which a failure tells. `make soak-time` runs it over and over with
-others, and with a process of its own that is killed: TRUTH_SEED=17 TRUTH_KILL=1 repeats one.
+Events, delays, restarts, rebuilds and changes of the pipeline are random. All are drawn from one
+seed, which a failure prints. `make soak-time` repeats the test with other seeds, and with a process
+that is killed. TRUTH_SEED=17 TRUTH_KILL=1 repeats one run.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 SEED = int(os.environ.get("TRUTH_SEED", "6"))
 KILL = "TRUTH_KILL" in os.environ
 ACTIONS = int(os.environ.get("TRUTH_ACTIONS", "4"))
-# Seconds without any progress. A process that was killed has none until its JVM is up and its views
-# are planned, which takes minutes where others want the same cores.
+# Seconds without any progress. A process that was killed makes none until its JVM runs and its
+# views are planned, which takes minutes on a busy machine.
 PATIENCE = 900.0 if KILL else 240.0
 EVENTS = 240
 MINUTE, LATENESS, AHEAD = 60_000, 120_000, 60_000
-# So soon that rows are final in every pause, and stragglers correct them.
+# So short that rows become final in every pause, and late events correct them.
 IDLE = "2 seconds"
 FAULTS = Faults(0.15, 0.1, 0.05, 0.05, 0.05, 0.02)
 PAGES = ("/", "/news", "/docs")
@@ -76,7 +76,7 @@ app.view("overlapping", key=["window"], mode="micro_batch", sql='''
     SELECT window(at, '2 minutes', '1 minute') AS window, count(*) AS n,
            sum(price * {factor}) AS total
     FROM clicks GROUP BY 1''')
-app.view("told", key=["window"], trigger="at the watermark", accumulation="discard",
+app.view("delayed", key=["window"], trigger="at the watermark", accumulation="discard",
          ledger=["n"], sql='''
     SELECT window(at, '1 minute') AS window, count(*) AS n FROM clicks
     WHERE price > {factor} GROUP BY 1''')
@@ -86,22 +86,22 @@ Row = dict[str, Any]
 
 
 class Collector:
-    """Writes events as the collector does, with its own word on who is late."""
+    """Writes events as the collector does, with their watermarks."""
 
     def __init__(self, log: LogSettings, app: str) -> None:
         self._topic = stream_topic(app, "clicks")
         self._producer = Producer(client_config(log, linger_ms=0))
         self._watermark = Watermark(AHEAD)
-        self.taken: list[Predicted] = []
+        self.sent: list[Predicted] = []
 
-    def take(self, predicted: Sequence[Predicted]) -> None:
+    def send(self, predicted: Sequence[Predicted]) -> None:
         for each in predicted:
-            self.taken.append(each)
+            self.sent.append(each)
             if each.outcome == "duplicate":
                 continue
             sending, now = each.sending, int(time.time() * 1000)
             behind = self._watermark.advance([sending.at], now, ()).get(0)
-            assert behind == each.watermark, "the model is another than the collector"
+            assert behind == each.watermark, "the model differs from the collector"
             headers = {ID: sending.id, **({WATERMARK: str(behind)} if behind else {})}
             self._producer.produce(
                 *(self._topic, json.dumps(sending.event), str(sending.event["page"])),
@@ -115,12 +115,12 @@ def click(n: int, at: int, rng: Random) -> Row:
     return {"page": rng.choice(PAGES), "price": rng.randrange(10)}
 
 
-def by_none(event: Mapping[str, Any]) -> None:
+def ungrouped(event: Mapping[str, Any]) -> None:
     return None
 
 
 def truth(predicted: Sequence[Predicted], factor: int) -> dict[str, dict[str, Row]]:
-    """What each view must hold when all windows are over: by key, the row without the key."""
+    """The rows of each view when all windows are over: by key, without the key's columns."""
 
     def rows(groups: Mapping[Any, Sequence[Predicted]], *columns: str) -> dict[str, Row]:
         found = {}
@@ -136,8 +136,8 @@ def truth(predicted: Sequence[Predicted], factor: int) -> dict[str, dict[str, Ro
     by_page = grouped(predicted, minute, LATENESS, lambda event: str(event["page"]))
     return {
         "per_minute": rows(by_page, "n", "total"),
-        "overlapping": rows(grouped(predicted, overlapping, LATENESS, by_none), "n", "total"),
-        "told": rows(grouped(dear, minute, LATENESS, by_none), "n"),
+        "overlapping": rows(grouped(predicted, overlapping, LATENESS, ungrouped), "n", "total"),
+        "delayed": rows(grouped(dear, minute, LATENESS, ungrouped), "n"),
     }
 
 
@@ -146,7 +146,7 @@ def key_of(key: Sequence[Any]) -> str:
 
 
 class Run:
-    """A pipeline, what was sent to it, and what was done to it meanwhile."""
+    """A pipeline, the events sent to it, and the actions on it."""
 
     def __init__(self, tier: Tier, pipeline: Load, seed: int) -> None:
         self.tier, self._pipeline = tier, pipeline
@@ -166,7 +166,7 @@ class Run:
         self.tier.start(self.app)
 
     def change(self) -> None:
-        """The pipeline is another one from now on."""
+        """Change the pipeline, and restart."""
         self._await_work()
         self.tier.stop()
         self.factor += 1
@@ -174,7 +174,7 @@ class Run:
         self.tier.start(self.app)
 
     def rebuild(self) -> None:
-        view = self._rng.choice(["per_minute", "overlapping", "told"])
+        view = self._rng.choice(["per_minute", "overlapping", "delayed"])
         self._wait(lambda: view in self.watcher.seen)
         bootstrap = f"--set=log.bootstrap={self.log.bootstrap}"
         command = ["rebuild", view, "--app", self.app.name, bootstrap, "--yes", "--json"]
@@ -182,11 +182,11 @@ class Run:
         self._rebuilding[-1].start()
 
     def pause(self) -> None:
-        """Long enough for rows to be called final."""
+        """Wait until rows are final."""
         self.await_truth()
 
     def _await_work(self) -> None:
-        """A process that is killed before it has begun proves nothing; anywhere after that."""
+        """Wait until the process works, and then a random time: an earlier kill proves nothing."""
         if KILL:
             begun = self._reports()
             self._wait(lambda: self._reports() > begun)
@@ -204,33 +204,35 @@ class Run:
     def end_rebuilding(self) -> None:
         for each in self._rebuilding:
             each.join(PATIENCE)
-            assert not each.is_alive(), f"a rebuild does not end: {self.told()}"
+            assert not each.is_alive(), f"a rebuild does not end: {self.newest_report()}"
 
     def await_truth(self) -> None:
-        """Wait for it, as long as `analyze` gets on."""
+        """Wait until nothing differs, as long as `analyze` makes progress."""
         deadline, reached = time.monotonic() + PATIENCE, self._reached()
         while differences := list(self.differences()):
             if (further := self._reached()) != reached:
                 deadline, reached = time.monotonic() + PATIENCE, further
-            assert time.monotonic() < deadline, "\n".join([*differences[:20], str(self.told())])
+            assert time.monotonic() < deadline, "\n".join(
+                [*differences[:20], str(self.newest_report())]
+            )
             time.sleep(0.3)
 
     def _reached(self) -> Any:
-        """How far queries and rebuilds are, by what `analyze` told last."""
+        """The progress of queries and rebuilds, by the newest report of `analyze`."""
         found = {}
-        for name, view in self.told().items():
-            anew = view.get("rebuild", {})
-            found[name] = (view.get("state"), view.get("read"), anew.get("state"), anew.get("done"))
+        for name, view in self.newest_report().items():
+            of = view.get("rebuild", {})
+            found[name] = (view.get("state"), view.get("read"), of.get("state"), of.get("done"))
         return found
 
     def differences(self) -> Iterator[str]:
-        """What is not as it must be once all that was sent is in, and final."""
+        """What differs from the rows and sums of all events, with all rows final."""
         self.watcher.check()
-        expected = truth(self.collector.taken, self.factor)
+        expected = truth(self.collector.sent, self.factor)
         for view, rows in expected.items():
             seen = self.watcher.seen.get(view)
             shown = {} if seen is None else seen.rows
-            if view == "told" and seen is not None:
+            if view == "delayed" and seen is not None:
                 shown = {key: {**row, "n": seen.sums[key]} for key, row in shown.items()}
             for key in rows.keys() | shown.keys():
                 row = plain(shown.get(key, {}))
@@ -238,17 +240,17 @@ class Run:
                 state = shown.get(key, {}).get("_state")
                 if found != rows.get(key) or state in (None, PROVISIONAL):
                     yield f"{view} {key} is {state} {found}, not {rows.get(key)}"
-        for view in ("per_minute", "told"):
+        for view in ("per_minute", "delayed"):
             entered = {key: amounts for key, (_, amounts) in self.balance(view).items()}
             for key, row in expected[view].items():
                 if entered.get(key) != row:
                     yield f"{view}'s ledger says {entered.get(key)} of {key}, not {row}"
             for key in entered.keys() - expected[view].keys():
                 if any(entered[key].values()):
-                    yield f"{view}'s ledger has {entered[key]} of {key}, of which there is nothing"
+                    yield f"{view}'s ledger has {entered[key]} of {key}, which has no row"
 
-    def told(self) -> Any:
-        """What `analyze` told last."""
+    def newest_report(self) -> Any:
+        """The views in the newest report of `analyze`."""
         topic = audit_topic(self.app.name)
         ((partition, (_, end)),) = bounds(self.log, topic).items()
         newest = read_range(self.log, topic, partition, max(0, end - 1), end)
@@ -264,7 +266,7 @@ def tier(
 ) -> Iterator[Tier]:
     home = tmp_path / "home"
     running: Tier
-    if KILL:  # it has a session of its own, and ours would only be in its way
+    if KILL:  # it has its own session; ours would only use memory
         running = Killed(log_settings, home, IDLE)
     else:
         running = Threaded(request.getfixturevalue("spark"), log_settings, home, IDLE)
@@ -273,7 +275,7 @@ def tier(
 
 
 def drawn_actions(rng: Random) -> list[str]:
-    """One of each, and then what comes."""
+    """One of each, and then random ones, in random order."""
     actions = ["restart", "rebuild", "change"]
     actions += rng.choices(["restart", "rebuild", "change", "pause"], k=max(0, ACTIONS - 3))
     rng.shuffle(actions)
@@ -291,7 +293,7 @@ def drawn_events(seed: int) -> list[Predicted]:
 
 
 @pytest.mark.timeout(3600 if KILL else 900)
-def test_whatever_happens_views_ledgers_and_late_topic_tell_the_truth(
+def test_views_ledgers_and_late_events_are_right_whatever_happens(
     tier: Tier, pipeline: Load, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuild, "SILENCE", PATIENCE)
@@ -301,37 +303,37 @@ def test_whatever_happens_views_ledgers_and_late_topic_tell_the_truth(
     cuts = sorted(rng.randrange(1, len(events)) for _ in actions)
     run = Run(tier, pipeline, SEED)
     for start, end, action in zip([0, *cuts], [*cuts, len(events)], [*actions, ""], strict=True):
-        run.collector.take(events[start:end])
+        run.collector.send(events[start:end])
         if action:
             getattr(run, action)()
     run.end_rebuilding()
     run.await_truth()
     run.watcher.close()
 
-    assert run.watcher.wrong == [], "no final row changes unless it says so"
-    for view in ("per_minute", "told"):
+    assert run.watcher.wrong == [], "no final row changes without a correction"
+    for view in ("per_minute", "delayed"):
         check_ledger(run, view)
     check_late(run, events)
     check_batch(run, request.getfixturevalue("spark"))
 
 
 def check_ledger(run: Run, view: str) -> None:
-    """No entry twice, and at any moment each key has one amount or none."""
+    """No entry comes twice, and each key has one assertion or none at any moment."""
     entries = run.watcher.entries(view)
     repeated = [name for name, count in Counter(each.id for each in entries).items() if count > 1]
     assert repeated == []
-    stands: dict[str, Any] = {}
+    asserted: dict[str, Any] = {}
     for entry in entries:
         key = key_of(entry.key)
         if entry.kind == "assertion":
-            assert key not in stands, entry
-            stands[key] = entry.amounts
+            assert key not in asserted, entry
+            asserted[key] = entry.amounts
         else:
-            assert stands.pop(key) == entry.amounts, entry
+            assert asserted.pop(key) == entry.amounts, entry
 
 
 def check_late(run: Run, events: Sequence[Predicted]) -> None:
-    """What no row has is in the late topic, once, with the windows that it missed."""
+    """Events that are in no row are in the late topic, once, with the windows they are late for."""
     found: dict[str, Row] = {}
     topic = late_topic(run.app.name, "clicks")
     for partition, (first, end) in bounds(run.log, topic).items():
@@ -341,7 +343,7 @@ def check_late(run: Run, events: Sequence[Predicted]) -> None:
             found[headers[ID]] = {"reason": headers["late_reason"]}
             if "late_views" in headers and headers["late_reason"] == "late":
                 found[headers[ID]]["views"] = set(json.loads(headers["late_views"]))
-    expected = late_records(events, {**VIEWS, "told": VIEWS["per_minute"]}, LATENESS)
+    expected = late_records(events, {**VIEWS, "delayed": VIEWS["per_minute"]}, LATENESS)
     for entry in expected.values():
         if "views" in entry:
             entry["views"] = set(entry["views"])
@@ -356,12 +358,12 @@ def check_late(run: Run, events: Sequence[Predicted]) -> None:
 
 
 def check_batch(run: Run, spark: SparkSession) -> None:
-    """Each view, what is shown of it and its ledger are what its query makes of the log."""
+    """`verify` finds no difference in any view, its shown rows and its ledger."""
     topics = {name: seen.topic for name, seen in run.watcher.seen.items()}
-    for name, rows in truth(run.collector.taken, run.factor).items():
+    for name, rows in truth(run.collector.sent, run.factor).items():
         query = Planner(spark, run.app, run.tier.settings, topics=topics).query(name)
-        verdict = verify(query, run.log)
-        assert verdict.differences == []
-        assert verdict.same == len(rows)
-        for part in verdict.parts:  # that a row is final may still be on its way into the log
+        result = verify(query, run.log)
+        assert result.differences == []
+        assert result.same == len(rows)
+        for part in result.parts:  # final states may not be in the log yet
             assert part.same + part.not_compared["not due"] == len(rows), part

@@ -1,4 +1,4 @@
-"""Rows of a real query become final and corrected, while Spark, too, writes to their topic."""
+"""Rows of a real query become final and corrected while Spark writes to the same topic."""
 
 from __future__ import annotations
 

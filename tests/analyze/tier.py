@@ -1,4 +1,4 @@
-"""The tier as its process runs it: on the session that all tests share, or in a process."""
+"""The whole tier, in a thread on the session that all tests share, or in a process."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from millstream.settings import Settings
 
 
 class Tier(Protocol):
-    """Something that analyses, and can be ended at any moment."""
+    """A running `analyze` that can be stopped at any moment."""
 
     settings: Settings
 
     def start(self, app: App) -> None: ...
 
     def stop(self) -> None:
-        """Queries are interrupted wherever they are: what they did since their last commit is
-        done again by the next start."""
+        """Interrupt the queries wherever they are. The next start repeats what they did since
+        their last commit."""
 
 
 class Threaded:
-    """In a thread, on a session that is there."""
+    """Runs in a thread, on a session that exists."""
 
     def __init__(
         self, spark: SparkSession, log: LogSettings, home: Path, idle: str = "10 seconds"
@@ -67,13 +67,13 @@ class Threaded:
             self._failure = failure
 
     def topic(self, view: str) -> str:
-        """The one that holds the view's rows; empty if it has none yet."""
+        """The topic that holds the view's rows; empty if there is none yet."""
         described = describe_views(self.app.name, self.settings.log).get(view)
         return topic_of(self.app.name, described) if described else ""
 
 
 class Killed:
-    """In a process of its own, which is killed."""
+    """Runs in a process, which `stop` kills."""
 
     def __init__(self, log: LogSettings, home: Path, idle: str) -> None:
         self.settings = _settings(log, idle)

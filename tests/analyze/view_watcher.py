@@ -1,4 +1,4 @@
-"""A server of views and what its clients see, from the first record to the last."""
+"""Follows views as a server does, and checks what clients see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 PROVISIONAL, FINAL, CORRECTED = "provisional", "final", "corrected"
 
 
-class Seen:
+class SeenView:
     """One view, in one epoch."""
 
     def __init__(self, description: ViewDescription, topic: str, epoch: str) -> None:
@@ -39,7 +39,7 @@ class Seen:
         return dict(self.table.rows)
 
     def read(self, log: LogSettings) -> None:
-        """Take in what is new."""
+        """Read the new records, and check them."""
         shown = {key: dict(row) for key, row in self.table.rows.items()}
         for partition, (first, end) in bounds(log, self.topic).items():
             start = self._next.get(partition, first)
@@ -50,13 +50,13 @@ class Seen:
                 )
                 if change is None or change.key is None or change.row is None:
                     continue
-                self._judge(change.key, shown.get(change.key), change.row)
+                self._check(change.key, shown.get(change.key), change.row)
                 shown[change.key] = dict(change.row)
                 self.sums[change.key] += int(str(change.row["n"]))
             self._next[partition] = end
 
-    def succeed(self, old: Seen) -> None:
-        """Judge the whole of it, as it takes the place of what its clients had."""
+    def replace(self, old: SeenView) -> None:
+        """Check all rows, as they replace those that clients had."""
         for key, before in old.rows.items():
             if key not in self.rows:
                 self.wrong.append(f"{self.topic} lacks {before}")
@@ -66,13 +66,13 @@ class Seen:
                 if now["_state"] not in fitting:
                     self.wrong.append(f"{self.topic}: {before} became {now}")
 
-    def _judge(self, key: str, before: Row | None, now: Row) -> None:
+    def _check(self, key: str, before: Row | None, now: Row) -> None:
         if before is not None and before["_state"] != PROVISIONAL and now["_state"] != CORRECTED:
             self.wrong.append(f"{self.topic}: {before} became {now}")
 
 
 class Watcher(threading.Thread):
-    """Looks at the views of an app over and over, until it is closed."""
+    """Reads the views of an app repeatedly, until it is closed."""
 
     def __init__(self, log: LogSettings, app: str) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -80,15 +80,15 @@ class Watcher(threading.Thread):
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        self.seen: dict[str, Seen] = {}
-        self.wrong: list[str] = []  # what no client may see
+        self.seen: dict[str, SeenView] = {}
+        self.wrong: list[str] = []  # changes that no client may see
         self.swaps = 0
         self.start()
 
     def run(self) -> None:
         try:
             while not self._closing.wait(0.2):
-                # Kafka takes long to answer: the next time.
+                # If Kafka does not answer, try again.
                 with contextlib.suppress(LogError, KafkaException):
                     self.look()
         except BaseException as failure:
@@ -100,7 +100,7 @@ class Watcher(threading.Thread):
         self.check()
 
     def check(self) -> None:
-        """Raises what has ended it, if anything has: what it has seen is old then."""
+        """Raise the error that ended the thread, if any: what it has seen is old then."""
         if self._failure is not None:
             raise self._failure
 
@@ -117,15 +117,15 @@ class Watcher(threading.Thread):
         before = self.seen.get(description.name)
         seen = before
         if seen is None or seen.epoch != epoch:
-            seen = Seen(description, topic, epoch)
+            seen = SeenView(description, topic, epoch)
         try:
             seen.read(self._log)
-        except LogError:  # it is being deleted: the description tells of another, the next time
+        except LogError:  # it is being deleted: the next description names another topic
             return
         if before is not None and seen is not before:
             self.swaps += 1
             if before.description.accumulation != "discard":
-                seen.succeed(before)
+                seen.replace(before)
         self.seen[description.name] = seen
         self.wrong += seen.wrong
         seen.wrong = []

@@ -1,4 +1,4 @@
-"""A topic that is deleted under a view stops it, with its rows as they were, and is named."""
+"""A view stops when a topic of it is deleted: it keeps its rows and names the topic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def numbers(live: Live, view: str) -> list[int]:
 
 
 def recreate(live: Live, topic: str) -> None:
-    """As an operator does it: deleted, and then made again by some tier that starts."""
+    """Delete a topic as an operator does, and create it again as a starting tier does."""
     log = live.settings.log
     delete_topics(log, [topic])
     live.until(lambda: topic not in known_topics(log))
@@ -51,9 +51,7 @@ def stopped(live: Live, view: str, words: str) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_stream_that_is_deleted_under_running_views_stops_them_with_their_rows(
-    live: Live, pipeline: Load
-) -> None:
+def test_deleting_a_stream_stops_its_views_and_keeps_their_rows(live: Live, pipeline: Load) -> None:
     app = pipeline(COUNTS)
     live.start(app)
     topic = stream_topic(app.name, "orders")
@@ -82,7 +80,7 @@ def test_a_stream_that_is_deleted_under_running_views_stops_them_with_their_rows
 
 
 @pytest.mark.timeout(400)
-def test_a_stream_that_stays_deleted_is_noticed_and_made_again_for_collectors(
+def test_a_deleted_stream_is_noticed_and_created_again_for_collectors(
     live: Live, pipeline: Load
 ) -> None:
     app = pipeline(COUNTS)
@@ -98,7 +96,7 @@ def test_a_stream_that_stays_deleted_is_noticed_and_made_again_for_collectors(
 
 
 @pytest.mark.timeout(400)
-def test_a_views_own_topic_that_is_deleted_stops_it(live: Live, pipeline: Load) -> None:
+def test_deleting_a_view_s_topic_stops_the_view(live: Live, pipeline: Load) -> None:
     app = pipeline(COUNTS)
     live.start(app)
     live.send("orders", *[{"city": "Bern"}] * 7)
@@ -119,7 +117,7 @@ app.view("busy", key=["city"], reads={"by_city": "changes"},
 
 
 @pytest.mark.timeout(400)
-def test_a_topic_that_a_query_of_ours_made_again_is_followed(
+def test_a_view_follows_a_topic_that_its_input_s_query_created_again(
     live: Live, pipeline: Load, tmp_path: Path
 ) -> None:
     app = pipeline(CHAIN)
@@ -144,7 +142,7 @@ def analyze(spark: SparkSession, log_settings: LogSettings, tmp_path: Path) -> I
 
 
 @pytest.mark.timeout(400)
-def test_a_rebuild_takes_the_new_topic(
+def test_a_rebuild_reads_the_new_topic(
     analyze: Analyze, pipeline: Load, eventually: Eventually, capfd: pytest.CaptureFixture[str]
 ) -> None:
     analyze.start(pipeline(CHAIN))

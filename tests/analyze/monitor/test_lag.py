@@ -20,17 +20,17 @@ from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.values.report import ProcessReport, ViewCounts
 
 
-def test_a_lag_that_shrinks_tells_when_it_is_over() -> None:
-    course = LagTrend()
-    assert course.add(0.0, 1000) == ("steady", None)
-    assert course.add(10.0, 1500) == ("growing", None)
-    assert course.add(20.0, 1040) == ("steady", None)
-    assert course.add(30.0, 400) == ("shrinking", 20.0)
-    assert course.add(35.0, 0) == ("shrinking", 0.0)
-    assert course.add(70.0, 0) == ("steady", None)
+def test_a_shrinking_lag_has_a_time_to_catch_up() -> None:
+    trend = LagTrend()
+    assert trend.add(0.0, 1000) == ("steady", None)
+    assert trend.add(10.0, 1500) == ("growing", None)
+    assert trend.add(20.0, 1040) == ("steady", None)
+    assert trend.add(30.0, 400) == ("shrinking", 20.0)
+    assert trend.add(35.0, 0) == ("shrinking", 0.0)
+    assert trend.add(70.0, 0) == ("steady", None)
 
 
-def test_how_old_what_waits_is_goes_by_when_it_came_not_by_when_the_view_last_got_on() -> None:
+def test_the_lag_in_seconds_is_the_age_of_the_oldest_waiting_event() -> None:
     arrivals = Arrivals(("orders",))
     assert arrivals.current_until(10_000, end=100, read=100, read_at=9000) == 10_000
     assert arrivals.current_until(12_000, end=500, read=100, read_at=9000) == 10_000
@@ -62,11 +62,11 @@ def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
     lags = LagMonitor(app.name, log_settings, [batches, live], commits_every=60.0)
 
     def trends(read: int, read_at: int) -> tuple[str, str]:
-        """Of the real-time view and of the other, with one more event that shows in no row."""
+        """Trends of the real-time view and the other one, with one more event that is in no row."""
         send(time.time_ns() // 1_000_000)
         known = ViewCounts(state="running", read={topic: {"0": read}}, read_at=read_at)
-        told = {plan.name: msgspec.structs.replace(known) for plan in (live, batches)}
-        counts = lags.add_to(told)
+        views = {plan.name: msgspec.structs.replace(known) for plan in (live, batches)}
+        counts = lags.add_to(views)
         assert (counts[live.name].behind or 0) > 0 or read == 4
         return counts[live.name].trend, counts[batches.name].trend
 
@@ -81,7 +81,7 @@ def test_events_that_a_real_time_view_filters_out_do_not_make_it_fall_behind(
         lags.close()
 
 
-def test_a_view_in_real_time_is_where_the_furthest_that_is_known_of_it_is(
+def test_the_position_of_a_real_time_view_is_the_furthest_known_one(
     log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> None:
     app = declare(app_name)

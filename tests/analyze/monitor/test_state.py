@@ -1,4 +1,4 @@
-"""A view's state as Spark's own reader finds it in the checkpoint."""
+"""A view's state, as Spark's reader reads it from the checkpoint."""
 
 from __future__ import annotations
 

@@ -61,13 +61,13 @@ class Analyze(Threaded):
         assert producer.flush(10) == 0
 
     def counts(self, view: str) -> ViewCounts:
-        """What the newest report says of the view."""
+        """The view in the newest report."""
         reports = (value for _, value in read_topic(self.settings.log, audit_topic(self.app.name)))
         *_, newest = (each for each in reports if each is not None)
         return msgspec.convert(newest, ProcessReport).views.get(view, ViewCounts())
 
-    def told(self, view: str) -> RebuildStatus | None:
-        """What the newest report says of the view's rebuild."""
+    def rebuild(self, view: str) -> RebuildStatus | None:
+        """The view's rebuild in the newest report."""
         return self.counts(view).rebuild
 
     def table(self, view: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Analyze(Threaded):
         return {city: plain(row) for city, row in rows.items()}
 
     def look(self, served: list[dict[str, Any]]) -> bool:
-        """Look again at what is served; whether it is another than at first."""
+        """Add the served rows of now; whether they differ from the first ones."""
         served.append(self.table("by_city"))
         return served[-1] != served[0]
 
@@ -114,16 +114,16 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
     capfd.readouterr()
     command = ["rebuild", "by_city", "--app", name, f"--set=log.bootstrap={log.bootstrap}"]
     assert invoke([*command, "--yes", "--json"]) == 0
-    done = json.loads("{" + capfd.readouterr().out.partition("{")[2])  # the tier says it is ready
+    done = json.loads("{" + capfd.readouterr().out.partition("{")[2])  # after "analyze ready"
     assert (done["swapped"], done["records"], done["same"]) == (True, 3, 1)
     (difference,) = done["differences"]
     assert (difference["old"]["n"], difference["new"]["n"]) == (99, 2)
-    eventually(lambda: (told := analyze.told("by_city")) and told.state == "done")
-    told = analyze.told("by_city")
-    assert told is not None
-    assert (told.state, told.done, told.total, told.topic) == ("done", 3, 3, done["topic"])
-    assert told.request
-    assert 0 < told.started_at < told.ended_at
+    eventually(lambda: (status := analyze.rebuild("by_city")) and status.state == "done")
+    status = analyze.rebuild("by_city")
+    assert status is not None
+    assert (status.state, status.done, status.total, status.topic) == ("done", 3, 3, done["topic"])
+    assert status.request
+    assert 0 < status.started_at < status.ended_at
     assert analyze.topic("by_city") == done["topic"] == f"{view_topic(name, 'by_city')}.1"
     assert analyze.topic("steady") == view_topic(name, "steady")
     assert analyze.topic("busy") == f"{view_topic(name, 'busy')}.1"  # it read the wrong row
@@ -142,10 +142,10 @@ def test_a_view_is_rebuilt_while_the_old_one_is_served(
         "Ghent": {"city": "Ghent", "n": 1, "total": 10},
     }
     assert analyze.topic("by_city") == f"{view_topic(name, 'by_city')}.2"
-    eventually(lambda: (told := analyze.told("by_city")) and told.state == "done")
-    told = analyze.told("by_city")
-    assert told is not None
-    assert told.request == "", "nobody asked: the pipeline changed"
+    eventually(lambda: (status := analyze.rebuild("by_city")) and status.state == "done")
+    status = analyze.rebuild("by_city")
+    assert status is not None
+    assert status.request == "", "there is no request: the pipeline changed"
     assert analyze.topic("steady") == view_topic(name, "steady")
     said = capfd.readouterr().out
     assert "view by_city was changed (other columns; rebuilt)" in said
@@ -162,7 +162,7 @@ MINUTES = """
 app.stream("clicks", schema="page STRING, at TIMESTAMP", event_time="at", lateness="1 hour")
 app.view("bills", key=["window", "page"], ledger=["n"], sql='''
     SELECT window(at, '1 minute') AS window, page, count(*) AS n FROM clicks GROUP BY 1, 2''')
-app.view("told", key=["window", "page"], ledger=["n"], trigger="at the watermark",
+app.view("delayed", key=["window", "page"], ledger=["n"], trigger="at the watermark",
          accumulation="retract", sql='''
     SELECT window(at, '1 minute') AS window, page, count(*) AS n FROM clicks GROUP BY 1, 2''')
 """
@@ -171,7 +171,7 @@ FALSE = {("a", "assertion", 99), ("c", "assertion", 7)}
 AT = '{"start":"2026-01-01T00:00:00.000000Z","end":"2026-01-01T00:01:00.000000Z"}'
 
 
-def test_a_rebuild_corrects_what_was_shown_as_final_and_entered(
+def test_a_rebuild_corrects_wrong_final_rows_and_ledger_entries(
     spark: SparkSession,
     log_settings: LogSettings,
     tmp_path: Path,
@@ -205,7 +205,8 @@ def test_a_rebuild_corrects_what_was_shown_as_final_and_entered(
         wrong = f'{{"window":{AT},"page":"a","n":99,"_revision":9}}'.encode()
         ghost = f'{{"window":{AT},"page":"c","n":7,"_revision":7,"_state":"final"}}'.encode()
         records = {f'[{AT},"a"]': wrong, f'[{AT},"c"]': ghost}
-        write(log_settings, f"{name}.{kind}.{view}", records, 9)  # as if Spark had erred
+        # As if Spark had written wrong rows.
+        write(log_settings, f"{name}.{kind}.{view}", records, 9)
         eventually(lambda: {each[:3] for each in entered(view)} >= FALSE)
         before = shown(view)
         assert before["a"] == (99, "corrected")
@@ -224,12 +225,12 @@ def test_a_rebuild_corrects_what_was_shown_as_final_and_entered(
     try:
         analyze.start(app)
         correct("bills", "view")
-        correct("told", "changes")
+        correct("delayed", "changes")
     finally:
         analyze.stop()
 
 
-def test_a_rebuild_in_pieces_leaves_out_no_partition_that_is_behind_another(
+def test_a_rebuild_in_small_batches_reads_all_partitions(
     analyze: Analyze, pipeline: Load, eventually: Eventually, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = analyze.settings
@@ -237,7 +238,7 @@ def test_a_rebuild_in_pieces_leaves_out_no_partition_that_is_behind_another(
         log=settings.log.model_copy(update={"partitions": 2}),
         analyze=settings.analyze.model_copy(update={"batch_events": 4}),
     )
-    analyze.start(pipeline(MINUTES.partition('app.view("told"')[0]))
+    analyze.start(pipeline(MINUTES.partition('app.view("delayed"')[0]))
     name = analyze.app.name
     producer = Producer(client_config(settings.log))
 
@@ -336,13 +337,13 @@ def test_why_a_view_cannot_be_rebuilt_is_reported_until_the_next_request(
         return rebuilds.add_to({})
 
     try:
-        send_request(log_settings, app.name, "told", RebuildRequest("1", 5_000))
+        send_request(log_settings, app.name, "delayed", RebuildRequest("1", 5_000))
         eventually(counts_after_tick)
-        send_request(log_settings, app.name, "told", RebuildRequest("1", cancel=True))
+        send_request(log_settings, app.name, "delayed", RebuildRequest("1", cancel=True))
         eventually(lambda: counts_after_tick() and written)
-        told = rebuilds.add_to({})["told"].rebuild
-        assert told is not None
-        assert (told.state, told.request, told.since) == ("failed", "1", 5_000)
-        assert "trigger" in told.error
+        status = rebuilds.add_to({})["delayed"].rebuild
+        assert status is not None
+        assert (status.state, status.request, status.since) == ("failed", "1", 5_000)
+        assert "trigger" in status.error
     finally:
         rebuilds.close(1)

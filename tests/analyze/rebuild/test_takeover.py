@@ -1,4 +1,4 @@
-"""What a view that is computed anew owes to the one whose place it takes."""
+"""A rebuilt view corrects the rows of the one that it replaces."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_rows_that_were_final_with_other_values_are_corrected(
         b'["other"]': b'{"n":2,"_revision":2,"_state":"corrected"}',
         b'["was"]': b'{"n":3,"_revision":3,"_state":"corrected"}',
     }
-    assert mark_corrected(log_settings, plan, old) == 0, "they say so already"
+    assert mark_corrected(log_settings, plan, old) == 0, "they are marked already"
 
 
-def test_what_was_not_read_is_older_than_the_first_event_that_was(
+def test_missing_events_are_older_than_the_first_event_that_was_read(
     log_settings: LogSettings, app_name: str
 ) -> None:
     make(log_settings, app_name)
@@ -94,7 +94,7 @@ def test_what_was_not_read_is_older_than_the_first_event_that_was(
         ("ledger=['n'], trigger='when n > 3'", "a trigger with a condition"),
     ],
 )
-def test_only_what_cannot_come_out_the_same_is_not_rebuilt(
+def test_views_whose_ledger_cannot_be_computed_again_are_not_rebuilt(
     pipeline: Load, options: str, words: str
 ) -> None:
     sql = QUERY.format("count(*)", "s")

@@ -1,4 +1,4 @@
-"""What a view tells of a sample: right on average, and within its error as often as it says."""
+"""Estimates from a sample are right on average, and their errors have the stated confidence."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def orders() -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(300)
-def test_estimates_are_right_on_average_and_within_their_error_as_often_as_it_says(
+def test_estimates_are_right_on_average_and_within_their_errors_as_often_as_stated(
     planned: Any, pipeline: Any, log_settings: Any
 ) -> None:
     app, queries = pipeline(BODY), planned(BODY)
@@ -129,7 +129,7 @@ def test_estimates_are_right_on_average_and_within_their_error_as_often_as_it_sa
         assert fmean(abs(row["n"] - size) <= row["_error"]["n"] for row in found) >= 0.92
 
 
-def test_what_is_left_out_is_counted_by_position_and_no_range_touches_what_was_before() -> None:
+def test_shed_events_are_counted_by_position_and_earlier_ranges_stay() -> None:
     span = ShedRange("t", 3, 1000, None, 250, 0)
     assert left_out(span, 1000, 21000) == pytest.approx(15_000, rel=0.02)
     assert left_out(span, 1000, 21000) == sum(

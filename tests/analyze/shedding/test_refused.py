@@ -1,4 +1,4 @@
-"""Views that cannot shed, and what they are told; views over streams that shed."""
+"""Views that cannot shed, with their errors; views of streams that shed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ app.stream("logs", schema="level STRING", delivery="at_least_once", shed="level 
         ),
     ],
 )
-def test_a_view_whose_columns_a_sample_does_not_tell_may_not_shed(
+def test_a_view_whose_columns_cannot_be_estimated_may_not_shed(
     planned: Any, select: str, told: str
 ) -> None:
     key = '["city", "w"]' if " w," in select else '["city"]'
@@ -63,7 +63,7 @@ app.view("v", key={key}, shed="30 seconds", sql="SELECT {select}")
     assert "leave shed out" in refused.value.remedy
 
 
-def test_a_view_may_shed_in_either_mode_and_says_what_its_rows_carry(planned: Any) -> None:
+def test_a_view_may_shed_in_either_mode_and_its_plan_names_the_estimates(planned: Any) -> None:
     views = planned(f"""{STREAMS}
 app.view("by_city", key=["city"], shed="30 seconds",
          sql="SELECT city, count(*) AS n, avg(amount) AS mean FROM orders GROUP BY city")
@@ -87,7 +87,7 @@ app.view("by_city", key=["city"], shed="2 minutes",
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_a_stream_has_shed_is_weighed_by_the_views_that_say_so(pipeline: Any) -> None:
+def test_views_with_the_option_weigh_events_of_a_stream_that_sheds(pipeline: Any) -> None:
     app = pipeline(f"""{STREAMS}
 app.view("weighed", key=["level"], shed="stream",
          sql="SELECT level, count(*) AS n FROM logs GROUP BY level")

@@ -1,4 +1,4 @@
-"""A view that takes a sample of its input: what it counts, after restarts and in batch too."""
+"""A view that sheds counts the same after restarts and in batch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def change_share(live: Any, share: int) -> None:
 
 @pytest.fixture
 def begun(live: Any, pipeline: Any) -> App:
-    """The pipeline, as it runs with its first events in."""
+    """The running pipeline, with its first events processed."""
     app: App = pipeline(STREAM + VIEWS)
     live.start(app)
     live.send("orders", *orders(0, 300, hour=0))
@@ -93,9 +93,7 @@ def begun(live: Any, pipeline: Any) -> App:
 
 
 @pytest.mark.timeout(400)
-def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_batch(
-    live: Any, begun: App
-) -> None:
+def test_rows_and_shed_events_add_up_after_a_restart_and_in_batch(live: Any, begun: App) -> None:
     change_share(live, 250)
     live.send("orders", *orders(300, 900, hour=1))
     live.until(lambda: all(adds_up(live, view, 1200) for view in ("by_hour", "by_city")))
@@ -130,7 +128,7 @@ def test_a_view_that_sheds_adds_up_and_counts_the_same_after_a_restart_and_in_ba
     assert row["mean"] == pytest.approx(13, abs=2 * row["_error"]["mean"])
 
 
-def test_a_sample_is_taken_of_batches_that_are_as_large_as_the_whole_would_be(planned: Any) -> None:
+def test_a_sample_is_read_in_batches_of_the_full_size(planned: Any) -> None:
     query = planned(STREAM + VIEWS)["by_hour"]
     (topic,) = query.plan.reads
     spans = [ShedRange(topic, 0, 100, 200, 10, 0), ShedRange(topic, 0, 200, None, 250, 0)]
@@ -144,9 +142,7 @@ def at_once(frame: DataFrame) -> int:
 
 
 @pytest.mark.timeout(400)
-def test_verify_takes_the_sample_that_a_view_began_with_on_its_way_to_the_logs_end(
-    live: Any, begun: App
-) -> None:
+def test_verify_uses_a_share_that_changed_while_it_waited(live: Any, begun: App) -> None:
     live.stop()
     live.send("orders", *orders(300, 600, hour=1))
     query = next(each for each in live.planned if each.view.name == "by_hour")

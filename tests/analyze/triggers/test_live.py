@@ -1,4 +1,4 @@
-"""ShownRows and ledgers over a query that runs, with what makes its rows final."""
+"""Triggers, accumulation and ledgers of a running query."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_ledger_names_the_late_events_of_a_real_time_query(live: Live, pipelin
         upkeep.close()
 
 
-TOGETHER = f"""{STREAM}
+UNION = f"""{STREAM}
 app.stream("taps", schema="page STRING, at TIMESTAMP", event_time="at", lateness="1 hour")
 app.view("v", key=["window", "page"], ledger="n", sql='''
     SELECT window(at, '1 minute') AS window, page, count(*) AS n
@@ -96,10 +96,10 @@ app.view("v", key=["window", "page"], ledger="n", sql='''
 """
 
 
-def test_the_late_events_of_streams_that_are_put_together_are_named(
+def test_a_ledger_names_the_late_events_of_a_union_of_streams(
     spark: SparkSession, live: Live, pipeline: Load
 ) -> None:
-    app, log = pipeline(TOGETHER), live.settings.log
+    app, log = pipeline(UNION), live.settings.log
     ensure_topics(app, log)
     query = Planner(spark, app, live.settings).query("v")
     producer = Producer(client_config(log, linger_ms=0))
@@ -127,7 +127,7 @@ app.view("w", sql="SELECT page, sum(n) AS n FROM v GROUP BY page", key="page",
 """
 
 
-def test_a_view_that_reads_another_gets_what_that_shows(live: Live, pipeline: Load) -> None:
+def test_a_view_that_reads_another_reads_its_shown_rows(live: Live, pipeline: Load) -> None:
     app = pipeline(CHAIN)
     live.start(app)
     upkeep = RunningUpkeep(live.settings, app, live.planned)
@@ -176,7 +176,7 @@ def test_a_query_that_does_not_fit_its_options_is_refused(
         planned(body)
 
 
-def test_a_plan_says_what_is_shown_and_what_adds_up(planned: PlanOf) -> None:
+def test_a_plan_has_the_trigger_and_the_additive_columns(planned: PlanOf) -> None:
     select = "count(*) AS n, sum(price) + 0 AS more, CAST(sum(price) AS INT) AS whole"
     plan = planned(view(select, trigger="every 10 seconds", ledger="N"))["v"].plan
     assert plan.output is not None

@@ -1,4 +1,4 @@
-"""What is shown and what was entered, against the same query in batch."""
+"""`verify` compares shown rows and ledgers with the query in batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def view(name, **options):
         FROM clicks GROUP BY 1, 2''')
 
 view("paid", ledger=["n", "total"])
-view("told", trigger="at the watermark", accumulation="discard", ledger="n")
+view("delayed", trigger="at the watermark", accumulation="discard", ledger="n")
 view("busy", trigger="when n > 2", accumulation="retract", ledger="n")
 """
 FIRST = {"start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T00:01:00.000000Z"}
@@ -75,7 +75,7 @@ class Clicks:
         assert self._producer.flush(10) == 0
 
     def _states(self, column: str) -> dict[str, dict[str, Any]]:
-        """What the newest rows of each query say of themselves, by page and minute."""
+        """This column of the newest rows of each query, by page and minute."""
         assert self.live.queries is not None
         if self._is_settled or self.live.queries.settled:
             self._is_settled = True
@@ -99,25 +99,25 @@ def assertion(window: dict[str, str], page: str, n: int) -> LedgerEntry:
 
 
 @pytest.mark.timeout(600)
-def test_what_is_shown_and_entered_is_what_the_log_says_and_what_was_forged_is_found(
+def test_verify_finds_forged_rows_and_entries_and_no_other_difference(
     live: Live, pipeline: Load, capfd: pytest.CaptureFixture[str]
 ) -> None:
     clicks = Clicks(live, pipeline(PIPELINE))
     try:
         clicks.run()
         run = Commands(live, capfd)
-        code, verdict = run("verify", "busy")
-        assert (code, verdict["differences"], verdict["same"]) == (0, [], 3)
-        assert verdict["shown"] == {"same": 1, "not_compared": {"not_due": 2}}
-        assert verdict["ledger"] == {"same": 1, "not_compared": {"not_due": 2}}
+        code, result = run("verify", "busy")
+        assert (code, result["differences"], result["same"]) == (0, [], 3)
+        assert result["shown"] == {"same": 1, "not_compared": {"not_due": 2}}
+        assert result["ledger"] == {"same": 1, "not_compared": {"not_due": 2}}
 
         log, app = live.settings.log, live.app.name
         forged = [assertion(FIRST, "a", 5), assertion(FIRST, "z", 1), assertion(SECOND, "a", 1)]
         entries = {key_of(*each.key): encode(each) for each in forged}
         write(log, ledger_topic(app, "paid"), entries, 10)
-        code, verdict = run("verify", "paid", "--wait", "10")
-        assert (code, verdict["same"], verdict["ledger"]) == (1, 3, {"same": 1, "not_compared": {}})
-        found = {each["key"]: each for each in verdict["differences"]}
+        code, result = run("verify", "paid", "--wait", "10")
+        assert (code, result["same"], result["ledger"]) == (1, 3, {"same": 1, "not_compared": {}})
+        found = {each["key"]: each for each in result["differences"]}
         assert {each["where"] for each in found.values()} == {"ledger"}
         twice = found[key_of(FIRST, "a")]
         assert (twice["kind"], twice["columns"]) == ("other sum", ["n"])
@@ -125,21 +125,23 @@ def test_what_is_shown_and_entered_is_what_the_log_says_and_what_was_forged_is_f
         assert found[key_of(FIRST, "z")]["kind"] == "not in the log"
         assert found[key_of(SECOND, "a")]["kind"] == "not owed"
 
-        (row,) = [row for _, row in live.records("told") if row is not None and row["page"] == "b"]
-        # A server takes what says that it was corrected for newer than the final row.
+        (row,) = [
+            row for _, row in live.records("delayed") if row is not None and row["page"] == "b"
+        ]
+        # A server takes a corrected row for newer than the final one.
         more = json.dumps({**row, "_state": "corrected"}).encode()
-        write(log, view_topic(app, "told"), {key_of(FIRST, "b"): more}, 10)
-        code, verdict = run("verify", "told", "--wait", "10")
-        (difference,) = verdict["differences"]
+        write(log, view_topic(app, "delayed"), {key_of(FIRST, "b"): more}, 10)
+        code, result = run("verify", "delayed", "--wait", "10")
+        (difference,) = result["differences"]
         assert (code, difference["where"], difference["kind"]) == (1, "shown", "other values")
         assert (difference["live"]["n"], difference["recomputed"]["n"]) == (2, 1)
-        assert verdict["shown"] == {"same": 1, "not_compared": {"not_due": 1}}
-        assert verdict["ledger"] == {"same": 2, "not_compared": {"not_due": 1}}
+        assert result["shown"] == {"same": 1, "not_compared": {"not_due": 1}}
+        assert result["ledger"] == {"same": 2, "not_compared": {"not_due": 1}}
     finally:
         clicks.upkeep.close()
 
 
-def test_what_was_not_compared_is_told_with_the_reason() -> None:
+def test_the_result_says_what_was_not_compared_and_why() -> None:
     assert part_note(PartResult("shown", 2)) == "what is shown: 2 as recomputed"
     part = PartResult("ledger", 1_000, Counter({"not due": 3, "older": 1}))
     assert part_note(part) == (
@@ -149,7 +151,7 @@ def test_what_was_not_compared_is_told_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trigger", "events", "told", "is_over", "is_owed"),
+    ("trigger", "events", "shown", "is_over", "expected"),
     [
         ("every change", 1, 0, False, True),
         ("every 100 events", 99, 0, False, False),
@@ -165,7 +167,7 @@ def test_what_was_not_compared_is_told_with_the_reason() -> None:
         ("when n > 1", 3, 2, True, True),
     ],
 )
-def test_only_what_its_trigger_must_have_told_by_now_is_owed(
-    trigger: str, events: int, told: int, is_over: bool, is_owed: bool
+def test_a_row_is_due_when_its_trigger_must_have_shown_it(
+    trigger: str, events: int, shown: int, is_over: bool, expected: bool
 ) -> None:
-    assert is_due(parse_trigger(trigger), events, told, is_over, patience=30) is is_owed
+    assert is_due(parse_trigger(trigger), events, shown, is_over, patience=30) is expected

@@ -1,4 +1,4 @@
-"""Who is late for a window: what the log says of an event decides it, whenever it is read."""
+"""The log decides which events are late, whenever they are read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def event(page: str, minutes: float) -> dict[str, Any]:
     return {"page": page, "at": START + round(minutes * MINUTE)}
 
 
-# Each event with the watermark that it came behind, in minutes, or None if it came in order.
+# Each event with its watermark in minutes, or None if it came in order.
 CLICKS = [
     (event("a", 0.5), None),
     (event("b", 3.5), None),
@@ -98,7 +98,7 @@ def by_minute(rows: Any) -> dict[int, Any]:
     return found
 
 
-def test_the_log_decides_who_is_late_and_a_restart_changes_nothing(
+def test_the_log_decides_which_events_are_late_and_a_restart_changes_nothing(
     live: Any, pipeline: Any
 ) -> None:
     app = pipeline(STREAMS + VIEWS)
@@ -132,14 +132,14 @@ def as_logged(events: list[tuple[dict[str, Any], float | None]]) -> list[Logged]
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_batch_over_the_same_events_gives_the_same(pipeline: Any) -> None:
+def test_a_batch_over_the_same_events_gives_the_same_rows(pipeline: Any) -> None:
     app = pipeline(STREAMS + VIEWS)
     views = run(app, {"clicks": as_logged(CLICKS + MORE), "taps": as_logged(TAPS)})
     assert {view: by_minute(views[view]) for view in EXPECTED} == EXPECTED
     assert "future" not in {row["page"] for row in views["pages"]}
 
 
-BENEATH = """
+SUBQUERIES = """
 def counted(events: DataFrame) -> DataFrame:
     return events.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n"))
 
@@ -158,15 +158,15 @@ def most(clicks: DataFrame) -> DataFrame:
 """
 
 
-def test_windows_beneath_a_join_a_union_or_another_window_judge_too(
-    pipeline: Any, planned: Any
-) -> None:
-    for name, query in planned(STREAMS + BENEATH).items():
-        judged = {(spec.size_ms, *spec.lateness_by_stream) for spec in query.plan.late_by_window}
+def test_windows_in_subqueries_leave_out_late_events_too(pipeline: Any, planned: Any) -> None:
+    for name, query in planned(STREAMS + SUBQUERIES).items():
+        found = {(spec.size_ms, *spec.lateness_by_stream) for spec in query.plan.late_by_window}
         expected = {(MINUTE, "clicks")} | ({(MINUTE, "taps")} if name != "most" else set())
-        assert judged == expected, name
+        assert found == expected, name
         assert query.plan.late_by_event_time == {}
-    views = run(pipeline(STREAMS + BENEATH), {"clicks": as_logged(CLICKS), "taps": as_logged(TAPS)})
+    views = run(
+        pipeline(STREAMS + SUBQUERIES), {"clicks": as_logged(CLICKS), "taps": as_logged(TAPS)}
+    )
     assert [(row["n"], row["m"]) for row in views["side_by_side"]] == [(2, 2)]
     assert sorted(row["n"] for row in views["one_after_another"]) == [1, 2, 2]
     assert max(row["n"] for row in views["most"]) == 2

@@ -1,4 +1,4 @@
-"""Windows of so many events: live, over a restart, and in batch alike."""
+"""Count windows give the same rows live, after a restart, and in batch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def fast(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"city": r["city"], "end": r["window"]["end"], "speed": r["speed"]} for r in rows]
 
 
-def test_each_full_window_gives_one_row_over_restarts_too(live: Any, pipeline: Any) -> None:
+def test_each_full_window_gives_one_row_after_a_restart_too(live: Any, pipeline: Any) -> None:
     app = pipeline(STREAM + VIEWS)
     sent = riders(600)
     live.start(app)
@@ -144,7 +144,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("query", "message"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_what_cannot_be_is_said(planned: Any, query: str, message: str) -> None:
+def test_unsupported_queries_are_refused_with_the_reason(
+    planned: Any, query: str, message: str
+) -> None:
     body = f"{STREAM}\n@app.view\ndef v(riders: DataFrame) -> DataFrame:\n    return {query}\n"
     with pytest.raises(PipelineError) as raised:
         planned(body)
@@ -152,7 +154,7 @@ def test_what_cannot_be_is_said(planned: Any, query: str, message: str) -> None:
     assert raised.value.line
 
 
-def test_events_without_an_order_in_common_cannot_be_counted(planned: Any) -> None:
+def test_events_of_a_group_in_several_partitions_cannot_be_counted(planned: Any) -> None:
     body = f"{STREAM}\napp.view('v', sql='SELECT count_window(3) AS w, count(*) AS n FROM riders "
     with pytest.raises(PipelineError, match="are in several partitions, without an order"):
         planned(f"{body}GROUP BY count_window(3)')", log={"partitions": 4})

@@ -1,4 +1,4 @@
-"""A stream's detector: it tells of a shift once, and when it is over."""
+"""A drift is reported once, and until it is over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_steady_stream_has_no_drift(detector: DriftDetector) -> None:
     assert detector.shifted() == []
 
 
-def test_a_shift_is_told_once_with_both_shapes(detector: DriftDetector) -> None:
+def test_a_shift_is_reported_once_with_both_distributions(detector: DriftDetector) -> None:
     detector.observe(readings(3 * SAMPLE), now=1)
     [drift] = detector.observe(readings(2 * SAMPLE, mean=30.0), now=2)
     assert (drift.stream, drift.field, drift.at) == ("readings", "level", 2)
@@ -49,7 +49,7 @@ def test_a_shift_is_told_once_with_both_shapes(detector: DriftDetector) -> None:
     assert detector.shifted() == [drift]
 
 
-def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(detector: DriftDetector) -> None:
+def test_a_shift_is_over_when_the_new_distribution_lasts(detector: DriftDetector) -> None:
     detector.observe(readings(REFERENCE * SAMPLE), now=1)
     assert [drift.field for drift in detector.observe(readings(SAMPLE, sites="xyz"), now=2)] == [
         "site"
@@ -58,14 +58,14 @@ def test_a_shift_is_over_when_the_new_shape_is_the_usual_one(detector: DriftDete
     assert detector.shifted() == []
 
 
-def test_what_does_not_fit_the_schema_is_passed_over(detector: DriftDetector) -> None:
+def test_events_that_do_not_fit_the_schema_are_ignored(detector: DriftDetector) -> None:
     for _ in range(4):
         good = [event.replace(b'"a"', b'["a"]') for event in readings(SAMPLE)]
         garbage = [b"", b"{", b"[1]", b"\xff", b'{"level": "high", "site": 5}', None]
         assert detector.observe([*garbage, *good], now=1) == []
 
 
-def test_its_memory_is_bounded(detector: DriftDetector) -> None:
+def test_the_memory_of_a_detector_is_bounded(detector: DriftDetector) -> None:
     detector.observe(readings(40 * SAMPLE), now=1)
     for field in detector._fields:
         assert len(field.reference) <= REFERENCE

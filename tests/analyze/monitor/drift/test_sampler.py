@@ -1,4 +1,4 @@
-"""Drift seen in a real topic, however much it holds."""
+"""Drift in a real topic, however many events it has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics
 
 
-def test_a_shift_in_the_log_is_seen(
+def test_a_shift_in_the_log_is_detected(
     log_settings: LogSettings, app_name: str, eventually: Eventually
 ) -> None:
     app = App(app_name)

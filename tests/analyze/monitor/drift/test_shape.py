@@ -1,4 +1,4 @@
-"""How far two shapes are apart: nothing for the same one, much for another."""
+"""The distance of two distributions: 0 for equal ones, large for different ones."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ CHANGES: dict[str, tuple[Kind, Draw, Draw]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_another_shape_is_a_shift(name: str) -> None:
+def test_another_distribution_is_a_shift(name: str) -> None:
     kind, before, now = CHANGES[name]
     for seed in range(20):
         reference, sample = of(before, 1000, seed), of(now, 500, seed + 1000)
         assert distance(kind, reference, sample) >= SHIFTED
 
 
-def test_what_names_each_event_has_no_shape() -> None:
+def test_identifiers_have_no_distribution() -> None:
     assert is_identifier("numbers", [float(n) for n in range(1000)])
     assert is_identifier("words", [f"order-{n}" for n in range(1000)])
     assert not is_identifier("numbers", of(lambda r: r.random(), 1000, 1))
     assert not is_identifier("words", of(lambda r: r.choice("abc"), 1000, 1))
 
 
-def test_a_shape_is_told_in_words() -> None:
+def test_a_distribution_is_described_in_words() -> None:
     assert describe("numbers", [float(n) for n in range(100)]) == "median 50 (10 to 90)"
     assert describe("words", ["a"] * 3 + ["b"] + [None] * 4) == "a 38%, b 12%, missing 50%"
