@@ -94,7 +94,7 @@ def _from_file(file: Path) -> Iterator[_Given]:
                 remedy=f"write it under one of {', '.join(f'[{each}]' for each in _sections())}",
             )
         if not fields:
-            yield from _check_section(section, f"{file}:{_line(text, section, '')}")
+            _check_section(section, f"{file}:{_line(text, section, '')}")
         for field, value in fields.items():
             yield _Given(section, field, value, f"{file}:{_line(text, section, field)}")
 
@@ -165,12 +165,11 @@ def _sections() -> dict[str, type[BaseModel]]:
     }
 
 
-def _check_section(section: str, where: str) -> Iterator[_Given]:
+def _check_section(section: str, where: str) -> None:
     if section not in _sections():
         raise SettingsError(
             f"{where}: there is no section {section!r}", remedy=suggest(section, _sections())
         )
-    return iter(())
 
 
 def _check_known(given: _Given) -> None:

@@ -20,10 +20,12 @@ class SourceDescription:
     example: ClassVar[str]  # Python code, for error messages
     sql_example: ClassVar[str]
 
+    url: str  # a field of most subclasses; the others define `address`
+
     @property
     def address(self) -> str:
         """The address to read from, without secrets: for people, logs and metrics."""
-        raise NotImplementedError
+        return without_secrets(self.url)
 
     def problem(self) -> str | None:
         """What is wrong with it, as in "has the source 'x', which is …"; None if nothing is."""
@@ -38,12 +40,19 @@ def quoted_url(url: object) -> str:
         return "of a URL that cannot be read"
 
 
-def url_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
-    """What is wrong with a URL that must have one of these schemes and a host."""
+def url_problem(
+    url: object, schemes: tuple[str, ...], what: str, *, only_port: bool = False
+) -> str | None:
+    """What is wrong with a URL that must have one of these schemes and a host.
+
+    With `only_port`, it must also have a port, and nothing else.
+    """
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         if parts is not None and parts.scheme in schemes and parts.hostname and parts.port != 0:
-            return None
+            more = (parts.path.removeprefix("/"), parts.query, parts.fragment, parts.username)
+            if not only_port or (parts.port and not any((*more, parts.password))):
+                return None
     except ValueError:  # a port that is no number, brackets that do not close
         pass
     return f"has the source {quoted_url(url)}, which is not the address of {what}"

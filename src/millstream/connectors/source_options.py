@@ -9,7 +9,7 @@ from datetime import timedelta
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
-from millstream.connectors.source_description import SourceDescription, quoted_url
+from millstream.connectors.source_description import SourceDescription
 from millstream.syntax.duration import parse_duration
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -108,24 +108,6 @@ def headers_problem(headers: Mapping[str, str]) -> str | None:
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
             return f"has a source whose header {name!r} is not one line of text"
     return None
-
-
-def endpoint_problem(url: object, schemes: tuple[str, ...], what: str) -> str | None:
-    """What is wrong with a URL that must have a scheme, a host, a port and nothing else."""
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if (
-            parts is not None
-            and parts.scheme in schemes
-            and parts.hostname
-            and parts.port
-            and parts.path in ("", "/")
-            and not (parts.query or parts.fragment or parts.username or parts.password)
-        ):
-            return None
-    except ValueError:  # a port that is no number, brackets that do not close
-        pass
-    return f"has the source {quoted_url(url)}, which is not the address of {what}"
 
 
 def endpoint(url: str) -> tuple[str, int]:

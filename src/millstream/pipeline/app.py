@@ -8,7 +8,13 @@ from typing import Any, Never, TypeVar, overload
 
 from millstream.connectors import SourceDescription
 from millstream.errors import PipelineError
-from millstream.pipeline.declarations import check_name, declare_stream, declare_view
+from millstream.pipeline.declarations import (
+    STREAM_OPTIONS,
+    VIEW_OPTIONS,
+    check_name,
+    declare_stream,
+    declare_view,
+)
 from millstream.pipeline.graph import check_graph, in_order
 from millstream.pipeline.model import Delivery, Mode, OnDataLoss, OnInvalid, Reading, Stream, View
 from millstream.pipeline.trigger import Accumulation
@@ -73,22 +79,8 @@ class App:
         shed: events that may be dropped under load: 'random', or an SQL condition on an event.
         shed_at: how full the journal is when shedding begins, between 0 and 1.
         """
-        options = {
-            "schema": schema,
-            "key": key,
-            "event_time": event_time,
-            "lateness": lateness,
-            "ahead": ahead,
-            "delivery": delivery,
-            "retention": retention,
-            "source": source,
-            "dedup": dedup,
-            "on_invalid": on_invalid,
-            "shed": shed,
-            "shed_at": shed_at,
-            "description": description,
-            **unknown,
-        }
+        given = locals()
+        options = {option: given[option] for option in STREAM_OPTIONS} | unknown
         return self.add_stream(Call.of_user(), name, options)
 
     @overload
@@ -165,24 +157,12 @@ class App:
         shed: how far the view may fall behind before it processes a sample of its input; rows
             are then estimates with their errors. 'stream': only weigh what its streams have shed.
         """
-        call = Call.of_user()
+        given, call = locals(), Call.of_user()
         if callable(name):
             return self._decorator(call, None, {})(name)
-        options = {
-            "key": key,
-            "keep": keep,
-            "mode": mode,
-            "reads": reads,
-            "on_data_loss": on_data_loss,
-            "trigger": trigger,
-            "accumulation": accumulation,
-            "ledger": ledger,
-            "shed": shed,
-            "description": description,
-            **unknown,
-        }
+        options = {option: given[option] for option in VIEW_OPTIONS if option != "name"} | unknown
         if sql is not None:
-            return self.add_view(call, name, {**options, "sql": sql})
+            return self.add_view(call, name, options)
         return self._decorator(call, name, options)
 
     def _decorator(

@@ -39,9 +39,8 @@ class MqttCase(Case):
         return MqttSource(f"mqtt://127.0.0.1:{self._proxy.port}", "events/#")
 
     async def send(self, numbers: Sequence[int]) -> None:
-        await until(
-            lambda: self._broker.has_subscribed(_CLIENT)
-        )  # from then on the broker stores messages for it
+        # Once the client has subscribed, the broker stores messages for it.
+        await until(lambda: self._broker.has_subscribed(_CLIENT))
         await self._broker.publish("events/1", [event(number) for number in numbers])
 
     async def pour(self, total: int) -> None:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import duration_problem, headers_problem, pairs
-from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,6 @@ class HttpLinesSource(SourceDescription):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", pairs(self.headers, ":"))
-
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
 
     def problem(self) -> str | None:
         return (

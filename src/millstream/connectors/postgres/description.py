@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from millstream.connectors.source_description import SourceDescription
 from millstream.connectors.source_options import words
-from millstream.syntax.urls import without_secrets
 
 SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("host", "port", "sslmode", "sslrootcert")  # of the URL
@@ -49,10 +48,6 @@ class PostgresSource(SourceDescription):
         object.__setattr__(self, "tables", names)
         if isinstance(self.snapshot, str) and self.snapshot.lower() in ("true", "false"):
             object.__setattr__(self, "snapshot", self.snapshot.lower() == "true")
-
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
 
     def publication_of(self, stream: str) -> str:
         """The publication's name, for the given stream."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import duration_problem, headers_problem, pairs, words
-from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,6 @@ class SseSource(SourceDescription):
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", pairs(self.headers, ":"))
         object.__setattr__(self, "types", words(self.types))
-
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
 
     def problem(self) -> str | None:
         return (

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.source_description import SourceDescription
+from millstream.connectors.source_description import SourceDescription, url_problem
 from millstream.connectors.source_options import (
     duration_problem,
-    endpoint_problem,
     networks_problem,
     number,
     number_problem,
     words,
 )
-from millstream.syntax.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +32,9 @@ class TcpLinesSource(SourceDescription):
     url: str
     silence: str = ""
 
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
-
     def problem(self) -> str | None:
-        return endpoint_problem(
-            self.url, self.schemes, "a TCP server with its port"
+        return url_problem(
+            self.url, self.schemes, "a TCP server with its port", only_port=True
         ) or duration_problem("silence", self.silence)
 
 
@@ -66,13 +60,9 @@ class TcpListener(SourceDescription):
         object.__setattr__(self, "max_connections", number(self.max_connections))
         object.__setattr__(self, "allow", words(self.allow))
 
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
-
     def problem(self) -> str | None:
         return (
-            endpoint_problem(self.url, ("tcp",), "a TCP port to listen on")
+            url_problem(self.url, ("tcp",), "a TCP port to listen on", only_port=True)
             or number_problem("max_connections", self.max_connections)
             or duration_problem("idle", self.idle)
             or networks_problem("allow", self.allow)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from millstream.connectors.source_description import SourceDescription
-from millstream.connectors.source_options import endpoint_problem, networks_problem, words
-from millstream.syntax.urls import without_secrets
+from millstream.connectors.source_description import SourceDescription, url_problem
+from millstream.connectors.source_options import networks_problem, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,7 @@ class UdpSource(SourceDescription):
     def __post_init__(self) -> None:
         object.__setattr__(self, "allow", words(self.allow))
 
-    @property
-    def address(self) -> str:
-        return without_secrets(self.url)
-
     def problem(self) -> str | None:
-        return endpoint_problem(
-            self.url, self.schemes, "a UDP port to listen on"
+        return url_problem(
+            self.url, self.schemes, "a UDP port to listen on", only_port=True
         ) or networks_problem("allow", self.allow)
