@@ -26,7 +26,9 @@ async def test_a_killed_collector_loses_doubles_and_reorders_nothing(
 
 @pytest.mark.timeout(240)
 @pytest.mark.kafka
-async def test_nor_when_kafka_is_killed_and_paused_meanwhile(app_name: str, tmp_path: Path) -> None:
+async def test_a_killed_collector_loses_nothing_while_kafka_is_killed_and_paused(
+    app_name: str, tmp_path: Path
+) -> None:
     with Broker(tmp_path / "kafka-home", memory="256m") as broker:
         log = LogSettings(bootstrap=broker.bootstrap)
         crashes = CrashRun(app_name, log, tmp_path / "home", seed=random.randrange(10**6))

@@ -83,7 +83,7 @@ async def told(disk: SmallDisk, run: CollectorRun, home: Path, words: str) -> No
 
 
 @pytest.mark.timeout(120)
-async def test_a_full_disk_turns_senders_away_until_there_is_room_and_loses_nothing(
+async def test_a_full_disk_refuses_senders_until_there_is_room_and_loses_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", 8 << 20) as disk:
@@ -98,7 +98,7 @@ async def test_a_full_disk_turns_senders_away_until_there_is_room_and_loses_noth
 
 
 @pytest.mark.timeout(120)
-async def test_a_disk_that_turns_read_only_does_the_same(
+async def test_a_disk_that_becomes_read_only_refuses_senders_and_loses_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", 8 << 20) as disk:
@@ -109,7 +109,7 @@ async def test_a_disk_that_turns_read_only_does_the_same(
 
 @pytest.mark.timeout(120)
 @pytest.mark.kafka
-async def test_when_kafkas_disk_is_full_the_journal_takes_all_it_can_and_loses_nothing(
+async def test_when_kafkas_disk_is_full_the_journal_fills_and_loses_nothing(
     app_name: str, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "kafka-home" / "kafka" / "data", 6 << 20) as disk:

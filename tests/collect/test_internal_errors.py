@@ -17,7 +17,7 @@ POISON = b'{"id":1,"name":"poison","at":1}'
 
 
 @pytest.mark.parametrize(("broken", "method"), [(Validator, "check"), (Unpacker, "unpack")])
-async def test_one_event_that_we_fail_on_stops_nothing(
+async def test_an_event_that_causes_an_internal_error_stops_nothing(
     app_name: str,
     log_settings: LogSettings,
     tmp_path: Path,

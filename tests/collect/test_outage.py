@@ -33,7 +33,7 @@ async def lively(own_log: LogSettings, app_name: str, tmp_path: Path) -> AsyncIt
         yield running
 
 
-async def test_without_kafka_events_are_taken_until_the_journal_is_full_and_none_is_lost(
+async def test_without_kafka_events_are_accepted_until_the_journal_is_full_and_none_is_lost(
     own_broker: Broker, lively: Collector
 ) -> None:
     assert (await lively.post("clicks", click(0))).status_code == 200
@@ -76,7 +76,7 @@ async def test_without_kafka_events_are_taken_until_the_journal_is_full_and_none
     assert await _kafka_is(lively, "up")
 
 
-async def test_kafka_killed_under_load_never_makes_a_200_a_lie(
+async def test_events_answered_with_200_are_in_the_log_although_kafka_is_killed_under_load(
     own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path
 ) -> None:
     confirmed: list[int] = []
@@ -143,7 +143,7 @@ async def test_a_source_loses_and_doubles_nothing_when_kafka_is_killed(
     assert sorted(keys) == list(range(total))
 
 
-async def test_without_kafka_what_matters_least_is_shed_and_a_source_is_held_back(
+async def test_without_kafka_sheddable_events_are_dropped_and_a_source_waits(
     own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path, peer: Peer
 ) -> None:
     app = shop(app_name, WebSocketSource(peer.url))

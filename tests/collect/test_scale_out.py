@@ -43,7 +43,7 @@ async def _answers(http: httpx.AsyncClient, urls: list[str], receipt: str) -> li
 
 
 @pytest.mark.timeout(240)
-async def test_killed_workers_lose_double_and_reorder_nothing(
+async def test_killed_processes_of_one_collector_lose_double_and_reorder_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     seed = random.randrange(10**6)
@@ -71,7 +71,7 @@ async def test_killed_workers_lose_double_and_reorder_nothing(
 
 
 @pytest.mark.timeout(240)
-async def test_nor_do_killed_collectors_of_which_each_has_its_home(
+async def test_killed_collectors_with_their_own_homes_lose_double_and_reorder_nothing(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     seed = random.randrange(10**6)

@@ -50,7 +50,7 @@ def test_a_change_that_breaks_events_is_refused_until_it_is_accepted(
         start(log_settings, app_name, "id LONG, price STRING", key="id")
 
 
-def test_a_stream_without_events_may_change_as_it_likes(
+def test_a_stream_without_events_may_change_in_any_way(
     app_name: str, log_settings: LogSettings
 ) -> None:
     start(log_settings, app_name, "id LONG")
@@ -60,7 +60,7 @@ def test_a_stream_without_events_may_change_as_it_likes(
         start(log_settings, app_name, "id LONG")
 
 
-def test_what_another_version_remembered_is_not_overwritten(
+def test_a_schema_stored_by_another_version_is_not_overwritten(
     app_name: str, log_settings: LogSettings
 ) -> None:
     start(log_settings, app_name, "id LONG")

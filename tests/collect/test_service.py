@@ -59,7 +59,7 @@ async def process(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_says_that_it_is_ready_and_ends_within_seconds(
+async def test_it_announces_that_it_is_ready_and_stops_within_seconds(
     process: asyncio.subprocess.Process, tmp_path: Path, number: signal.Signals
 ) -> None:
     assert process.stdout is not None
@@ -81,7 +81,7 @@ async def test_it_says_that_it_is_ready_and_ends_within_seconds(
     assert await process.stdout.read() == b""
 
 
-def test_a_taken_port_is_an_error_that_says_what_to_do() -> None:
+def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(MachineError, match=rf"{port}.*another process.*collect\.port"):
@@ -120,7 +120,7 @@ async def test_it_reports_every_second_and_the_counts_add_up(collector: Collecto
     assert 'millstream_collect_unaccounted{stream="clicks"} 0\n' in metrics
 
 
-async def test_what_a_source_sends_is_logged_or_rejected(
+async def test_events_of_a_source_are_logged_or_rejected(
     app_name: str, log_settings: LogSettings, tmp_path: Path, peer: Peer
 ) -> None:
     messages: list[str | bytes] = [
@@ -156,7 +156,7 @@ async def test_what_a_source_sends_is_logged_or_rejected(
         assert rejected == [b"garbage", b"\xff\xfe\x00", b'{"id": "x", "at": 1}', b"[1, 2"]
 
 
-async def test_what_is_under_way_is_finished_before_the_end(
+async def test_open_requests_are_finished_before_it_stops(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     body = b"\n".join(click(number) for number in range(5000))
@@ -187,7 +187,7 @@ async def test_two_collectors_on_one_home_are_refused(
             pass
 
 
-async def test_a_collector_keeps_its_name_and_counts_on_after_a_restart(
+async def test_a_collector_keeps_its_id_and_continues_its_sequence_after_a_restart(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     for _ in range(3):

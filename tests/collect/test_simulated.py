@@ -21,7 +21,7 @@ def world(n: int, at: int, rng: Random) -> dict[str, Any]:
     return {"id": n, "name": rng.choice("abc")}
 
 
-async def test_the_collector_judges_each_event_as_the_simulation_does(
+async def test_the_collector_accepts_or_rejects_each_event_as_the_simulation_predicts(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     start = int(time() * 1000) - 20 * MINUTE

@@ -20,7 +20,7 @@ _STARTS = st.lists(
 
 
 @given(_STARTS, st.integers(1, len(_NAMES)))
-def test_no_bookmark_is_forgotten_and_no_older_one_used(
+def test_the_newest_bookmark_is_always_used(
     starts: list[tuple[int, list[str]]], count: int
 ) -> None:
     names = _NAMES[:count]

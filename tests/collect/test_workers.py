@@ -188,7 +188,7 @@ async def test_status_names_a_silent_process(three: CollectorGroup) -> None:
         os.kill(stopped, signal.SIGCONT)
 
 
-async def test_it_says_once_that_it_is_ready_and_ends_whole(
+async def test_it_announces_once_that_it_is_ready_and_stops_completely(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "home")
@@ -215,7 +215,7 @@ async def test_it_says_once_that_it_is_ready_and_ends_whole(
         assert running.error() == ""
 
 
-async def test_a_killed_parent_takes_its_processes_along_and_another_can_follow_at_once(
+async def test_a_killed_parent_ends_its_processes_and_another_can_start_at_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     with collectors(pipeline, app_name, log_settings, tmp_path / "home", 2) as running:
@@ -228,7 +228,7 @@ async def test_a_killed_parent_takes_its_processes_along_and_another_can_follow_
             assert next_one.stop() < 10
 
 
-async def test_an_error_at_the_start_is_told_once(
+async def test_an_error_at_the_start_is_printed_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
@@ -265,7 +265,7 @@ async def test_two_collectors_of_one_number_are_refused(
         assert "runs there already" in await asyncio.to_thread(running.error)
 
 
-async def test_what_processes_left_that_no_longer_exist_is_sent_once(
+async def test_entries_of_processes_that_no_longer_exist_are_sent_once(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     identities = []

@@ -22,7 +22,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
     await journal.close()
 
 
-async def test_a_sender_is_asked_to_come_back_when_there_will_be_room(journal: Journal) -> None:
+async def test_retry_after_is_when_there_will_be_room(journal: Journal) -> None:
     clock = Clock()
     drained = Rate(clock)
     pressure = Pressure(journal, drained)
@@ -42,7 +42,7 @@ async def test_a_sender_is_asked_to_come_back_when_there_will_be_room(journal: J
     assert pressure.retry_after() == 1
 
 
-async def test_a_body_that_the_journal_could_never_hold_is_too_large_whichever_way_it_goes(
+async def test_a_body_larger_than_the_journal_gets_a_413_on_every_path(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     room = {"max_bytes": 64 << 10, "segment_bytes": 8 << 10}

@@ -87,7 +87,7 @@ async def waiting(collector: Collector, requests: int) -> None:
 
 # Lines on the fast path, and lines through ASGI.
 @pytest.mark.parametrize("padding", [0, 70_000])
-async def test_more_senders_than_may_be_under_way_are_held_back_and_not_refused(
+async def test_more_senders_than_the_window_allows_wait_and_are_not_refused(
     app_name: str, log_settings: LogSettings, tmp_path: Path, padding: int
 ) -> None:
     senders, posts, batch = 16, 20, 100
@@ -110,7 +110,7 @@ async def test_more_senders_than_may_be_under_way_are_held_back_and_not_refused(
 
 
 @pytest.mark.parametrize("padding", [0, 70_000])
-async def test_while_kafka_stands_still_a_post_past_the_journal_waits_and_is_then_told_to_come_back(
+async def test_while_kafka_is_paused_an_unjournaled_post_waits_and_then_gets_a_503(
     own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path, padding: int
 ) -> None:
     limits = {"max_pending_events": 10, "room_timeout": 0.5}
@@ -131,7 +131,7 @@ async def test_while_kafka_stands_still_a_post_past_the_journal_waits_and_is_the
 
 
 @pytest.mark.parametrize("padding", [0, 70_000])
-async def test_who_waits_is_taken_in_when_kafka_goes_on_in_the_order_of_coming(
+async def test_waiting_requests_are_accepted_in_order_when_kafka_continues(
     own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path, padding: int
 ) -> None:
     limits = {"max_pending_events": 10, "room_timeout": 60.0}
@@ -156,7 +156,7 @@ async def test_who_waits_is_taken_in_when_kafka_goes_on_in_the_order_of_coming(
 
 @pytest.mark.parametrize("size", [3_000, 5_000])  # with the head of a request, and in pieces
 @pytest.mark.parametrize("key", ["", "once"])  # of those with one, the events are looked at first
-async def test_who_finds_the_journal_full_is_taken_in_when_it_has_drained(
+async def test_requests_wait_for_a_full_journal_to_drain(
     own_broker: Broker, own_log: LogSettings, app_name: str, tmp_path: Path, size: int, key: str
 ) -> None:
     limits = {"journal": JOURNAL, "max_pending_events": 5, "room_timeout": 0.05, "stop_timeout": 9}
@@ -182,7 +182,7 @@ async def test_who_finds_the_journal_full_is_taken_in_when_it_has_drained(
     assert taken < len(keys)
 
 
-async def test_a_disk_that_takes_nothing_for_a_moment_is_waited_for(
+async def test_requests_wait_for_a_disk_that_is_stuck_for_a_moment(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     journal = {"retry_seconds": 0.2}
@@ -258,7 +258,7 @@ async def test_bodies_that_go_to_a_slow_disk_do_not_fill_the_memory_either(
         assert await counted(collector, "body_bytes", "") == 0
 
 
-async def test_few_who_announce_much_and_send_nothing_keep_nobody_out(
+async def test_senders_that_announce_much_and_send_nothing_do_not_block_others(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     size = 1 << 20
@@ -277,7 +277,7 @@ async def test_few_who_announce_much_and_send_nothing_keep_nobody_out(
         await until(none_held)
 
 
-async def test_the_first_in_line_is_served_first_and_nobody_waits_for_ever() -> None:
+async def test_the_wait_queue_is_first_in_first_out_with_a_time_limit() -> None:
     queue, room, taken = WaitQueue(0.2), list[None](), list[int]()
 
     async def attempt(number: int) -> int:
@@ -306,7 +306,7 @@ async def test_the_first_in_line_is_served_first_and_nobody_waits_for_ever() -> 
     assert all(isinstance(result, Overloaded) for result in results)
 
 
-async def test_a_body_counts_as_announced_while_it_comes_quickly_and_then_as_it_came() -> None:
+async def test_a_body_counts_with_its_announced_size_only_while_the_sender_is_quick() -> None:
     memory = BodyMemory(1_000_000, 900_000, WaitQueue(0.05))
     with await memory.reserve(600_000) as quick:
         assert memory.held == 600_000

@@ -40,7 +40,7 @@ def test_the_share_that_is_dropped_grows_with_the_pressure_up_to_a_maximum() -> 
 
 
 @pytest.mark.parametrize("shed", ["random", "level = 'debug'"])
-def test_what_was_kept_tells_how_much_there_was(shed: str) -> None:
+def test_the_sampling_rate_of_kept_events_gives_the_original_number(shed: str) -> None:
     chance, subject = random.Random(3), shedder(shed)
     estimate = variance = 0.0
     total = 20_000
@@ -58,14 +58,14 @@ def test_what_was_kept_tells_how_much_there_was(shed: str) -> None:
     assert math.sqrt(variance) < 0.02 * total
 
 
-def test_what_cannot_be_read_matters() -> None:
+def test_an_unreadable_event_is_not_shed() -> None:
     values = [b"{", b"[1]", b'{"level": 5}', b'{"level": "debug"}', b"null", b"\xff"]
     dropped, spared = shedder("level = 'debug'").choose(values, 0.0)
     assert (dropped, spared) == ((3,), (0, 1, 2, 4, 5))
 
 
 @pytest.mark.parametrize("condition", ["level LIKE 'd%'", "upper(level) = 'D'", "level = 'd'"])
-def test_what_the_condition_cannot_judge_matters(condition: str) -> None:
+def test_an_event_that_the_condition_cannot_judge_is_not_shed(condition: str) -> None:
     values = [
         *(b'{"level": [1]}', b'{"level": {}}', b'{"level": true}', b'{"level": 1e999}'),
         *(b'{"level": "\xff"}', b'{"level": "d", "more": "\xff"}', b'{"level": "d"}'),
@@ -80,7 +80,7 @@ def test_times_are_read_as_senders_write_them() -> None:
     assert dropped == (0,)
 
 
-async def test_a_crash_does_not_decide_again(
+async def test_shedding_is_not_decided_again_after_a_crash(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     body = b'{"id": 0}\n{"id": 1}\n{"id": 2}\n{broken'

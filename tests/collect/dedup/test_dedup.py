@@ -53,7 +53,7 @@ async def knowing(app: App, log: LogSettings, most: int = 1_000_000) -> AsyncIte
         await producer.close()
 
 
-async def test_two_collectors_know_each_others_ids(app: App, log_settings: LogSettings) -> None:
+async def test_two_collectors_share_their_ids(app: App, log_settings: LogSettings) -> None:
     here, there = dedup_id("/till", "1"), dedup_id("/till", "2")
     async with knowing(app, log_settings) as one, knowing(app, log_settings) as two:
         mine, yours = Original("one", 5, 0, now()), Original("two", 9, 3, now(), count=4)
@@ -95,7 +95,7 @@ async def test_a_restart_reads_no_more_than_the_window(app: App, log_settings: L
         assert after.held <= 1
 
 
-async def test_streams_that_promise_less_remember_nothing(
+async def test_streams_with_weaker_delivery_remember_no_ids(
     app: App, log_settings: LogSettings
 ) -> None:
     digest = dedup_id("/till", "1")
@@ -107,9 +107,7 @@ async def test_streams_that_promise_less_remember_nothing(
         assert dedup.held == 0
 
 
-async def test_a_claim_that_came_to_nothing_is_forgotten(
-    app: App, log_settings: LogSettings
-) -> None:
+async def test_a_released_id_is_forgotten(app: App, log_settings: LogSettings) -> None:
     digest, first = dedup_id("/till", "1"), Original("one", 1, 0, now())
     async with knowing(app, log_settings) as dedup:
         dedup.claim("orders", digest, first)
@@ -119,7 +117,7 @@ async def test_a_claim_that_came_to_nothing_is_forgotten(
         assert dedup.seen("orders", digest) is None
 
 
-async def test_an_id_that_two_took_in_at_the_same_time_is_counted(
+async def test_an_id_that_two_collectors_accept_at_once_is_counted(
     app: App, log_settings: LogSettings
 ) -> None:
     digest = dedup_id("/till", "1")
@@ -131,7 +129,7 @@ async def test_an_id_that_two_took_in_at_the_same_time_is_counted(
         assert (one.doubled, two.doubled) == (1, 1)
 
 
-async def test_forgetting_early_is_told(
+async def test_forgetting_ids_early_is_logged(
     app: App, log_settings: LogSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with knowing(app, log_settings, most=100) as dedup:

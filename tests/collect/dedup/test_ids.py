@@ -118,7 +118,7 @@ def test_the_newest_ids_are_kept_when_there_are_more_than_fit() -> None:
     assert all(ids.get("clicks", number.to_bytes(16, "big")) for number in newest)
 
 
-def test_a_window_that_is_over_takes_no_memory() -> None:
+def test_an_ended_window_uses_no_memory() -> None:
     clock = Clock()
     ids = RememberedIds({"clicks": 60_000}, 1_000_000, clock)
     for number in range(5_000):
@@ -145,7 +145,7 @@ names = st.text(max_size=5)
 
 
 @given(st.tuples(names, names), st.tuples(names, names))
-def test_only_the_same_source_and_id_are_the_same(
+def test_only_equal_source_and_id_give_the_same_digest(
     one: tuple[str, str], two: tuple[str, str]
 ) -> None:
     assert (dedup_id(*one) == dedup_id(*two)) == (one == two)

@@ -48,7 +48,7 @@ async def identities(collector: Collector, response: httpx.Response) -> list[tup
     return found
 
 
-async def test_a_retry_is_answered_as_the_first_was(collector: Collector) -> None:
+async def test_a_retry_gets_the_answer_of_the_first_request(collector: Collector) -> None:
     body = b"\n".join([click(1), b'{"id": "x", "at": 1}', click(3)])
     first = await collector.post("clicks", body, headers=keyed("a"))
     again = await collector.post("clicks", body, headers=keyed("a"))
@@ -97,7 +97,7 @@ async def test_each_event_of_a_batch_is_recognised_by_its_source_and_id(
     assert len(await collector.logged("clicks")) == 5
 
 
-async def test_retries_that_overtake_the_first_count_as_one(collector: Collector) -> None:
+async def test_concurrent_retries_count_as_one(collector: Collector) -> None:
     async def send(number: int) -> httpx.Response:
         ack = "log" if number % 2 else "local"
         return await collector.http.post(
@@ -131,7 +131,9 @@ async def test_a_key_that_comes_with_another_body_gets_the_first_answer(
     assert await collector.rejected("clicks") == []
 
 
-async def test_what_was_refused_or_rejected_may_be_sent_again_mended(collector: Collector) -> None:
+async def test_a_refused_or_rejected_request_may_be_corrected_and_sent_again(
+    collector: Collector,
+) -> None:
     assert (await collector.post("clicks", b"{}", headers=keyed("a"))).status_code == 422
     unreadable = keyed("a") | {"content-encoding": "gzip"}
     assert (await collector.post("clicks", b"no gzip", headers=unreadable)).status_code == 400
@@ -140,7 +142,7 @@ async def test_what_was_refused_or_rejected_may_be_sent_again_mended(collector: 
     assert "duplicates" not in mended.json()
 
 
-async def test_a_window_that_is_over_lets_the_id_in_again(
+async def test_an_id_is_accepted_again_after_its_window(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     app = shop(app_name)
@@ -208,7 +210,7 @@ async def test_a_journal_left_by_a_crash_is_no_duplicate_of_itself(
         assert await balance(collector) == 0
 
 
-async def test_what_another_took_in_during_the_crash_is_not_sent_again(
+async def test_events_that_another_collector_accepted_during_the_crash_are_not_sent_again(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     events = batch(cloud_event("a", 1), cloud_event("b", 2))
@@ -239,7 +241,7 @@ async def test_what_another_took_in_during_the_crash_is_not_sent_again(
             assert await identities(one, again) == await identities(two, first)
 
 
-async def test_a_source_that_repeats_itself_is_recognised_too(
+async def test_duplicates_of_a_source_are_recognised_too(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     there = App(f"{app_name}x")
@@ -299,7 +301,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return go_on
 
 
-async def test_nothing_is_sent_before_others_can_know_its_id(
+async def test_no_event_is_sent_before_its_id_is_written(
     held_up: asyncio.Event, collector: Collector
 ) -> None:
     url = "/v1/streams/clicks?ack=local"
@@ -318,7 +320,7 @@ async def test_nothing_is_sent_before_others_can_know_its_id(
     assert [record.key for record in await collector.logged("clicks")] == [b"1", b"2"]
 
 
-async def test_ids_that_kafka_has_no_room_for_are_claimed_when_it_has(
+async def test_ids_that_kafka_has_no_room_for_are_written_later(
     held_up: asyncio.Event,
     app_name: str,
     log_settings: LogSettings,

@@ -28,7 +28,9 @@ _indents = st.sampled_from([None, 1, 2])
 
 
 @given(_events, _indents)
-def test_an_array_is_its_elements(events: list[dict[str, object]], indent: int | None) -> None:
+def test_each_element_of_an_array_is_an_event(
+    events: list[dict[str, object]], indent: int | None
+) -> None:
     parts = split(json.dumps(events, indent=indent).encode(), BodyFormat.SNIFF)
     assert [json.loads(part) for part in parts] == events
 
@@ -38,7 +40,7 @@ def test_an_array_is_its_elements(events: list[dict[str, object]], indent: int |
     st.sampled_from(["\n", "\r\n", "\n\n", " \n\t"]),
     st.sampled_from([BodyFormat.SNIFF, BodyFormat.LINES]),
 )
-def test_lines_are_an_event_each(
+def test_each_line_is_an_event(
     events: list[dict[str, object]], separator: str, form: BodyFormat
 ) -> None:
     lines = [json.dumps(event).encode() for event in events]
@@ -62,7 +64,7 @@ def test_an_element_keeps_its_bytes() -> None:
 @pytest.mark.parametrize(
     "body", [b'[{"a":1},', b'[{"a":1}] x', b'{"a":', b"nonsense", b"\xff\xfe", b"[\n1,\n"]
 )
-def test_what_cannot_be_split_is_one_event_for_the_check_to_refuse(body: bytes) -> None:
+def test_a_body_that_cannot_be_split_is_one_event(body: bytes) -> None:
     assert split(body, BodyFormat.SNIFF) == [body]
 
 
@@ -72,7 +74,7 @@ def test_a_broken_line_does_not_hide_the_others() -> None:
 
 @pytest.mark.parametrize("body", [b"", b" \n ", b"\r\n"])
 @pytest.mark.parametrize("form", [BodyFormat.SNIFF, BodyFormat.LINES])
-def test_nothing_is_no_event(body: bytes, form: BodyFormat) -> None:
+def test_a_blank_body_has_no_events(body: bytes, form: BodyFormat) -> None:
     assert split(body, form) == []
 
 
@@ -130,7 +132,7 @@ def test_a_plain_event_is_unpacked_to_its_own_bytes() -> None:
         (b"[{},{},{},{}]", "application/cloudevents-batch+json"),
     ],
 )
-def test_too_many_events_are_refused_whatever_the_form(body: bytes, content_type: str) -> None:
+def test_too_many_events_are_refused_in_every_format(body: bytes, content_type: str) -> None:
     with pytest.raises(BodyRefused, match=r"4 events or more, of at most 3.*max_events") as refused:
         unpack(body, content_type, "", SMALL)
     assert refused.value.status == 413
@@ -160,14 +162,14 @@ def test_one_deep_event_is_rejected_alone_and_brackets_in_texts_do_not_count() -
 
 @pytest.mark.parametrize("start", [b"[", b'{"a":', b'["', b'["\\"', b"[[]", b'{"a":[]},'])
 @pytest.mark.parametrize("content_type", ["", "application/cloudevents+json"])
-def test_a_hundred_thousand_brackets_cost_neither_stack_nor_time(
+def test_a_hundred_thousand_brackets_need_no_stack_and_little_time(
     start: bytes, content_type: str
 ) -> None:
     unpacked = unpack(start * 100_000, content_type, "", Limits())
     assert unpacked.faults or len(unpacked.values) <= 1
 
 
-def test_attributes_beside_a_message_go_to_its_events_with_an_id_each() -> None:
+def test_attributes_of_a_message_go_to_its_events_with_an_id_each() -> None:
     one = unpack(b"{}", "", "", Limits(), {"id": "7", "subject": "s"})
     assert one.attributes == [{"id": "7", "subject": "s"}]
     two = unpack(b"{}\n{}", "", "", Limits(), {"id": "7", "subject": "s"})

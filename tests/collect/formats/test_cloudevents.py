@@ -30,7 +30,7 @@ def read(body: bytes, content_type: str = STRUCTURED, **attributes: str) -> Unpa
     return unpack(body, content_type, "", Limits(), attributes)
 
 
-def test_an_event_in_headers_is_its_body() -> None:
+def test_the_body_is_the_event_if_the_attributes_are_in_headers() -> None:
     unpacked = read(b'{"a": 1}', "application/json", **ATTRIBUTES, subject="s", tenant="x")
     assert unpacked.values == [b'{"a": 1}']
     assert unpacked.attributes == [
@@ -39,7 +39,7 @@ def test_an_event_in_headers_is_its_body() -> None:
     assert not unpacked.faults
 
 
-def test_an_event_in_headers_is_one_even_if_it_looks_like_many() -> None:
+def test_a_binary_mode_event_is_one_even_if_it_looks_like_many() -> None:
     for body in (b"[{},{}]", b"{}\n{}", b""):
         assert read(body, "", **ATTRIBUTES).values == [body]
 
@@ -61,7 +61,7 @@ def test_attributes_of_an_envelope_become_canonical_text() -> None:
     assert unpacked.attributes == [{**ATTRIBUTES, "flag": "true", "count": "-3", "text": "ü"}]
 
 
-def test_a_batch_is_its_events_and_a_bad_one_is_rejected_alone() -> None:
+def test_a_bad_event_of_a_batch_is_rejected_alone() -> None:
     good, bad = envelope(), envelope(id=...)
     unpacked = read(b"[" + b",".join([good, bad, good]) + b"]", BATCHED)
     assert unpacked.values == [b'{"a": 1}', bad, b'{"a": 1}']
@@ -69,12 +69,12 @@ def test_a_batch_is_its_events_and_a_bad_one_is_rejected_alone() -> None:
     assert {index: fault.field for index, fault in unpacked.faults.items()} == {1: "id"}
 
 
-def test_an_event_with_more_members_than_anybody_reads_is_rejected() -> None:
+def test_an_event_with_too_many_members_is_rejected() -> None:
     (fault,) = read(envelope(**{f"a{n}": "v" for n in range(1000)})).faults.values()
     assert "has 1,005 members, of at most 1,000" in str(fault)
 
 
-def test_an_empty_batch_is_no_event() -> None:
+def test_an_empty_batch_has_no_events() -> None:
     assert read(b"[]", BATCHED).values == []
 
 
@@ -97,7 +97,7 @@ def test_an_empty_batch_is_no_event() -> None:
         ({"tenant": "x" * 20_000}, "", "16384"),
     ],
 )
-def test_what_is_wrong_with_an_envelope_is_named(
+def test_the_error_in_an_envelope_is_named(
     members: dict[str, Any], field: str, expected: str
 ) -> None:
     body = envelope(**members)
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_an_envelope_is_named(
 
 
 @pytest.mark.parametrize("name", ["id", "source", "type"])
-def test_what_is_missing_in_headers_is_named(name: str) -> None:
+def test_a_missing_header_is_named(name: str) -> None:
     unpacked = read(b"{}", "", **{key: text for key, text in ATTRIBUTES.items() if key != name})
     assert unpacked.faults[0].field == name
     assert unpacked.values == [b"{}"]
@@ -117,7 +117,7 @@ def test_what_is_missing_in_headers_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'{"a":' * 100_000])
 @pytest.mark.parametrize("content_type", [STRUCTURED, BATCHED])
-def test_what_is_no_envelope_is_one_fault(body: bytes, content_type: str) -> None:
+def test_a_body_that_is_no_envelope_is_one_fault(body: bytes, content_type: str) -> None:
     unpacked = read(body, content_type)
     if (body, content_type) != (b"[]", BATCHED):
         assert unpacked.values == [body]
@@ -135,7 +135,7 @@ def test_an_envelope_that_is_not_utf8_is_rejected_alone(member: bytes, content_t
     assert "CloudEvent" in str(unpacked.faults[0])
 
 
-def test_a_name_that_our_headers_have_is_kept_beside_them() -> None:
+def test_an_attribute_with_the_name_of_our_header_is_kept_under_another() -> None:
     unpacked = read(envelope(sequence="00012", collector="me"))
     assert unpacked.attributes == [
         {**ATTRIBUTES, "sendersequence": "00012", "sendercollector": "me"}
@@ -143,7 +143,7 @@ def test_a_name_that_our_headers_have_is_kept_beside_them() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_what_is_percent_encoded_comes_back(value: str) -> None:
+def test_percent_encoded_values_are_decoded(value: str) -> None:
     assert attributes_in([(b"ce-subject", quote(value).encode())]) == {"subject": value}
 
 
@@ -157,7 +157,7 @@ def test_what_is_percent_encoded_comes_back(value: str) -> None:
         (b'"half', '"half'),
     ],
 )
-def test_header_values_are_read_as_the_binding_says(header: bytes, value: str) -> None:
+def test_header_values_are_read_as_the_binding_specifies(header: bytes, value: str) -> None:
     found = attributes_in([(b"content-type", b"x"), (b"ce-subject", header)])
     assert found == {"subject": value}
 

@@ -59,7 +59,9 @@ def cell(column: str, text: str) -> Any:
         ("unknown", "1", "1"),
     ],
 )
-def test_a_cell_becomes_what_its_column_is(column: str, text: str, value: object) -> None:
+def test_a_cell_is_converted_to_the_type_of_its_column(
+    column: str, text: str, value: object
+) -> None:
     found = cell(column, text)
     assert found == value
     assert type(found) is type(value)
@@ -93,7 +95,7 @@ def test_the_check_names_the_cell_that_does_not_fit(row: str, field: str, got: s
         ('2,"b"c', "not CSV"),
     ],
 )
-def test_a_row_that_the_header_does_not_fit_is_rejected_alone_as_it_came(
+def test_a_row_that_does_not_fit_the_header_is_rejected_alone_as_received(
     row: str, why: str
 ) -> None:
     unpacked = read(f"id,city\n1,a\n{row}\n3,c\n")
@@ -109,7 +111,7 @@ def test_a_quote_that_is_never_closed_is_one_fault() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "id,city", "id,city\r\n", "\ufeffid\n\n\n"])
-def test_no_rows_are_no_events(text: str) -> None:
+def test_csv_without_rows_has_no_events(text: str) -> None:
     assert read(text).values == []
 
 
@@ -139,7 +141,7 @@ def test_a_header_with_more_columns_than_any_schema_has_is_refused() -> None:
     assert refused.value.status == 400
 
 
-def test_a_long_header_over_many_rows_is_refused_before_it_fills_memory() -> None:
+def test_a_long_header_with_many_rows_is_refused_before_it_fills_memory() -> None:
     header = ",".join(f"column{number}" for number in range(1000))
     row = "," * 999 + "\n"
     with pytest.raises(BodyRefused, match="bytes of JSON") as refused:
@@ -161,7 +163,7 @@ def test_a_long_row_is_rejected_alone() -> None:
         max_size=5,
     )
 )
-def test_what_python_writes_comes_back(rows: list[tuple[int, str]]) -> None:
+def test_csv_written_by_python_is_read_back(rows: list[tuple[int, str]]) -> None:
     file = io.StringIO(newline="")
     csv.writer(file).writerows([("id", "city"), *rows])
     unpacked = read(file.getvalue())

@@ -160,7 +160,7 @@ def test_every_attribute_header_is_read_or_refused(headers: list[tuple[bytes, by
 
 @settings(max_examples=150)
 @given(cases, _encoded)
-def test_an_event_comes_out_of_every_form_as_it_went_in(case: Case, encoding: str) -> None:
+def test_an_event_is_the_same_in_every_format(case: Case, encoding: str) -> None:
     value = json.dumps(case.event).encode()
     envelope: dict[str, Any] = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
     encoded = base64.b64encode(value).decode()
@@ -182,7 +182,7 @@ def test_an_event_comes_out_of_every_form_as_it_went_in(case: Case, encoding: st
 
 @settings(max_examples=150)
 @given(cases)
-def test_an_event_comes_out_of_csv_as_it_went_in(case: Case) -> None:
+def test_an_event_is_the_same_in_csv(case: Case) -> None:
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, [field.name for field in case.schema.fields])
     writer.writeheader()

@@ -23,7 +23,7 @@ async def test_an_accepted_event_is_in_the_log_byte_for_byte(collector: Collecto
     assert await collector.rejected("clicks") == []
 
 
-async def test_a_record_says_who_collected_it_and_when(collector: Collector) -> None:
+async def test_a_record_names_its_collector_and_time(collector: Collector) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     await collector.post("clicks", click(1), headers={"traceparent": trace})
     await collector.post("clicks", click(2), headers={"traceparent": "nonsense"})
@@ -92,7 +92,7 @@ async def test_a_stream_without_key_has_records_without_key(collector: Collector
     assert record.key is None
 
 
-async def test_ack_log_may_be_asked_for_by_name(collector: Collector) -> None:
+async def test_ack_log_may_be_requested_by_name(collector: Collector) -> None:
     response = await collector.http.post("/v1/streams/clicks?ack=log", content=click(1))
     assert response.status_code == 200
 
@@ -146,7 +146,7 @@ async def test_a_body_in_pieces_is_put_together(collector: Collector) -> None:
     assert [record.value for record in await collector.logged("clicks")] == [click(1)]
 
 
-async def test_a_sender_that_leaves_in_the_middle_of_a_body_leaves_nothing(
+async def test_a_sender_that_disconnects_in_the_middle_of_a_body_stores_nothing(
     collector: Collector,
 ) -> None:
     host, _, port = collector.url.removeprefix("http://").partition(":")
@@ -162,7 +162,7 @@ async def test_a_sender_that_leaves_in_the_middle_of_a_body_leaves_nothing(
     assert [record.value for record in await collector.logged("clicks")] == [click(2)]
 
 
-async def test_a_receipt_tells_where_its_event_is(collector: Collector) -> None:
+async def test_a_receipt_shows_where_its_event_is(collector: Collector) -> None:
     lines = b"\n".join([click(1), b'{"id": "x"}', click(3)])
     answer = (await collector.post("clicks", lines)).json()
     place = (await collector.http.get(f"/v1/receipts/{answer['receipts'][1]}")).json()
@@ -186,7 +186,7 @@ async def test_metrics_count_what_was_sent(collector: Collector) -> None:
     assert lines[-1] == "# EOF"
 
 
-async def test_many_senders_at_once_get_what_is_theirs(collector: Collector) -> None:
+async def test_many_senders_at_once_get_their_own_answers(collector: Collector) -> None:
     numbers = range(100)
     responses = await asyncio.gather(*(collector.post("clicks", click(n)) for n in numbers))
     assert {response.status_code for response in responses} == {200}
@@ -219,7 +219,7 @@ async def test_an_invalid_event_of_a_stream_that_keeps_them_is_marked(
     assert await collector.rejected("kept") == []
 
 
-async def test_a_later_event_can_name_what_it_belongs_to(collector: Collector) -> None:
+async def test_a_later_event_can_name_an_earlier_one(collector: Collector) -> None:
     first = (await collector.post("clicks", click(1))).json()["receipts"][0]
     await collector.post("clicks", click(2), headers={"correlation-id": first})
     before, after = await collector.logged("clicks")

@@ -131,7 +131,7 @@ async def test_a_body_in_two_pieces_and_requests_in_a_row_are_answered_in_their_
 
 @in_module
 @pytest.mark.parametrize("seed", range(5))
-async def test_requests_that_begin_alike_are_told_apart_however_they_are_cut(
+async def test_requests_with_equal_heads_are_distinguished_however_they_are_split(
     shared: Collector, seed: int
 ) -> None:
     draw = random.Random(seed)

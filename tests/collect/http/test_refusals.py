@@ -33,7 +33,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
         (b"[[1]]", "", []),
     ],
 )
-async def test_a_single_bad_event_is_told_what_is_wrong_and_kept_as_it_came(
+async def test_a_single_bad_event_is_answered_with_the_reason_and_stored_as_received(
     shared: Collector, body: bytes, field: str, words: list[str]
 ) -> None:
     logged, rejected = await shared.logged("clicks"), await shared.rejected("clicks")
@@ -49,7 +49,7 @@ async def test_a_single_bad_event_is_told_what_is_wrong_and_kept_as_it_came(
 
 
 @pytest.mark.parametrize("stream", ["notes", "names"])
-async def test_an_event_that_kafka_would_not_take_is_rejected_alone(
+async def test_an_event_too_large_for_kafka_is_rejected_alone(
     shared: Collector, stream: str
 ) -> None:
     # By its value alone, or by a key that is nearly as large as the value.
@@ -65,13 +65,13 @@ async def test_an_event_that_kafka_would_not_take_is_rejected_alone(
     assert record.value == large
 
 
-async def test_an_empty_array_is_no_mistake_but_an_empty_body_is(shared: Collector) -> None:
+async def test_an_empty_array_is_accepted_but_an_empty_body_is_not(shared: Collector) -> None:
     assert (await shared.post("clicks", b"[]")).json()["accepted"] == 0
     problem(await shared.post("clicks", b""), 400)
     problem(await shared.post("clicks", b" \n"), 400)
 
 
-async def test_an_unknown_stream_names_the_close_one_and_all(shared: Collector) -> None:
+async def test_an_unknown_stream_gets_a_suggestion_and_all_names(shared: Collector) -> None:
     content = problem(await shared.post("click", b"{}"), 404)
     assert "'clicks'" in str(content["detail"])
     assert content["streams"] == ["clicks", "notes", "names", "ticks", "kept"]
@@ -92,7 +92,7 @@ async def test_other_paths_are_not_found(shared: Collector, path: str) -> None:
         ("POST", "/metrics", "GET, HEAD"),
     ],
 )
-async def test_a_wrong_method_is_told_the_right_ones(
+async def test_a_wrong_method_is_answered_with_the_allowed_ones(
     shared: Collector, method: str, path: str, allowed: str
 ) -> None:
     response = await shared.http.request(method, path)
@@ -128,7 +128,7 @@ async def test_a_body_that_cannot_be_unpacked_is_refused(
         ("akc=log", 400, "akc"),
     ],
 )
-async def test_parameters_that_cannot_be_heeded_are_refused(
+async def test_unknown_and_invalid_parameters_are_refused(
     shared: Collector, query: str, status: int, word: str
 ) -> None:
     logged = await shared.logged("clicks")
@@ -137,7 +137,7 @@ async def test_parameters_that_cannot_be_heeded_are_refused(
     assert await shared.logged("clicks") == logged
 
 
-async def test_a_body_up_to_the_limit_is_taken_and_a_larger_one_is_not(
+async def test_a_body_up_to_the_limit_is_accepted_and_a_larger_one_is_not(
     shared: Collector,
 ) -> None:
     logged = await shared.logged("clicks")
@@ -149,7 +149,7 @@ async def test_a_body_up_to_the_limit_is_taken_and_a_larger_one_is_not(
     assert len(await shared.logged("clicks")) == len(logged) + 1
 
 
-async def test_a_body_of_unknown_length_is_bounded_while_it_comes(shared: Collector) -> None:
+async def test_a_body_of_unknown_length_is_bounded_while_it_arrives(shared: Collector) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -169,7 +169,7 @@ async def test_a_body_of_unknown_length_is_bounded_while_it_comes(shared: Collec
 @pytest.mark.parametrize(
     "spoil", [lambda receipt: "x", lambda receipt: receipt[:-1], lambda receipt: "A" + receipt[1:]]
 )
-async def test_a_receipt_that_was_never_given_out_is_not_found(
+async def test_a_receipt_that_was_never_issued_is_not_found(
     shared: Collector, spoil: Callable[[str], str]
 ) -> None:
     [receipt] = (await shared.post("clicks", click(1))).json()["receipts"]

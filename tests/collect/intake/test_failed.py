@@ -13,7 +13,7 @@ from millstream.errors import MillstreamError
 HEADERS: list[Header] = [("ce_collector", "c1"), ("ce_sequence", "7"), ("ce_id", b"x\xff")]
 
 
-def test_a_record_is_kept_as_it_was_with_the_reason(tmp_path: Path) -> None:
+def test_a_record_is_stored_unchanged_with_the_reason(tmp_path: Path) -> None:
     store = FailedStore(tmp_path / "failed")
     store.put("app.stream.orders", "key", b"\x00value", HEADERS, 1_700_000_000_123, "too large")
     (failed,) = FailedStore(tmp_path / "failed").list()
@@ -26,7 +26,7 @@ def test_a_record_is_kept_as_it_was_with_the_reason(tmp_path: Path) -> None:
     assert store.find("c1", 7, 1) is None
 
 
-def test_only_the_owner_can_read_what_is_kept(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_failed_events(tmp_path: Path) -> None:
     store = FailedStore(tmp_path / "failed")
     store.put("app.stream.orders", "key", b"value", HEADERS, 1, "too large")
     (file,) = (tmp_path / "failed").iterdir()
@@ -34,7 +34,7 @@ def test_only_the_owner_can_read_what_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "failed").stat().st_mode & 0o777 == 0o700
 
 
-def test_events_are_listed_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+def test_events_are_listed_in_the_order_of_receipt(tmp_path: Path) -> None:
     store = FailedStore(tmp_path)
     for sequence, index in ((10, 0), (9, 11), (9, 2)):
         headers: list[Header] = [
@@ -46,21 +46,21 @@ def test_events_are_listed_in_the_order_in_which_they_came(tmp_path: Path) -> No
     assert [failed.id for failed in store.list()] == ["c1-9.2", "c1-9.11", "c1-10.0"]
 
 
-def test_the_same_event_refused_again_is_still_one(tmp_path: Path) -> None:
+def test_an_event_refused_twice_is_stored_once(tmp_path: Path) -> None:
     store = FailedStore(tmp_path)
     store.put("t", None, b"v", HEADERS, 1, "first")
     store.put("t", None, b"v", HEADERS, 1, "second")
     assert [failed.reason for failed in store.list()] == ["second"]
 
 
-def test_events_without_an_identity_are_told_apart_by_what_they_are(tmp_path: Path) -> None:
+def test_events_without_an_identity_are_distinguished_by_content(tmp_path: Path) -> None:
     store = FailedStore(tmp_path)
     for value in (b"a", b"b", b"a"):
         store.put("t", None, value, [], 1, "r")
     assert sorted(failed.value for failed in store.list()) == [b"a", b"b"]
 
 
-def test_many_are_put_at_once(tmp_path: Path) -> None:
+def test_many_events_are_stored_at_once(tmp_path: Path) -> None:
     store = FailedStore(tmp_path / "failed")
 
     def put(n: int) -> None:
@@ -72,7 +72,7 @@ def test_many_are_put_at_once(tmp_path: Path) -> None:
     assert [failed.value for failed in store.list()] == [b"%d" % n for n in range(50)]
 
 
-def test_what_is_dropped_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
+def test_dropped_events_are_deleted_and_the_others_stay(tmp_path: Path) -> None:
     store = FailedStore(tmp_path)
     ids = [store.put("t", None, b"%d" % n, [], n, "r") for n in range(3)]
     assert store.drop([ids[1], "never-1.0"]) == 1
@@ -86,7 +86,7 @@ def test_an_unknown_id_is_an_error_that_names_it(tmp_path: Path, wrong: str) -> 
         FailedStore(tmp_path / "failed").get(wrong)
 
 
-def test_an_empty_store_has_nothing(tmp_path: Path) -> None:
+def test_an_empty_store_lists_nothing(tmp_path: Path) -> None:
     assert list(FailedStore(tmp_path / "never").list()) == []
 
 

@@ -32,7 +32,7 @@ def counted(data: bytes) -> DamagedPiece:
     )
 
 
-def test_a_damaged_byte_anywhere_costs_no_more_than_the_number_of_events() -> None:
+def test_a_damaged_byte_anywhere_loses_at_most_the_event_count() -> None:
     assert counted(ENTRY).events == counted(FROM_SOURCE).events == {"clicks": 2}
     for entry in (ENTRY, FROM_SOURCE):
         for at in range(len(entry)):
@@ -42,13 +42,13 @@ def test_a_damaged_byte_anywhere_costs_no_more_than_the_number_of_events() -> No
                 assert 0 <= one.received_at <= LATEST, "the log is searched from then on"
 
 
-def test_an_entry_whose_end_is_missing_is_told_of() -> None:
+def test_an_entry_without_its_end_is_reported() -> None:
     for entry in (ENTRY, FROM_SOURCE):
         for size in range(len(entry)):
             assert counted(entry[:size]).unread == 1
 
 
-def test_a_note_that_is_damaged_itself_still_tells_of_a_loss(tmp_path: Path) -> None:
+def test_a_damaged_description_still_counts_as_a_loss(tmp_path: Path) -> None:
     store = DamageStore(tmp_path)
     store.put(DamagedPiece(1, 7, entries=3, reason="a reason"))
     (note,) = tmp_path.iterdir()

@@ -50,7 +50,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", INVALID)
-async def test_others_have_their_turn_while_many_events_are_rejected(
+async def test_other_requests_are_served_while_many_events_are_rejected(
     collector: Collector, turns: list[float], name: str
 ) -> None:
     body, content_type = INVALID[name]
@@ -68,7 +68,7 @@ async def test_others_have_their_turn_while_many_events_are_rejected(
 
 
 @pytest.mark.timeout(180)
-async def test_others_have_their_turn_while_large_events_are_rejected(
+async def test_other_requests_are_served_while_large_events_are_rejected(
     collector: Collector, turns: list[float]
 ) -> None:
     large = b'{"id":"x","at":1,"more":[' + b",".join([b"[]"] * 250_000) + b"]}"
@@ -83,7 +83,7 @@ async def test_others_have_their_turn_while_large_events_are_rejected(
     assert [bad["field"] for bad in answer.json()["rejected"]] == ["id"] * 9
 
 
-async def test_all_rejected_events_are_kept_with_a_reason_and_a_field(
+async def test_all_rejected_events_are_stored_with_a_reason_and_a_field(
     collector: Collector,
 ) -> None:
     body = b"\n".join(b'{"id":"x%d","at":"2026-11-16T12:00:00Z"}' % n for n in range(1500))

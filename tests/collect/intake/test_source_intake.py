@@ -69,7 +69,7 @@ async def test_a_full_journal_makes_a_source_wait_and_loses_nothing(
         assert stream.logged == 4
 
 
-async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_source_goes_on(
+async def test_a_message_larger_than_the_journal_is_set_aside_and_the_source_goes_on(
     app_name: str, log_settings: LogSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     large = [click(number, name="x" * 5000) for number in (2, 3)]
@@ -96,7 +96,7 @@ async def test_a_message_that_no_journal_can_hold_is_set_aside_whole_and_the_sou
         assert "`millstream failed list`" in told[0]
 
 
-async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_journal_too(
+async def test_an_unreadable_message_of_a_source_is_rejected_without_the_journal_too(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:
@@ -109,7 +109,7 @@ async def test_what_cannot_be_read_of_a_source_is_kept_as_rejected_past_the_jour
         assert (stream.accepted, stream.logged, stream.rejected, stream.pending) == (2, 1, 1, 0)
 
 
-async def test_how_far_a_source_was_read_is_on_disk_with_what_was_set_aside(
+async def test_the_bookmark_of_a_message_that_was_set_aside_is_on_disk(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     async with small_intake(app_name, log_settings, tmp_path) as intake:

@@ -56,7 +56,7 @@ def sensors(name: str) -> App:
     return app
 
 
-async def test_only_an_event_out_of_order_says_how_far_its_stream_was(
+async def test_only_an_out_of_order_event_carries_the_watermark(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     app = sensors(app_name)
@@ -97,7 +97,7 @@ async def test_only_an_event_out_of_order_says_how_far_its_stream_was(
     await _reported(log_settings, app_name, received[8])
 
 
-async def test_the_sender_of_an_event_from_the_future_is_told_that_it_is_in_no_view(
+async def test_the_sender_of_an_event_from_the_future_is_warned(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     app = sensors(app_name)
@@ -133,7 +133,7 @@ async def _reported(log: LogSettings, app: str, watermark: int) -> None:
     assert counts.skew_ms.min < -70 * 365 * 86_400_000
 
 
-async def test_a_new_start_begins_anew_with_what_the_journal_holds(
+async def test_the_watermark_restarts_with_the_entries_in_the_journal(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     app = sensors(app_name)
@@ -151,7 +151,7 @@ async def test_a_new_start_begins_anew_with_what_the_journal_holds(
     assert found == {1: None, 2: None, 3: thirty, 4: thirty}
 
 
-async def test_only_what_is_too_large_fails_and_keeps_its_watermark(
+async def test_only_the_too_large_event_fails_and_keeps_its_watermark(
     app_name: str, log_settings: LogSettings, tmp_path: Path
 ) -> None:
     app = sensors(app_name)
@@ -183,7 +183,7 @@ _EVENTS = st.lists(
 
 
 @given(_EVENTS)
-def test_the_watermark_is_that_of_the_list_of_all_that_was_sent(
+def test_the_watermark_equals_that_of_all_sent_events(
     events: list[tuple[int, int, bool, bool]],
 ) -> None:
     watermark, received_at = Watermark(ahead_ms=100), 1000

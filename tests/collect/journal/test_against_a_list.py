@@ -287,5 +287,5 @@ async def run(steps: list[tuple[Any, ...]]) -> None:
 @given(
     st.lists(st.one_of(append, append, settle, read, restart, fail, rot, crash, crash), max_size=12)
 )
-def test_every_durable_entry_comes_back_once_or_is_set_aside(steps: list[tuple[Any, ...]]) -> None:
+def test_every_durable_entry_is_read_back_once_or_set_aside(steps: list[tuple[Any, ...]]) -> None:
     asyncio.run(run(steps))

@@ -71,7 +71,7 @@ def recovered(
     ]
 
 
-def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
+def test_a_segment_cut_off_anywhere_keeps_every_complete_entry(
     written: Path, tmp_path: Path
 ) -> None:
     data = written.read_bytes()
@@ -85,7 +85,7 @@ def test_cut_off_anywhere_it_gives_every_whole_entry_and_cuts_the_rest(
         assert found.report.cut_bytes == size - found.segments[0].size
 
 
-async def test_one_of_the_two_beginnings_is_enough(tmp_path: Path) -> None:
+async def test_one_of_the_two_segment_headers_is_enough(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     sequence, durable = journal.append(b"settled", bookmark=("mqtt", b"7"))
     await durable
@@ -101,9 +101,7 @@ async def test_one_of_the_two_beginnings_is_enough(tmp_path: Path) -> None:
         assert (found.bookmarks, found.settled) == ({"mqtt": b"7"}, sequence)
 
 
-def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
-    written: Path, tmp_path: Path
-) -> None:
+def test_a_flipped_bit_anywhere_loses_only_its_own_record(written: Path, tmp_path: Path) -> None:
     data = written.read_bytes()
     begins = [
         end - HEADER - len(payload) for end, payload in zip(ends(data), PAYLOADS, strict=True)
@@ -126,7 +124,7 @@ def test_a_bit_turned_over_anywhere_costs_the_record_it_is_in_and_no_other(
             path.unlink()
 
 
-def test_whatever_is_damaged_or_gone_after_an_end_in_order_is_lost_and_that_is_not_forgotten(
+def test_damage_after_a_clean_close_is_a_loss_and_stays_recorded(
     written: Path, tmp_path: Path
 ) -> None:
     data, folder = written.read_bytes(), tmp_path / "closed"
@@ -150,7 +148,9 @@ def test_whatever_is_damaged_or_gone_after_an_end_in_order_is_lost_and_that_is_n
         shutil.rmtree(store.folder)
 
 
-async def test_what_is_damaged_while_it_waits_is_told_once_and_stays_lost(tmp_path: Path) -> None:
+async def test_an_entry_damaged_while_it_waits_is_reported_once_and_stays_lost(
+    tmp_path: Path,
+) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     told: list[DamagedPiece] = []
 
@@ -178,7 +178,7 @@ async def test_what_is_damaged_while_it_waits_is_told_once_and_stays_lost(tmp_pa
     await last.close()
 
 
-def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
+def test_each_start_reports_how_much_was_ever_set_aside_and_deletes_none_of_it(
     written: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, folder = written.read_bytes(), tmp_path / "torn"
@@ -194,7 +194,7 @@ def test_each_start_tells_how_much_was_ever_set_aside_and_deletes_nothing_of_it(
     assert kept.stat().st_size == size
 
 
-def test_only_the_owner_can_read_the_journal_and_what_was_set_aside(
+def test_only_the_owner_can_read_the_journal_and_the_damaged_pieces(
     written: Path, tmp_path: Path
 ) -> None:
     torn = tmp_path / "torn"

@@ -34,7 +34,7 @@ async def broken_by(journal: Journal, payload: bytes = b"refused") -> str:
         (errno.EACCES, "permission denied; let the collector's user write there"),
     ],
 )
-async def test_an_error_says_what_to_do_and_passes_when_the_disk_is_well(
+async def test_an_error_says_what_to_do_and_ends_when_the_disk_works(
     tmp_path: Path, code: int, told: str
 ) -> None:
     disk = FailingDisk()
@@ -71,7 +71,7 @@ async def test_a_failed_sync_is_never_tried_again_on_the_same_file(tmp_path: Pat
     await again.close()
 
 
-async def test_what_was_refused_stays_away_although_the_next_segments_beginning_is_damaged(
+async def test_refused_entries_stay_away_although_the_next_segment_header_is_damaged(
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()
@@ -92,7 +92,7 @@ async def test_what_was_refused_stays_away_although_the_next_segments_beginning_
     await again.close()
 
 
-async def test_a_journal_opens_on_a_disk_that_takes_nothing_and_gives_what_it_holds(
+async def test_a_journal_opens_on_a_read_only_disk_and_returns_its_entries(
     tmp_path: Path,
 ) -> None:
     disk = FailingDisk()
@@ -110,7 +110,7 @@ async def test_a_journal_opens_on_a_disk_that_takes_nothing_and_gives_what_it_ho
     await again.close()
 
 
-async def test_a_disk_filled_by_one_segment_has_room_again_when_kafka_has_it_all(
+async def test_a_disk_filled_by_one_segment_has_room_again_when_kafka_has_all_entries(
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path / "disk", 1 << 20) as disk:

@@ -25,7 +25,9 @@ async def fill(journal: Journal, count: int, size: int = 100) -> list[int]:
     return [sequence for sequence, _ in taken]
 
 
-async def test_entries_get_growing_sequences_and_are_read_in_order(tmp_path: Path) -> None:
+async def test_entries_get_increasing_sequence_numbers_and_are_read_in_order(
+    tmp_path: Path,
+) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     sequences = await fill(journal, 100)
     assert sequences == list(range(1, 101))
@@ -39,7 +41,7 @@ async def test_entries_get_growing_sequences_and_are_read_in_order(tmp_path: Pat
     await journal.close()
 
 
-async def test_reading_is_bounded_by_bytes_but_gives_at_least_one(tmp_path: Path) -> None:
+async def test_reading_is_bounded_by_bytes_but_returns_at_least_one_entry(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     await fill(journal, 10, size=1000)
     assert [sequence for sequence, _ in await journal.read(0, 1)] == [1]
@@ -48,7 +50,7 @@ async def test_reading_is_bounded_by_bytes_but_gives_at_least_one(tmp_path: Path
     await journal.close()
 
 
-async def test_what_was_not_settled_is_pending_after_a_restart(tmp_path: Path) -> None:
+async def test_unsettled_entries_are_pending_after_a_restart(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     await fill(journal, 10)
     for sequence in (1, 2, 3, 7):
@@ -66,7 +68,7 @@ async def test_what_was_not_settled_is_pending_after_a_restart(tmp_path: Path) -
     await again.close()
 
 
-async def test_settling_twice_is_once_and_settling_what_is_not_durable_is_an_error(
+async def test_settling_is_idempotent_and_settling_an_entry_that_is_not_durable_is_an_error(
     tmp_path: Path,
 ) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
@@ -79,7 +81,7 @@ async def test_settling_twice_is_once_and_settling_what_is_not_durable_is_an_err
     await journal.close()
 
 
-async def test_a_segment_goes_when_everything_in_it_is_settled(tmp_path: Path) -> None:
+async def test_a_segment_is_deleted_when_all_of_its_entries_are_settled(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, SMALL)
     for _ in range(100):
         await fill(journal, 1, size=200)
@@ -96,7 +98,7 @@ async def test_a_segment_goes_when_everything_in_it_is_settled(tmp_path: Path) -
     await journal.close()
 
 
-async def test_a_full_journal_takes_nothing_and_names_the_numbers(tmp_path: Path) -> None:
+async def test_a_full_journal_refuses_entries_and_names_the_numbers(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, SMALL)
     for _ in range(60):
         await fill(journal, 1, size=1000)
@@ -112,7 +114,7 @@ async def test_a_full_journal_takes_nothing_and_names_the_numbers(tmp_path: Path
     await journal.close()
 
 
-async def test_what_is_larger_than_the_whole_journal_is_not_waited_for(tmp_path: Path) -> None:
+async def test_an_entry_larger_than_the_whole_journal_does_not_wait(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, SMALL)
     with pytest.raises(JournalSmall, match=r"cannot hold 70,0\d\d bytes: it may have 65,536"):
         journal.append(bytes(70_000))
@@ -121,7 +123,7 @@ async def test_what_is_larger_than_the_whole_journal_is_not_waited_for(tmp_path:
     await journal.close()
 
 
-async def test_what_waits_for_the_disk_is_bounded_too(tmp_path: Path) -> None:
+async def test_entries_that_wait_for_the_disk_are_bounded_too(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings(max_waiting_bytes=1000))
     taken = [journal.append(bytes(400))[1], journal.append(bytes(400))[1]]
     with pytest.raises(JournalFull, match=r"wait for it; .*journal\.max_waiting_bytes"):
@@ -131,7 +133,7 @@ async def test_what_waits_for_the_disk_is_bounded_too(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_bookmarks_are_durable_with_their_entry_and_outlive_its_segment(
+async def test_bookmarks_are_durable_with_their_entry_and_survive_its_segment(
     tmp_path: Path,
 ) -> None:
     journal = await Journal.open(tmp_path, SMALL)
@@ -154,7 +156,7 @@ async def test_bookmarks_are_durable_with_their_entry_and_outlive_its_segment(
     await again.close()
 
 
-async def test_identity_stays_and_starts_are_counted(tmp_path: Path) -> None:
+async def test_the_identity_stays_and_starts_are_counted(tmp_path: Path) -> None:
     first = await Journal.open(tmp_path / "a", JournalSettings())
     await first.close()
     second = await Journal.open(tmp_path / "a", JournalSettings())
@@ -165,7 +167,9 @@ async def test_identity_stays_and_starts_are_counted(tmp_path: Path) -> None:
     assert first.identity == second.identity != other.identity
 
 
-async def test_sequences_do_not_go_back_when_all_segments_are_deleted(tmp_path: Path) -> None:
+async def test_sequence_numbers_are_not_reused_when_all_segments_are_deleted(
+    tmp_path: Path,
+) -> None:
     journal = await Journal.open(tmp_path, SMALL)
     (*_, last) = await fill(journal, 50)
     await journal.close()
@@ -178,7 +182,9 @@ async def test_sequences_do_not_go_back_when_all_segments_are_deleted(tmp_path: 
     await again.close()
 
 
-async def test_nor_when_the_newest_segment_is_deleted(tmp_path: Path) -> None:
+async def test_sequence_numbers_are_not_reused_when_the_newest_segment_is_deleted(
+    tmp_path: Path,
+) -> None:
     journal = await Journal.open(tmp_path, SMALL)
     for _ in range(30):
         (last,) = await fill(journal, 1, size=200)
@@ -201,7 +207,7 @@ async def test_a_lost_identity_is_found_again_in_the_segments(tmp_path: Path) ->
     await again.close()
 
 
-async def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_and_the_error_names_the_first(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     with pytest.raises(HomeInUse, match=f"process {os.getpid()} has it open"):
         await Journal.open(tmp_path, JournalSettings())
@@ -209,7 +215,7 @@ async def test_a_second_opener_is_refused_and_told_who_has_it(tmp_path: Path) ->
     await (await Journal.open(tmp_path, JournalSettings())).close()
 
 
-async def test_closing_writes_what_waits_and_then_nothing_is_taken(tmp_path: Path) -> None:
+async def test_closing_writes_waiting_entries_and_then_refuses_new_ones(tmp_path: Path) -> None:
     journal = await Journal.open(tmp_path, JournalSettings())
     _, durable = journal.append(b"last")
     await journal.close()

@@ -75,7 +75,7 @@ def is_well(collector: CollectorProcess) -> None:
     assert "ERROR" not in printed, printed
 
 
-def test_every_call_answers_as_its_description_says(
+def test_every_request_is_answered_as_openapi_describes(
     collector: CollectorProcess, key: str, tmp_path: Path
 ) -> None:
     answer = subprocess.run(
@@ -140,7 +140,7 @@ BYTES = st.lists(st.one_of(LINES, LINES, LINES, st.binary(max_size=40)), max_siz
 
 @settings(max_examples=500, derandomize=True)
 @given(pieces=st.lists(BYTES, min_size=1, max_size=4))
-def test_no_bytes_on_the_port_make_it_fail(
+def test_arbitrary_bytes_on_the_port_do_not_make_it_fail(
     collector: CollectorProcess, key: str, pieces: list[list[bytes]]
 ) -> None:
     with socket.create_connection(("127.0.0.1", collector.port), timeout=20) as connection:
@@ -160,7 +160,7 @@ def test_no_bytes_on_the_port_make_it_fail(
     assert b"HTTP/1.1 500" not in answer
 
 
-def test_after_all_these_bytes_it_is_well(collector: CollectorProcess) -> None:
+def test_it_still_works_after_all_these_bytes(collector: CollectorProcess) -> None:
     is_well(collector)
 
 
@@ -180,7 +180,7 @@ def test_limits_hold_in_the_real_application(collector: CollectorProcess, key: s
         assert "more than 50 deep" in errors[1]
 
 
-def test_who_is_turned_away_is_counted_by_reason(collector: CollectorProcess, key: str) -> None:
+def test_refused_requests_are_counted_by_reason(collector: CollectorProcess, key: str) -> None:
     reader = collector.keys.create("reader", ["clicks"])
 
     def counted(reason: str) -> int:
@@ -207,7 +207,7 @@ def test_who_is_turned_away_is_counted_by_reason(collector: CollectorProcess, ke
     }
 
 
-def test_a_page_that_is_not_named_cannot_send(collector: CollectorProcess, key: str) -> None:
+def test_a_web_page_of_an_unknown_origin_cannot_send(collector: CollectorProcess, key: str) -> None:
     with collector.http(key) as http:
 
         def status(origin: str) -> int:
@@ -236,7 +236,7 @@ def test_a_batch_costs_as_many_as_it_has_events(collector: CollectorProcess, key
         assert 1 <= int(refused.headers["retry-after"]) <= 15
 
 
-def test_a_receipt_tells_nothing_to_who_may_not_write_to_its_stream(
+def test_a_receipt_shows_nothing_to_a_caller_who_may_not_write_to_its_stream(
     collector: CollectorProcess, key: str
 ) -> None:
     other = collector.keys.create("other", ["clicks"])
@@ -252,7 +252,7 @@ def test_a_receipt_tells_nothing_to_who_may_not_write_to_its_stream(
         assert stranger.get("/v1/receipts/made-up").status_code == 404
 
 
-def test_no_secret_is_in_what_it_says(
+def test_no_output_contains_a_secret(
     collector: CollectorProcess,
     key: str,
     name: str,

@@ -114,7 +114,7 @@ async def test_an_event_is_found_by_its_number_in_any_partition_and_topic(log: L
     assert (await look_up(text("them", 4)))["id"] == "them-4.0"
 
 
-async def test_an_event_whose_place_is_known_is_read_there(log: Log) -> None:
+async def test_an_event_with_a_known_offset_is_read_there(log: Log) -> None:
     log.put("them", 3)
     log.put("them", 4)
     look_up = log.lookup()
@@ -124,7 +124,7 @@ async def test_an_event_whose_place_is_known_is_read_there(log: Log) -> None:
     assert await refusal(look_up, text("them", 5, partition=0, offset=2)) == 410
 
 
-async def test_who_may_not_know_is_told_neither_that_it_is_there_nor_that_it_is_gone(
+async def test_a_caller_without_permission_learns_nothing_about_the_event(
     log: Log,
 ) -> None:
     log.put("them", 3)
@@ -143,7 +143,7 @@ async def test_who_may_not_know_is_told_neither_that_it_is_there_nor_that_it_is_
         assert refused.value.status == 403
 
 
-async def test_what_is_still_in_a_journal_is_said_to_be(log: Log) -> None:
+async def test_an_event_still_in_a_journal_is_reported_as_journaled(log: Log) -> None:
     look_up = log.lookup(pending=lambda sequence: sequence == 7)
     ours = await look_up(text("us", 7, 2))
     assert (ours["state"], ours["collector"], ours["index"]) == ("journaled", "us", 2)
@@ -154,14 +154,14 @@ async def test_what_is_still_in_a_journal_is_said_to_be(log: Log) -> None:
     assert (await look_up(text("them", 9)))["state"] == "journaled"
 
 
-async def test_what_is_nowhere_any_more_is_gone(log: Log) -> None:
+async def test_an_event_that_is_nowhere_is_reported_as_gone(log: Log) -> None:
     look_up = log.lookup()
     assert await refusal(look_up, text("us", 7)) == 410  # neither in our journal nor in the log
     long_ago = NOW - 30 * 24 * 3600 * 1000
     assert await refusal(look_up, text("them", 7, received_at=long_ago)) == 410
 
 
-async def test_what_was_sent_late_from_the_failed_store_is_found(log: Log) -> None:
+async def test_an_event_sent_late_from_the_failed_store_is_found(log: Log) -> None:
     why = {4: "the topic was full"}
     look_up = log.lookup(failed=lambda receipt: why.get(receipt.sequence))
     failed = await look_up(text("us", 4))
@@ -180,7 +180,7 @@ async def test_forged_and_garbled_receipts_are_unknown(log: Log) -> None:
     assert await refusal(look_up, text("us", 1, stream="elsewhere")) == 404
 
 
-async def test_a_search_that_takes_long_goes_on_when_asked_again(
+async def test_a_long_search_continues_with_the_next_request(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sequence in range(1, 6):

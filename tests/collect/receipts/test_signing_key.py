@@ -18,7 +18,7 @@ from millstream.log.topic_names import keys_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
 
 
-def test_a_key_is_made_once_and_then_found(app_name: str, log_settings: LogSettings) -> None:
+def test_a_key_is_created_once_and_then_found(app_name: str, log_settings: LogSettings) -> None:
     ensure_topics(shop(app_name), log_settings)
     key = cluster_key(log_settings, app_name)
     assert len(key) == 32
@@ -45,7 +45,7 @@ def test_collectors_that_start_at_the_same_moment_end_with_one_key(
     assert keys == {written[0].value}
 
 
-def test_a_topic_that_is_not_there_is_an_error_that_names_it(
+def test_a_missing_topic_is_an_error_that_names_it(
     app_name: str, log_settings: LogSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signing_key, "_SECONDS", 0.2)
