@@ -1,4 +1,4 @@
-"""Peers that a test starts, and that end with it."""
+"""Scripted servers that end with the test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.client.peers import (
+from tests.client.scripted_servers import (
     HttpPeer,
     HttpScript,
     SocketPeer,

@@ -7,9 +7,7 @@ from millstream.client.backoff import Backoff
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_the_wait_stays_between_half_and_the_whole_of_a_bounded_ceiling(
-    failures: int, chance: float
-) -> None:
+def test_the_wait_is_between_half_and_all_of_its_limit(failures: int, chance: float) -> None:
     wait = Backoff(first=0.1, longest=10, jitter=lambda: chance).after(failures)
     assert 0.05 <= wait <= 10
 

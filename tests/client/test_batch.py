@@ -17,7 +17,7 @@ async def collected(events: Any, most: int) -> list[Batch]:
 
 
 @given(st.lists(values, max_size=40), st.integers(1, 7), st.sampled_from([None, 2]))
-async def test_batches_hold_every_event_once_in_order_on_a_line_each(
+async def test_batches_contain_every_event_once_in_order_one_by_line(
     events: list[dict[str, Any]], most: int, indent: int | None
 ) -> None:
     made = await collected((json.dumps(event, indent=indent) for event in events), most)
@@ -27,7 +27,7 @@ async def test_batches_hold_every_event_once_in_order_on_a_line_each(
     assert all(len(batch.lines) <= most for batch in made)
 
 
-async def test_blank_lines_are_skipped_but_counted_as_places() -> None:
+async def test_blank_lines_are_skipped_but_have_an_index() -> None:
     (batch,) = await collected(['{"a":1}\n', "\n", b"  ", '{"a":2}'], 10)
     assert batch == Batch([0, 3], [b'{"a":1}', b'{"a":2}'])
 

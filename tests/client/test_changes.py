@@ -1,4 +1,4 @@
-"""Following, when connections break, servers vanish and subscriptions are refused."""
+"""Changes when connections break, servers fail and subscriptions are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.client.peers import StartSocket
+from tests.client.scripted_servers import StartSocket
 from websockets.asyncio.server import ServerConnection
 
 from millstream.client import Change, Client, Gap, Keyed, Lag, Message, Snapshot
@@ -58,7 +58,7 @@ async def test_a_snapshot_comes_first_and_then_every_change(socket_peer: StartSo
     ]
 
 
-async def test_after_a_broken_connection_it_goes_on_from_the_last_position(
+async def test_after_a_broken_connection_it_continues_from_the_last_position(
     socket_peer: StartSocket,
 ) -> None:
     async def script(number: int, connection: ServerConnection) -> None:
@@ -76,7 +76,7 @@ async def test_after_a_broken_connection_it_goes_on_from_the_last_position(
     assert [asked.get("after") for asked in peer.asked[:3]] == [None, "e:0=2", "e:0=4"]
 
 
-async def test_another_server_goes_on_when_one_is_gone(socket_peer: StartSocket) -> None:
+async def test_another_server_continues_when_one_is_away(socket_peer: StartSocket) -> None:
     async def dying(_: int, connection: ServerConnection) -> None:
         await tell_change(connection, 1)
         await connection.close(1012, "restarting")
@@ -92,7 +92,9 @@ async def test_another_server_goes_on_when_one_is_gone(socket_peer: StartSocket)
     assert [first.asked[0]["after"], second.asked[0]["after"]] == ["e:0=0", "e:0=1"]
 
 
-async def test_a_gap_is_told_and_does_not_move_the_position(socket_peer: StartSocket) -> None:
+async def test_a_gap_is_a_message_and_does_not_change_the_position(
+    socket_peer: StartSocket,
+) -> None:
     async def script(number: int, connection: ServerConnection) -> None:
         await tell(connection, "gap", asked="old:0=1", position="e:0=5", reason="a new generation")
         if number == 0:
@@ -122,7 +124,7 @@ async def test_a_refused_subscription_is_an_error_in_the_servers_words(
             await take(aiter(changes), 1)
 
 
-async def test_a_client_that_asked_to_be_cut_off_when_slow_is_told_so(
+async def test_a_slow_client_with_disconnect_gets_an_error(
     socket_peer: StartSocket,
 ) -> None:
     async def script(_: int, connection: ServerConnection) -> None:
@@ -158,7 +160,7 @@ async def test_leaving_early_closes_the_connection(socket_peer: StartSocket) -> 
     assert peer.asked[0]["stream"] == "s"
 
 
-async def test_either_a_view_or_a_stream_is_followed() -> None:
+async def test_changes_need_either_a_view_or_a_stream() -> None:
     async with Client("http://127.0.0.1:9") as client:
         with pytest.raises(TypeError, match="either a view, or a stream"):
             client.changes()

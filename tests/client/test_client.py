@@ -1,4 +1,4 @@
-"""Asking over HTTP, when some servers are away."""
+"""Requests over HTTP when some servers are away."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote
 
 import httpx
 import pytest
-from tests.client.peers import BREAK_OFF, Response, StartHttp
+from tests.client.scripted_servers import BREAK_OFF, Response, StartHttp
 
 from millstream.client import Client, Rows
 from millstream.client.messages import QueryColumn, Table
@@ -17,7 +17,7 @@ NOBODY = "http://127.0.0.1:9"
 ROWS = {"view": "v", "position": "e:0=1", "rows": [{"city": "Köln", "n": 1}]}
 
 
-async def test_a_snapshot_asks_for_what_was_asked(http_peer: StartHttp) -> None:
+async def test_a_snapshot_sends_its_parameters(http_peer: StartHttp) -> None:
     peer = await http_peer(lambda *_: Response(body=ROWS))
     async with Client(peer.url) as client:
         rows = await client.snapshot(
@@ -58,7 +58,7 @@ async def test_an_error_says_which_servers_were_tried_and_why_none_answered(
     assert caught.value.retry
 
 
-async def test_an_error_without_words_is_told_by_its_name() -> None:
+async def test_an_error_without_message_is_shown_by_its_name() -> None:
     def never(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("", request=request)  # so it comes from a server that hangs
 
@@ -67,7 +67,7 @@ async def test_an_error_without_words_is_told_by_its_name() -> None:
             await Servers((NOBODY,)).request(http, "GET", "/v1/system")
 
 
-async def test_a_wrong_query_is_told_in_the_servers_words(http_peer: StartHttp) -> None:
+async def test_the_error_for_a_wrong_query_has_the_servers_words(http_peer: StartHttp) -> None:
     peer = await http_peer(lambda *_: Response(400, {"title": "Bad", "detail": "no table 'x'"}))
     async with Client(peer.url) as client:
         with pytest.raises(QueryError, match="no table 'x'"):
@@ -95,7 +95,7 @@ async def test_a_row_is_found_by_the_values_of_its_key(http_peer: StartHttp) -> 
     assert unquote(peer.requests[0][0].split()[1]) == '/v1/views/v/["de","Köln"]'
 
 
-async def test_a_key_that_is_not_there_is_none_and_another_refusal_is_an_error(
+async def test_a_missing_key_gives_none_and_another_refusal_is_an_error(
     http_peer: StartHttp,
 ) -> None:
     statuses = iter([404, 410])
@@ -108,7 +108,7 @@ async def test_a_key_that_is_not_there_is_none_and_another_refusal_is_an_error(
 
 
 @pytest.mark.parametrize("url", ["localhost:8500", "ws://localhost:8500", ""])
-def test_an_address_that_is_none_is_refused_with_the_form_to_write(url: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(SettingsError, match="http://host:port"):
         Client(url)
 

@@ -46,7 +46,7 @@ async def read_until(
     return got
 
 
-async def test_what_is_sent_is_followed_as_a_stream(pipeline: Pipeline, collector: str) -> None:
+async def test_sent_events_are_received_as_a_stream(pipeline: Pipeline, collector: str) -> None:
     async with (
         pipeline.server() as server,
         Client(server.url) as client,
@@ -64,13 +64,15 @@ async def test_what_is_sent_is_followed_as_a_stream(pipeline: Pipeline, collecto
     assert sorted(m.row["id"] for m in got if isinstance(m, Change) and m.row) == list(range(100))
 
 
-async def test_an_unknown_stream_is_told_by_the_collector(collector: str) -> None:
+async def test_the_error_for_an_unknown_stream_has_the_collectors_words(collector: str) -> None:
     async with Sender(collector) as sender:
         with pytest.raises(NotAllSent, match="did you mean 'rsvps'"):
             await sender.send("rsvp", [{"id": 1}])
 
 
-async def test_a_view_is_followed_across_servers_without_gap_or_repeat(pipeline: Pipeline) -> None:
+async def test_changes_continue_on_another_server_without_gap_or_repetition(
+    pipeline: Pipeline,
+) -> None:
     async with AsyncExitStack() as first, pipeline.server() as second:
         one = await first.enter_async_context(pipeline.server())
         client = Client(one.url, second.url, backoff=QUICK)
@@ -88,7 +90,7 @@ async def test_a_view_is_followed_across_servers_without_gap_or_repeat(pipeline:
     assert [m.row["n"] for m in got if isinstance(m, Change) and m.row] == list(range(1, 101))
 
 
-async def test_a_stored_position_goes_on_without_a_snapshot(pipeline: Pipeline) -> None:
+async def test_a_stored_position_continues_without_a_snapshot(pipeline: Pipeline) -> None:
     async with pipeline.server() as server, Client(server.url) as client:
         pipeline.count("Berlin", 1)
         pipeline.flush()
@@ -105,7 +107,7 @@ async def test_a_stored_position_goes_on_without_a_snapshot(pipeline: Pipeline) 
     assert message.row == {"city": "Berlin", "n": 2}
 
 
-async def test_a_position_of_an_older_generation_is_a_gap_and_a_snapshot(
+async def test_a_position_of_an_older_generation_gives_a_gap_and_a_snapshot(
     pipeline: Pipeline,
 ) -> None:
     async with (
@@ -139,7 +141,7 @@ async def test_rows_keys_filters_and_sql(pipeline: Pipeline) -> None:
         assert (await client.system())["app"] == pipeline.app.name
 
 
-async def test_mistakes_are_told_in_the_servers_words(pipeline: Pipeline) -> None:
+async def test_errors_have_the_servers_words(pipeline: Pipeline) -> None:
     async with pipeline.server() as server, Client(server.url) as client:
         with pytest.raises(QueryError, match="nn"):
             await client.snapshot("by_city", where="nn > 1")

@@ -1,4 +1,4 @@
-"""Sending, when collectors refuse, ask to wait, break off or answer in part."""
+"""Sending to collectors that refuse, ask to wait, disconnect or answer in part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.client.peers import BREAK_OFF, Response, StartHttp
+from tests.client.scripted_servers import BREAK_OFF, Response, StartHttp
 
 from millstream.client import Rejection, Sender, Sent
 from millstream.client.backoff import Backoff
@@ -38,7 +38,7 @@ async def test_all_events_arrive_in_batches_and_are_counted(http_peer: StartHttp
     assert sums[-1] == 100
 
 
-async def test_the_order_is_kept_although_some_batches_must_be_sent_again(
+async def test_the_order_is_kept_when_batches_are_sent_again(
     http_peer: StartHttp,
 ) -> None:
     accepted: list[int] = []
@@ -55,7 +55,7 @@ async def test_the_order_is_kept_although_some_batches_must_be_sent_again(
     assert accepted == list(range(100))
 
 
-async def test_no_batch_is_so_large_that_a_collector_would_not_name_all_it_rejects(
+async def test_a_batch_is_small_enough_for_a_collector_to_list_all_rejections(
     http_peer: StartHttp,
 ) -> None:
     peer = await http_peer(lambda _, __, body: taken(body))
@@ -64,7 +64,7 @@ async def test_no_batch_is_so_large_that_a_collector_would_not_name_all_it_rejec
     assert [len(body.split(b"\n")) for _, body in peer.requests] == [1000, 1000, 500]
 
 
-async def test_rejected_events_are_named_by_their_place_in_everything_sent(
+async def test_rejected_events_have_their_index_among_all_events(
     http_peer: StartHttp,
 ) -> None:
     def script(_: int, __: str, body: bytes) -> Response:
@@ -87,7 +87,7 @@ async def test_rejected_events_are_named_by_their_place_in_everything_sent(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_collector_that_asks_to_wait_is_asked_again(
+async def test_a_batch_is_retried_when_a_collector_asks_to_wait(
     http_peer: StartHttp, status: int
 ) -> None:
     def script(number: int, _: str, body: bytes) -> Response:
@@ -111,7 +111,9 @@ async def test_retry_after_is_respected_and_patience_ends(http_peer: StartHttp) 
     assert len(peer.requests) == 1
 
 
-async def test_an_unclear_outcome_is_never_sent_again_by_itself(http_peer: StartHttp) -> None:
+async def test_a_batch_with_unclear_outcome_is_not_sent_again_by_default(
+    http_peer: StartHttp,
+) -> None:
     peer = await http_peer(lambda number, _, body: BREAK_OFF if number == 1 else taken(body))
     async with Sender(peer.url, batch=2, concurrency=1, backoff=QUICK) as sender:
         with pytest.raises(NotAllSent, match=r"2 unclear.*retry_unclear=True") as caught:
@@ -120,7 +122,7 @@ async def test_an_unclear_outcome_is_never_sent_again_by_itself(http_peer: Start
     assert len(peer.requests) == 2
 
 
-async def test_an_unclear_outcome_is_sent_again_if_asked_to(http_peer: StartHttp) -> None:
+async def test_a_batch_with_unclear_outcome_is_sent_again_on_request(http_peer: StartHttp) -> None:
     peer = await http_peer(lambda number, _, body: BREAK_OFF if number == 1 else taken(body))
     sender = Sender(peer.url, batch=2, concurrency=1, backoff=QUICK, retry_unclear=True)
     async with sender:
@@ -128,7 +130,7 @@ async def test_an_unclear_outcome_is_sent_again_if_asked_to(http_peer: StartHttp
     assert [body for _, body in peer.requests].count(b'{"n":2}\n{"n":3}') == 2
 
 
-async def test_events_that_the_log_did_not_confirm_are_unclear_and_the_others_count(
+async def test_only_events_that_the_log_did_not_confirm_are_unclear(
     http_peer: StartHttp,
 ) -> None:
     def script(number: int, _: str, body: bytes) -> Response:
@@ -149,7 +151,7 @@ async def test_events_that_the_log_did_not_confirm_are_unclear_and_the_others_co
     assert again.requests[1][1] == b'{"n":1}\n{"n":3}'
 
 
-async def test_a_collector_that_is_not_there_is_no_doubt_and_the_next_one_is_asked(
+async def test_without_connection_the_outcome_is_clear_and_the_next_collector_is_used(
     http_peer: StartHttp,
 ) -> None:
     peer = await http_peer(lambda _, __, body: taken(body))
@@ -161,7 +163,7 @@ async def test_a_collector_that_is_not_there_is_no_doubt_and_the_next_one_is_ask
     assert caught.value.unclear == ()
 
 
-async def test_a_refusal_stops_the_sending_and_is_told(http_peer: StartHttp) -> None:
+async def test_a_refusal_stops_sending_and_is_an_error(http_peer: StartHttp) -> None:
     peer = await http_peer(lambda *_: Response(404, {"detail": "there is no stream 's'"}))
     async with Sender(peer.url, batch=1, concurrency=1) as sender:
         with pytest.raises(NotAllSent, match="there is no stream 's'"):

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.client.peers import Response, StartHttp, StartSocket
+from tests.client.scripted_servers import Response, StartHttp, StartSocket
 from tests.docs.pages import read, snippets
 from websockets.asyncio.server import ServerConnection
 

@@ -1,4 +1,4 @@
-"""A pipeline whose results the tests write themselves, and servers that serve them."""
+"""A pipeline whose results the tests write, its servers, and clients of them."""
 
 from __future__ import annotations
 

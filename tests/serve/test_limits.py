@@ -1,4 +1,4 @@
-"""What a client may cost a server of views: unread answers, headers, silence, many requests."""
+"""Limits for clients: unread answers, headers, silence, many requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def exchange(server: Server, data: bytes) -> bytes:
     return b""
 
 
-async def test_unread_answers_to_queries_have_a_bound_in_all(pipeline: Pipeline) -> None:
+async def test_all_unread_answers_to_queries_together_are_limited(pipeline: Pipeline) -> None:
     async with pipeline.server(max_buffer_memory=10_000_000) as server:
         limits, loop = server.http.limits, asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
@@ -76,7 +76,7 @@ async def test_an_answer_that_is_too_large_is_refused(pipeline: Pipeline) -> Non
         assert "serve.query_bytes" in answer.json()["detail"]
 
 
-async def test_a_client_that_stays_silent_or_does_not_read_is_cut(pipeline: Pipeline) -> None:
+async def test_a_client_that_is_silent_or_does_not_read_is_disconnected(pipeline: Pipeline) -> None:
     async with pipeline.server(header_timeout=0.5, write_timeout=0.5) as server:
         limits = server.http.limits
         assert b" 408 " in await exchange(server, b"GET / HTTP/1.1\r\nhost: localhost\r\n")
@@ -101,14 +101,14 @@ async def test_large_headers_and_ambiguous_requests_are_refused(server: Server) 
         assert (await exchange(server, data)).startswith(b"HTTP/1.1 %d " % status), data[:99]
 
 
-async def test_a_target_without_a_path_is_no_mistake_of_ours(server: Server) -> None:
+async def test_a_target_without_a_path_is_answered(server: Server) -> None:
     for method, status in ((b"OPTIONS", b"405"), (b"GET", b"404")):
         head = b" * HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         answer = await exchange(server, method + head)
         assert answer.startswith(b"HTTP/1.1 " + status)
 
 
-async def test_a_page_of_another_name_gets_nothing(pipeline: Pipeline) -> None:
+async def test_a_request_for_another_host_is_refused(pipeline: Pipeline) -> None:
     async with pipeline.server(allowed_hosts=["views.example"]) as server:
         evil = {"host": "evil.example", "origin": "http://evil.example"}
         async with httpx.AsyncClient(base_url=server.url) as http:
@@ -157,7 +157,7 @@ async def test_a_frame_that_comes_with_the_handshake_is_read(server: Server) -> 
         await reader.readuntil(b'{"type":"pong"}')
 
 
-async def test_a_quiet_stream_of_events_is_not_cut(pipeline: Pipeline) -> None:
+async def test_a_quiet_stream_of_events_is_not_closed(pipeline: Pipeline) -> None:
     limits = {"idle_timeout": 0.3, "write_timeout": 0.3, "header_timeout": 0.3}
     async with (
         pipeline.server(**limits) as server,
@@ -171,7 +171,7 @@ async def test_a_quiet_stream_of_events_is_not_cut(pipeline: Pipeline) -> None:
         assert (await following(stream))["row"] == {"city": "Rome", "n": 1}
 
 
-async def test_requests_in_a_row_delay_nobody(server: Server) -> None:
+async def test_many_requests_on_one_connection_delay_no_other_client(server: Server) -> None:
     data = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n" * 3000
     async with contextlib.AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(connected(server)) for _ in range(10)]

@@ -1,8 +1,7 @@
-"""SnapshotCache, rows, queries and descriptions over HTTP."""
+"""Snapshots, rows, queries and descriptions over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any
@@ -49,7 +48,7 @@ class TestViews:
             {"city": "Rome", "n": 3},
         ]
 
-    async def test_rows_are_filtered_picked_ordered_and_counted(
+    async def test_rows_are_filtered_selected_ordered_and_counted(
         self, http: httpx.AsyncClient
     ) -> None:
         asked = {"where": "n > 1", "select": "city", "order": "n DESC", "limit": "1"}
@@ -60,7 +59,7 @@ class TestViews:
         answer = await http.get("/v1/views/newest", params={"limit": "2", "select": "id"})
         assert answer.json()["rows"] == [{"id": 3}, {"id": 4}]
 
-    async def test_only_what_is_newer_is_sent(
+    async def test_rows_that_the_client_has_are_not_sent_again(
         self, http: httpx.AsyncClient, pipeline: Pipeline, server: Server
     ) -> None:
         first = await http.get("/v1/views/by_city")
@@ -104,7 +103,7 @@ class TestViews:
             ("/nothing.js", 404, "nothing at"),
         ],
     )
-    async def test_what_is_wrong_is_said(
+    async def test_errors_say_what_is_wrong(
         self, http: httpx.AsyncClient, path: str, status: int, complaint: str
     ) -> None:
         answer = await http.get(path)
@@ -114,7 +113,9 @@ class TestViews:
             assert complaint in answer.json()["detail"]
             assert answer.json()["status"] == status
 
-    async def test_the_wrong_method_is_told_the_right_one(self, http: httpx.AsyncClient) -> None:
+    async def test_the_error_for_a_wrong_method_lists_the_right_ones(
+        self, http: httpx.AsyncClient
+    ) -> None:
         answer = await http.post("/v1/views/by_city")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
         assert (await http.get("/v1/query")).headers["allow"] == "POST"
@@ -189,7 +190,7 @@ class TestViews:
         assert 'millstream_view_rows{view="by_city"} 3' in text
 
 
-async def test_the_system_is_told_as_its_parts_report_it(
+async def test_the_system_is_described_by_its_processes_reports(
     http: httpx.AsyncClient, pipeline: Pipeline, server: Server
 ) -> None:
     now = 2 * 10**12  # of the future, so that it is fresh whatever the clock says
@@ -209,26 +210,24 @@ async def test_the_system_is_told_as_its_parts_report_it(
     producer.produce(audit_topic(pipeline.app.name), b"of another version")
     producer.flush(10)
 
-    async def system() -> dict[str, Any]:
-        answer: dict[str, Any] = (await http.get("/v1/system")).json()
-        return answer
+    async def reported() -> dict[str, Any] | None:
+        system: dict[str, Any] = (await http.get("/v1/system")).json()
+        tiers = system["tiers"]
+        return system if tiers["analyze"]["state"] != "down" and tiers["serve"]["views"] else None
 
-    told = await system()
-    while told["tiers"]["analyze"]["state"] == "down" or not told["tiers"]["serve"]["views"]:
-        await asyncio.sleep(0.05)
-        told = await system()
-    collect = told["tiers"]["collect"]
+    system = await until(reported)
+    collect = system["tiers"]["collect"]
     assert (collect["state"], collect["instances"], collect["accepted"]) == ("up", 2, 20)
     assert (collect["rate"], collect["latency_ms"]["p99"]) == (9.0, 2.0)
     assert collect["streams"]["rsvps"]["logged"] == 18
-    assert told["tiers"]["analyze"]["views"]["by_city"]["state"] == "running"
-    assert told["tiers"]["log"]["state"] == "up"
-    assert told["streams"][0]["columns"][0] == {"name": "id", "type": "bigint"}
-    assert [view["name"] for view in told["views"]] == ["by_city", "per_minute", "newest"]
-    assert told["views"][1]["window"] == "window"
+    assert system["tiers"]["analyze"]["views"]["by_city"]["state"] == "running"
+    assert system["tiers"]["log"]["state"] == "up"
+    assert system["streams"][0]["columns"][0] == {"name": "id", "type": "bigint"}
+    assert [view["name"] for view in system["views"]] == ["by_city", "per_minute", "newest"]
+    assert system["views"][1]["window"] == "window"
 
 
-async def test_the_system_tells_how_far_rows_with_a_position_have_come(
+async def test_the_system_shows_the_read_positions_of_rows(
     http: httpx.AsyncClient, pipeline: Pipeline
 ) -> None:
     before = round(time.time() * 1000) - 1_000
@@ -236,11 +235,13 @@ async def test_the_system_tells_how_far_rows_with_a_position_have_come(
     pipeline.append(8, offset=44)
     pipeline.append(8, offset=44)
     pipeline.flush()
-    read: dict[str, Any] = {}
-    while "read" not in read:
+
+    async def reported() -> dict[str, Any] | None:
         views = (await http.get("/v1/system")).json()["tiers"]["serve"]["views"]
-        read = views.get("newest", {})
-        await asyncio.sleep(0.05)
+        newest: dict[str, Any] = views.get("newest", {})
+        return newest if "read" in newest else None
+
+    read = await until(reported)
     assert read["read"] == {stream_topic(pipeline.app.name, "rsvps"): {"0": 45}}
     assert read["newest_received_at"] >= before
 
@@ -259,7 +260,7 @@ async def test_latencies_are_measured_from_the_records_times(
     assert (await http.get("/v1/system")).json()["end_to_end_ms"]["count"] == 1
 
 
-async def test_a_server_that_still_reads_the_log_gives_no_numbers(
+async def test_a_server_that_is_still_reading_the_log_refuses_requests(
     http: httpx.AsyncClient, server: Server
 ) -> None:
     server.context.ready = False

@@ -53,7 +53,7 @@ async def process(pipeline: Pipeline, home: Path) -> AsyncIterator[asyncio.subpr
             await started.wait()
 
 
-async def test_it_says_once_when_it_is_ready_is_found_by_its_home_and_ends_on_a_signal(
+async def test_a_ready_server_says_so_is_announced_in_its_home_and_ends_on_a_signal(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
     pipeline.count("Rome", 1)
@@ -75,7 +75,7 @@ async def test_it_says_once_when_it_is_ready_is_found_by_its_home_and_ends_on_a_
         assert "serve" not in json.loads((tmp_path / "run.json").read_text())
 
 
-async def test_a_taken_port_is_an_error_that_names_it(pipeline: Pipeline) -> None:
+async def test_a_port_in_use_is_an_error_that_names_it(pipeline: Pipeline) -> None:
     with sockets.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

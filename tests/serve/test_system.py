@@ -1,4 +1,4 @@
-"""Several processes' reports as one picture."""
+"""The system's state from several processes' reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_counts_that_do_not_add_up_are_shown() -> None:
     assert described(off)["tiers"]["collect"]["unaccounted"] == 2
 
 
-def test_a_commands_report_is_no_collectors() -> None:
+def test_a_commands_report_is_not_counted_as_a_collectors() -> None:
     moved = ProcessReport("command", "retry-1", time.time_ns() // 1_000_000, 0)
     collect = described(moved)["tiers"]["collect"]
     assert (collect["state"], collect["instances"], collect["journal"]) == ("down", 0, None)
@@ -88,6 +88,6 @@ def test_an_older_collector_is_left_out_when_another_reports() -> None:
     assert described(old, new)["tiers"]["collect"]["accepted"] == 2
 
 
-def test_processes_that_keep_dying_are_named() -> None:
+def test_processes_that_keep_failing_are_listed() -> None:
     (found,) = described(failures=[KAFKA_DIES])["failing"]
     assert (found["process"], found["deaths"], found["lines"]) == ("kafka", 7, ["error: no room"])

@@ -1,4 +1,4 @@
-"""SQL holds the same rows as the views that it is asked about, whatever happens to either."""
+"""SQL has the same rows as the views, under load and after failures."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_every_view_has_the_same_rows_in_sql_under_load() -> None:
             await check(views)
 
 
-async def test_a_row_that_is_taken_back_is_no_row_of_the_view() -> None:
+async def test_a_retraction_is_not_a_row_of_the_view() -> None:
     async with opened() as views:
         busy = views["busy"]
         busy.put([1], {"id": 1, "city": "a", "_revision": 1})
@@ -128,7 +128,7 @@ async def test_no_query_sees_a_part_of_a_rebuilt_view() -> None:
         await rebuilding
 
 
-async def test_a_view_that_cannot_be_a_table_says_so_and_the_others_answer() -> None:
+async def test_a_view_without_sql_table_gives_an_error_and_the_others_are_answered() -> None:
     async with opened() as views:
         views["small"].columns = (ViewColumn("n", "bigint"), ViewColumn("N", "bigint"))
         views["busy"].put([1], {"id": 1, "city": "a"})

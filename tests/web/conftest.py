@@ -1,4 +1,4 @@
-"""The servers' guards are tested in the event loop that they run in: TLS differs between them."""
+"""Tests of web/ run in uvloop, as the servers do: TLS differs between event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names lead to a server, and what a request's head must say."""
+"""Allowed values of the Host header, and checks of a request's head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_OURS = [
 ]
 
 
-def test_local_names_and_the_address_that_was_asked_are_ours() -> None:
+def test_local_names_and_the_local_address_are_allowed() -> None:
     hosts = AllowedHosts("0.0.0.0")
     assert [host for host in OURS if not hosts.accepts(host, "10.0.0.5")] == []
     assert [host for host in NOT_OURS if hosts.accepts(host, "10.0.0.5")] == []
@@ -30,7 +30,7 @@ def test_local_names_and_the_address_that_was_asked_are_ours() -> None:
     assert hosts.accepts(b"10.0.0.5", "::ffff:10.0.0.5")
 
 
-def test_the_settings_name_others() -> None:
+def test_the_settings_allow_other_names() -> None:
     hosts = AllowedHosts(
         "collect.internal", ["Views.Example", "*.shop.example", "10.0.0.6", "fd00::6"]
     )
@@ -44,7 +44,7 @@ def test_the_settings_name_others() -> None:
 
 @pytest.mark.parametrize("settings", [CollectSettings, ServeSettings])
 @pytest.mark.parametrize("name", ["https://views.example", "views.example:80", "a b", ""])
-def test_what_is_no_host_name_is_refused(
+def test_an_invalid_host_name_is_refused(
     settings: type[CollectSettings] | type[ServeSettings], name: str
 ) -> None:
     with pytest.raises(ValueError, match="is not a host name"):

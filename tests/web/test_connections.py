@@ -26,7 +26,7 @@ async def drip(writer: asyncio.StreamWriter, data: bytes, seconds: float) -> Non
         await asyncio.sleep(seconds)
 
 
-async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
+async def test_endless_headers_are_refused(tmp_path: Path) -> None:
     async with echo_server(tmp_path, header_timeout=0.4) as server:
         async with server.connect() as (reader, writer):
             writer.write(HEAD)
@@ -42,7 +42,7 @@ async def test_headers_that_never_end_are_cut(tmp_path: Path) -> None:
         await until(lambda: server.server.limits.count == 0)
 
 
-async def test_a_body_that_drips_is_cut_and_one_that_flows_is_not(
+async def test_a_slow_body_is_refused_and_a_steady_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "_BODY_GRACE", 1.0)
@@ -94,7 +94,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EchoServer]:
         yield running
 
 
-async def test_a_client_that_never_reads_is_cut_and_holds_no_memory(
+async def test_a_client_that_never_reads_is_disconnected_and_holds_no_memory(
     server: EchoServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.echo.large = b"yes"  # 8 MB each
@@ -131,7 +131,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_its_answer(server: EchoSer
     assert server.server.limits.refused["unread"] == 0
 
 
-async def test_a_client_that_closes_its_half_is_done_with(server: EchoServer) -> None:
+async def test_a_client_that_closes_its_half_is_disconnected(server: EchoServer) -> None:
     async with server.connect() as (reader, writer):
         writer.write(HEAD + b"content-length: 100\r\n\r\nhalf")
         writer.write_eof()
@@ -140,7 +140,7 @@ async def test_a_client_that_closes_its_half_is_done_with(server: EchoServer) ->
     assert server.echo.bodies == []
 
 
-async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path) -> None:
+async def test_one_connection_too_many_is_refused_until_another_one_ends(tmp_path: Path) -> None:
     async with echo_server(tmp_path, max_connections_per_address=2) as server:
         async with server.connect() as (first, writer), server.connect():
             await until(lambda: server.server.limits.count == 2)
@@ -156,7 +156,7 @@ async def test_a_connection_too_many_is_told_and_room_comes_back(tmp_path: Path)
         assert server.server.limits.refused == {"connections_per_address": 1}
 
 
-async def test_connections_in_all_have_a_bound(tmp_path: Path) -> None:
+async def test_the_number_of_connections_is_limited(tmp_path: Path) -> None:
     async with echo_server(tmp_path, max_connections=1) as server, server.connect():
         await until(lambda: server.server.limits.count == 1)
         assert b"503" in await server.exchange(b"")
@@ -204,7 +204,7 @@ async def test_large_bodies_in_a_row_are_not_taken_for_large_headers(server: Ech
     assert server.echo.bodies == [b"b" * 60_000] * 9
 
 
-async def test_what_stands_behind_a_body_is_no_header(tmp_path: Path) -> None:
+async def test_trailers_are_no_headers(tmp_path: Path) -> None:
     key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["*"])
     async with echo_server(tmp_path, auth=["key"]) as server:
         trailing = b"2\r\n{}\r\n0\r\nx-api-key: %b\r\n\r\n"
@@ -233,7 +233,7 @@ AMBIGUOUS = [
 ]
 
 
-async def test_what_two_servers_could_read_differently_is_refused(server: EchoServer) -> None:
+async def test_ambiguous_requests_are_refused(server: EchoServer) -> None:
     for data in AMBIGUOUS:
         answer = await server.exchange(data + b"\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 "), data
@@ -249,7 +249,9 @@ async def test_requests_in_a_row_are_answered_in_their_order(server: EchoServer)
     assert [b'"path":"/%d"' % number in body for number, body in enumerate(paths)] == [True] * 50
 
 
-async def test_an_answer_under_way_comes_before_the_end_for_garbage(server: EchoServer) -> None:
+async def test_a_response_in_progress_is_finished_before_garbage_closes_the_connection(
+    server: EchoServer,
+) -> None:
     server.echo.hold = asyncio.Event()
     async with server.connect() as (reader, writer), asyncio.timeout(10):
         writer.write(request() + b"garbage\r\n\r\n")
@@ -260,7 +262,7 @@ async def test_an_answer_under_way_comes_before_the_end_for_garbage(server: Echo
     await until(lambda: server.server.limits.count == 0)
 
 
-async def test_an_answer_before_the_end_of_a_body_ends_the_patience_with_it(
+async def test_after_an_early_response_the_rest_of_the_body_has_little_time(
     tmp_path: Path,
 ) -> None:
     async with (

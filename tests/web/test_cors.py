@@ -29,7 +29,7 @@ def allowing(answer: Answer) -> dict[str, str]:
     return {name: text for name, text in answer.headers.items() if name.startswith("access-")}
 
 
-async def test_it_is_off_unless_set(tmp_path: Path) -> None:
+async def test_cors_is_off_by_default(tmp_path: Path) -> None:
     async with echo_server(tmp_path) as server:
         assert allowing(await preflight(server, SHOP)) == {}
         assert allowing(await server.ask(headers={"origin": SHOP})) == {}
@@ -63,7 +63,7 @@ async def test_a_named_origin_may_send_and_no_other(tmp_path: Path) -> None:
         assert server.echo.bodies == []
 
 
-async def test_any_origin_is_told_so_without_naming_it(tmp_path: Path) -> None:
+async def test_any_origin_is_answered_with_a_star(tmp_path: Path) -> None:
     async with echo_server(tmp_path, cors_origins=["*"]) as server:
         answer = await preflight(server, SHOP)
         assert answer.headers["access-control-allow-origin"] == "*"
@@ -71,7 +71,7 @@ async def test_any_origin_is_told_so_without_naming_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("origin", [f"{SHOP}/", "shop.example", "https://*.example/x", "ftp://x"])
-def test_what_is_no_origin_is_refused(origin: str) -> None:
+def test_an_invalid_origin_is_refused(origin: str) -> None:
     given: dict[str, Any] = {"cors_origins": [origin]}
     with pytest.raises(ValueError, match="is no origin"):
         CollectSettings(**given)

@@ -1,4 +1,4 @@
-"""Requests that a peer sends without waiting for answers: in turn with everybody else's."""
+"""Requests that a peer sends without waiting for answers: other peers have their turn."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _has_taken(server: EchoServer, requests: int) -> bool:
     return len(server.echo.bodies) >= requests
 
 
-async def test_unread_answers_and_waiting_requests_have_a_bound_in_all(tmp_path: Path) -> None:
+async def test_all_unread_answers_and_waiting_requests_together_are_limited(tmp_path: Path) -> None:
     async with echo_server(tmp_path, max_buffer_memory=20_000_000) as server:
         server.echo.large = b"yes"  # 8 MB each
         loop, limits = asyncio.get_running_loop(), server.server.limits

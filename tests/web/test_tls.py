@@ -74,7 +74,7 @@ OLD = [
 ]
 
 
-async def test_what_is_broken_is_not_spoken(
+async def test_broken_versions_and_ciphers_are_refused(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
     async with echo_server(tmp_path, **tls) as server:
@@ -89,7 +89,7 @@ async def test_what_is_broken_is_not_spoken(
         assert (await ask(server, authority.trusting())).status == 200
 
 
-async def test_plain_http_and_garbage_on_the_tls_port_end_at_once(
+async def test_plain_http_and_garbage_on_the_tls_port_are_closed_at_once(
     tls: dict[str, Any], tmp_path: Path
 ) -> None:
     async with echo_server(tmp_path, **tls) as server:
@@ -100,7 +100,7 @@ async def test_plain_http_and_garbage_on_the_tls_port_end_at_once(
         assert server.echo.bodies == []
 
 
-async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
+async def test_a_stalled_handshake_is_closed_and_counts_as_a_connection(
     authority: Authority, tls: dict[str, Any], tmp_path: Path
 ) -> None:
     quick = {**tls, "header_timeout": 2.0, "max_connections_per_address": 3}
@@ -118,7 +118,7 @@ async def test_a_handshake_that_stalls_is_cut_and_counts_as_a_connection(
         await until(lambda: server.server.limits.count == 0)
 
 
-async def test_it_stops_while_a_handshake_is_under_way(tls: dict[str, Any], tmp_path: Path) -> None:
+async def test_the_server_stops_during_a_handshake(tls: dict[str, Any], tmp_path: Path) -> None:
     with socket.socket() as silent:
         async with asyncio.timeout(10), echo_server(tmp_path, **tls) as server:
             silent.setblocking(False)
@@ -127,7 +127,7 @@ async def test_it_stops_while_a_handshake_is_under_way(tls: dict[str, Any], tmp_
         assert server.server.limits.count == 0
 
 
-async def test_a_changed_certificate_is_taken_without_a_restart(
+async def test_a_changed_certificate_is_used_without_a_restart(
     authority: Authority, tls: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trusting, key_file = authority.trusting(), Path(tls["tls_key"])
@@ -150,7 +150,7 @@ async def test_a_changed_certificate_is_taken_without_a_restart(
 
 
 @pytest.mark.parametrize("auth", [[], ["certificate"], ["key"]], ids=str)
-async def test_a_client_without_a_certificate_of_the_authority_is_not_heard(
+async def test_a_client_without_a_certificate_of_the_authority_is_refused(
     authority: Authority, tls: dict[str, Any], tmp_path: Path, auth: list[str]
 ) -> None:
     key = ApiKeyFile(tmp_path / "keys.json").create("shop", ["*"])

@@ -38,7 +38,7 @@ def test_the_page_may_load_from_its_own_origin_only(root: Path) -> None:
     assert header(answer, b"cache-control") == b"no-cache"
 
 
-def test_what_is_named_by_its_hash_is_kept_for_ever(root: Path) -> None:
+def test_files_named_by_their_hash_are_cached_for_ever(root: Path) -> None:
     answer = get(root, "/assets/index-abc123.js")
     assert answer.content_type == b"text/javascript; charset=utf-8"
     assert b"immutable" in header(answer, b"cache-control")

@@ -1,4 +1,4 @@
-"""What a server sends is what its description says: no field more, none less."""
+"""Messages of a server match their description: no field more, none less."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def check(message: Any, *kinds: type) -> None:
     assert msgspec.to_builtins(read) == message
 
 
-async def test_a_websocket_sends_what_is_described(pipeline: Pipeline, server: Server) -> None:
+async def test_websocket_messages_match_their_description(
+    pipeline: Pipeline, server: Server
+) -> None:
     pipeline.count("Rome", 1)
     seen: set[str] = set()
     async with socket(server) as client:
@@ -52,7 +54,9 @@ async def test_a_websocket_sends_what_is_described(pipeline: Pipeline, server: S
             seen.add(message["type"])
 
 
-async def test_http_answers_what_is_described(http: httpx.AsyncClient, pipeline: Pipeline) -> None:
+async def test_http_answers_match_their_description(
+    http: httpx.AsyncClient, pipeline: Pipeline
+) -> None:
     async with events(http, CHANGES) as stream:
         await following(stream)
         pipeline.count("Rome", 1)
@@ -72,7 +76,7 @@ async def test_http_answers_what_is_described(http: httpx.AsyncClient, pipeline:
     check((await http.post("/v1/query", json={"sql": "SELECT * FROM by_city"})).json(), Table)
 
 
-async def test_events_without_names_are_for_onmessage(
+async def test_events_without_names_reach_onmessage(
     http: httpx.AsyncClient, pipeline: Pipeline
 ) -> None:
     pipeline.count("Rome", 1)
@@ -89,7 +93,7 @@ async def test_events_without_names_are_for_onmessage(
     assert (wrong.status_code, "neither true nor false" in wrong.text) == (400, True)
 
 
-async def test_a_first_poll_says_that_there_are_streams_of_events(http: httpx.AsyncClient) -> None:
+async def test_a_first_poll_mentions_server_sent_events(http: httpx.AsyncClient) -> None:
     first = await http.get(CHANGES)
     assert "Accept: text/event-stream" in first.json()["hint"]
     assert first.headers["vary"] == "accept"
@@ -100,9 +104,7 @@ async def test_a_first_poll_says_that_there_are_streams_of_events(http: httpx.As
 
 
 @pytest.mark.parametrize("path", ["/v1/openapi.json", "/v1/asyncapi.json"])
-async def test_every_reference_in_a_description_leads_somewhere(
-    http: httpx.AsyncClient, path: str
-) -> None:
+async def test_every_reference_in_a_description_exists(http: httpx.AsyncClient, path: str) -> None:
     document = (await http.get(path)).json()
     assert {"Subscribe", "Snapshot"} <= document["components"]["schemas"].keys()
     for reference in references(document):

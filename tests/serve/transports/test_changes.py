@@ -76,7 +76,7 @@ async def test_clients_of_events_are_counted_while_they_stay(
     assert not server.context.views["by_city"].subscribers
 
 
-async def test_a_poll_waits_for_a_change_and_brings_all_there_are(
+async def test_a_poll_waits_for_a_change_and_returns_all_changes(
     http: httpx.AsyncClient, pipeline: Pipeline
 ) -> None:
     path = "/v1/views/by_city/changes"
@@ -98,7 +98,7 @@ async def test_a_poll_waits_for_a_change_and_brings_all_there_are(
     assert seen == list(range(1, 50))
 
 
-async def test_a_poll_in_which_nothing_happens_ends_with_the_position(
+async def test_a_poll_without_changes_ends_with_the_position(
     http: httpx.AsyncClient,
 ) -> None:
     path = "/v1/views/by_city/changes"
@@ -120,7 +120,7 @@ async def test_from_another_epoch_a_client_gets_a_gap_and_the_rows(
         assert [(await following(stream))["type"] for _ in range(2)] == ["gap", "snapshot"]
 
 
-async def test_a_poll_gives_every_large_event_that_memory_has_no_longer(
+async def test_polls_return_every_large_event_that_is_no_longer_in_memory(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_demand, "_NEWEST", 1)

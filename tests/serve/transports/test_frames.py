@@ -1,4 +1,4 @@
-"""Frames that no proper client sends, over a plain socket: each ends that connection, quickly."""
+"""Invalid WebSocket frames, over a plain socket: each closes its connection quickly."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ WRONG: list[tuple[str, bytes, int]] = [
 
 
 @pytest.mark.parametrize(("data", "code"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
-async def test_a_wrong_frame_ends_the_connection_with_the_right_code(
+async def test_an_invalid_frame_closes_the_connection_with_the_right_code(
     server: Server, data: bytes, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with raw(server) as (reader, writer):
@@ -115,7 +115,7 @@ async def test_control_frames_may_come_between_the_pieces_of_a_message(server: S
         assert (await read_frame(reader))[0] == TEXT
 
 
-async def test_empty_pieces_do_not_hold_up_the_server(server: Server) -> None:
+async def test_empty_frames_do_not_block_the_server(server: Server) -> None:
     async with connected(server) as other, raw(server) as (reader, writer):
         writer.write(frame(TEXT) + frame(CONTINUATION) * 60_000)
         began = time.perf_counter()
@@ -158,7 +158,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("data", FLOODS.values(), ids=FLOODS)
-async def test_a_client_that_does_not_read_takes_little_memory(
+async def test_a_client_that_does_not_read_uses_little_memory(
     pipeline: Pipeline, data: bytes
 ) -> None:
     async with pipeline.server() as server:

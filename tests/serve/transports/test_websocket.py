@@ -34,7 +34,7 @@ async def test_a_subscriber_gets_the_rows_and_then_their_changes(
         assert (gone["op"], gone["key"], gone["row"]) == ("delete", ["Berlin"], None)
 
 
-async def test_between_the_snapshot_and_the_changes_nothing_is_missing_or_twice(
+async def test_no_change_is_lost_or_repeated_after_the_snapshot(
     pipeline: Pipeline, server: Server
 ) -> None:
     async def write() -> None:
@@ -81,7 +81,7 @@ async def test_rows_that_a_restart_repeats_are_sent_once(
         assert {message["key"] for message in messages} == {None}
 
 
-async def test_a_filter_gives_what_satisfies_it_and_takes_away_what_no_longer_does(
+async def test_a_row_that_no_longer_matches_the_filter_is_deleted(
     pipeline: Pipeline, server: Server
 ) -> None:
     async with socket(server) as client:
@@ -115,7 +115,7 @@ async def test_a_subscription_to_an_id_in_use_replaces_it(
         assert len(server.context.views["by_city"].subscribers) == 1
 
 
-async def test_lineage_is_shown_to_who_asks_for_it(pipeline: Pipeline, server: Server) -> None:
+async def test_lineage_is_sent_on_request(pipeline: Pipeline, server: Server) -> None:
     pipeline.count("Rome", 7)
     await until(lambda: len(server.context.views["by_city"].table))
     async with socket(server) as client:
@@ -125,7 +125,7 @@ async def test_lineage_is_shown_to_who_asks_for_it(pipeline: Pipeline, server: S
         assert full["rows"][0]["row"]["_revision"] == 7
 
 
-async def test_a_streams_events_are_read_once_for_all_who_want_them(
+async def test_a_streams_events_are_read_once_for_all_clients(
     pipeline: Pipeline, server: Server
 ) -> None:
     for number in range(3):
@@ -171,14 +171,14 @@ async def test_a_wrong_subscription_is_an_error_and_the_connection_stays(server:
         assert await client.next() == {"type": "pong"}
 
 
-async def test_a_message_in_pieces_is_put_together(server: Server) -> None:
+async def test_a_message_in_several_frames_is_joined(server: Server) -> None:
     async with socket(server) as client:
         await client.connection.send(iter(['{"type":', '"ping"}']))
         assert await client.next() == {"type": "pong"}
 
 
 @pytest.mark.parametrize("pieces", [False, True])
-async def test_an_oversized_message_ends_the_connection(server: Server, pieces: bool) -> None:
+async def test_an_oversized_message_closes_the_connection(server: Server, pieces: bool) -> None:
     async with socket(server) as client:
         big = "x" * 100_000
         try:
@@ -194,7 +194,7 @@ async def test_an_oversized_message_ends_the_connection(server: Server, pieces: 
         assert await client.next() == {"type": "pong"}
 
 
-async def test_bytes_that_are_no_frame_end_that_connection_only(server: Server) -> None:
+async def test_invalid_bytes_close_only_that_connection(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     for garbage in (b"\xff" * 64, b"\x81\xff" + b"\xff" * 8, b"\x83\x80" + b"0" * 4, b"\x00" * 9):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -232,14 +232,14 @@ async def test_a_page_of_another_origin_may_not_connect(server: Server) -> None:
         assert (await client.subscribe(view="by_city"))["type"] == "snapshot"
 
 
-async def test_there_is_one_websocket_only(server: Server) -> None:
+async def test_there_is_no_websocket_at_other_paths(server: Server) -> None:
     url = server.url.replace("http", "ws") + "/v1/conect"
     with pytest.raises(websockets.InvalidStatus, match="404"):
         async with websockets.connect(url):
             pass
 
 
-async def test_nothing_stays_behind_when_clients_leave(pipeline: Pipeline, server: Server) -> None:
+async def test_nothing_is_left_when_clients_disconnect(pipeline: Pipeline, server: Server) -> None:
     for _ in range(20):
         async with socket(server) as client:
             await client.subscribe(view="by_city")

@@ -1,4 +1,4 @@
-"""A client's filter costs that client time, not the others."""
+"""An expensive filter delays only its own client."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def filled(pipeline: Pipeline, server: Server) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-async def test_a_costly_filter_over_many_rows_holds_up_nobody(
+async def test_an_expensive_filter_over_many_rows_delays_no_other_client(
     server: Server, http: httpx.AsyncClient
 ) -> None:
     async with never_stalled(2.0):
@@ -65,7 +65,7 @@ async def test_a_costly_filter_over_many_rows_holds_up_nobody(
 
 
 @pytest.mark.usefixtures("filled")
-async def test_a_costly_filter_over_many_changes_holds_up_nobody(
+async def test_an_expensive_filter_over_many_changes_delays_no_other_client(
     server: Server, pipeline: Pipeline
 ) -> None:
     served = server.context.views["by_city"]
@@ -122,7 +122,7 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
     assert sum(map(len, shared._cached.values())) <= 32 << 20
 
 
-async def test_the_first_rows_of_very_many_hold_up_nobody() -> None:
+async def test_the_first_rows_of_very_many_delay_no_other_client() -> None:
     dice = random.Random(1)
     row: dict[str, object] = {"n": 1}
     served = ServedView("v", "view", "t", ServeSettings(), key=("k",))
@@ -136,7 +136,7 @@ async def test_the_first_rows_of_very_many_hold_up_nobody() -> None:
     assert [key for key, _ in everything.rows] == sorted(served.table.rows)
 
 
-async def test_a_key_that_is_not_there_holds_up_nobody(
+async def test_a_missing_key_delays_no_other_client(
     pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     dice = random.Random(1)

@@ -50,7 +50,7 @@ def test_a_selection_has_the_values_that_the_row_has(value: object) -> None:
 
 @given(st.lists(rows, max_size=8))
 @settings(max_examples=40, deadline=None)
-def test_an_order_is_duckdbs(
+def test_an_order_is_the_same_as_in_duckdb(
     database: duckdb.DuckDBPyConnection, several: list[dict[str, Any]]
 ) -> None:
     order = "n DESC, city, x DESC NULLS FIRST, mtime, m"
@@ -87,7 +87,7 @@ def test_an_order_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatc
         order_rows(several, "n", COLUMNS, Deadline(100))
 
 
-def test_a_selection_and_an_order_have_a_most() -> None:
+def test_a_selection_and_an_order_have_a_maximum_length() -> None:
     with pytest.raises(QueryError, match="1001 columns"):
         compile_select(("n",) * 1_001, COLUMNS)
     with pytest.raises(QueryError, match="33 parts"):

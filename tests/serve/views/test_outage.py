@@ -1,4 +1,4 @@
-"""Kafka going away and coming back under a server."""
+"""A server while Kafka is away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.serve.views import view_readers
 
 
 @pytest.mark.kafka
-async def test_while_kafka_is_away_the_rows_are_served_and_afterwards_the_changes_go_on(
+async def test_rows_are_served_while_kafka_is_away_and_changes_continue_afterwards(
     tmp_path: Path, app_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Broker(tmp_path) as broker:

@@ -1,4 +1,4 @@
-"""Reading old changes for a client that may leave at any moment."""
+"""Reading old changes for a client that may disconnect at any moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.log.record import Record
 from millstream.serve.views.replay import RecordChunks
 
 
-async def test_what_is_being_read_when_the_client_leaves_is_closed_after_that() -> None:
+async def test_a_read_in_progress_is_closed_after_it_ends() -> None:
     reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
     def records() -> Generator[Record, None, None]:

@@ -1,4 +1,4 @@
-"""Going on from a position: on any server, from memory, from Kafka, or with a gap."""
+"""Continuing from a position: on any server, from memory, from Kafka, or with a gap."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read_until(client: Socket, n: int) -> list[dict[str, Any]]:
             return messages
 
 
-async def test_two_servers_answer_the_same_and_one_goes_on_where_the_other_stopped(
+async def test_two_servers_give_the_same_answer_and_one_continues_where_the_other_stopped(
     pipeline: Pipeline,
 ) -> None:
     for n in range(1, 6):
@@ -64,7 +64,7 @@ async def test_two_servers_answer_the_same_and_one_goes_on_where_the_other_stopp
             assert (message["type"], message["row"]["n"]) == ("change", 7), "no snapshot again"
 
 
-async def test_what_memory_has_no_longer_is_read_from_kafka(pipeline: Pipeline) -> None:
+async def test_changes_that_are_no_longer_in_memory_are_read_from_kafka(pipeline: Pipeline) -> None:
     async with pipeline.server(recent_changes=5) as server:
         async with socket(server) as client:
             position = (await client.subscribe(view="by_city"))["position"]
@@ -80,7 +80,7 @@ async def test_what_memory_has_no_longer_is_read_from_kafka(pipeline: Pipeline) 
             assert (await client.next())["row"]["n"] == 101
 
 
-async def test_what_was_written_in_transactions_is_read_from_kafka_without_a_gap(
+async def test_changes_written_in_transactions_are_read_from_kafka_without_a_gap(
     pipeline: Pipeline,
 ) -> None:
     columns = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]
@@ -118,7 +118,7 @@ async def test_clients_see_a_row_taken_back_and_then_the_next_one(pipeline: Pipe
         assert given["row"] == {"city": "Berlin", "n": 2}
 
 
-async def test_a_filter_holds_for_what_is_read_from_kafka_too(pipeline: Pipeline) -> None:
+async def test_a_filter_applies_to_changes_from_kafka_too(pipeline: Pipeline) -> None:
     async with pipeline.server(recent_changes=2) as server:
         async with socket(server) as client:
             position = (await client.subscribe(view="by_city"))["position"]
@@ -136,7 +136,7 @@ async def test_a_filter_holds_for_what_is_read_from_kafka_too(pipeline: Pipeline
             assert {message["key"][0] for message in messages} == {"Rome"}
 
 
-async def test_too_far_behind_is_a_gap_and_a_snapshot(pipeline: Pipeline) -> None:
+async def test_a_client_too_far_behind_gets_a_gap_and_a_snapshot(pipeline: Pipeline) -> None:
     async with pipeline.server(recent_changes=5, replay_limit=10) as server:
         async with socket(server) as client:
             position = (await client.subscribe(view="by_city"))["position"]
@@ -154,7 +154,7 @@ async def test_too_far_behind_is_a_gap_and_a_snapshot(pipeline: Pipeline) -> Non
 
 
 @pytest.mark.parametrize("offsets", ["0=999999", "5=1", "0=1,99999999=3"])
-async def test_a_position_that_was_never_given_out_is_a_gap(
+async def test_an_invented_position_gives_a_gap(
     pipeline: Pipeline, server: Server, offsets: str
 ) -> None:
     epoch = server.context.views["by_city"].epoch
@@ -165,7 +165,7 @@ async def test_a_position_that_was_never_given_out_is_a_gap(
         assert (await client.next())["type"] == "change"
 
 
-async def test_a_view_made_anew_is_a_new_epoch_for_everyone(pipeline: Pipeline) -> None:
+async def test_a_recreated_view_is_a_new_epoch_for_all_clients(pipeline: Pipeline) -> None:
     async with pipeline.server() as server, socket(server) as client:
         await client.subscribe(view="by_city")
         for n in range(1, 6):
@@ -191,7 +191,7 @@ async def test_a_view_made_anew_is_a_new_epoch_for_everyone(pipeline: Pipeline) 
             assert (await late.subscribe(view="by_city", after=old))["type"] == "gap"
 
 
-async def test_a_client_that_does_not_read_costs_no_memory_and_catches_up_later(
+async def test_a_client_that_does_not_read_uses_no_memory_and_catches_up_later(
     pipeline: Pipeline,
 ) -> None:
     async with pipeline.server(recent_changes=50, buffer_bytes=20_000) as server:
@@ -223,7 +223,7 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_catches_up_later(
             assert seen == list(range(1, 1001)), "nothing missing"
 
 
-async def test_a_client_that_would_rather_go_than_lag_is_disconnected(pipeline: Pipeline) -> None:
+async def test_a_slow_client_with_disconnect_is_disconnected(pipeline: Pipeline) -> None:
     async with (
         pipeline.server(buffer_bytes=20_000) as server,
         socket(server, max_queue=1) as client,
@@ -242,7 +242,7 @@ async def test_a_client_that_would_rather_go_than_lag_is_disconnected(pipeline: 
         assert client.connection.close_code == 4008
 
 
-async def test_a_server_that_ends_says_that_it_goes_away(pipeline: Pipeline) -> None:
+async def test_a_server_that_stops_tells_its_clients(pipeline: Pipeline) -> None:
     async with pipeline.server() as server:
         url = server.url.replace("http", "ws") + "/v1/connect"
         connection = await websockets.connect(url)
@@ -252,7 +252,7 @@ async def test_a_server_that_ends_says_that_it_goes_away(pipeline: Pipeline) -> 
     assert closed.value.rcvd.code == 1001
 
 
-async def test_several_partitions_are_replayed_each_in_order_with_nothing_missing_or_twice(
+async def test_several_partitions_are_replayed_in_order_without_loss_or_repetition(
     log_settings: LogSettings, app_name: str
 ) -> None:
     pipeline = Pipeline(app_name, log_settings.model_copy(update={"partitions": 2}))
@@ -280,7 +280,7 @@ async def test_several_partitions_are_replayed_each_in_order_with_nothing_missin
         assert seen == {city: list(range(1, 21)) for city in cities}
 
 
-async def test_a_view_that_was_rebuilt_comes_as_one_whole_snapshot_of_a_new_epoch(
+async def test_a_rebuilt_view_is_sent_as_one_complete_snapshot_of_a_new_epoch(
     pipeline: Pipeline,
 ) -> None:
     cities = [f"city {number}" for number in range(3000)]

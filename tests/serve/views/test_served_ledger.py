@@ -125,7 +125,7 @@ async def by_events(http: httpx.AsyncClient, count: int) -> list[Row]:
         return [await following(stream) for _ in range(count)]
 
 
-async def test_every_transport_gives_the_same_entries_and_none_that_is_not_committed(
+async def test_every_transport_gives_the_same_entries_and_only_committed_ones(
     pipeline: Pipeline, books: Books, server: Server, http: httpx.AsyncClient
 ) -> None:
     books.enter(1, 2, 3)
@@ -154,7 +154,7 @@ async def test_every_transport_gives_the_same_entries_and_none_that_is_not_commi
 
 
 @pytest.mark.parametrize("held", [1, 2, 500])
-async def test_every_position_goes_on_where_it_was_whatever_lies_there(
+async def test_a_client_can_continue_from_every_position(
     pipeline: Pipeline, books: Books, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 1 or 2 offsets in memory the rest is read from Kafka, up to the end of a transaction."""
@@ -178,7 +178,7 @@ async def test_every_position_goes_on_where_it_was_whatever_lies_there(
                 assert in_order(rest) == missing, f"after {position}"
 
 
-async def test_a_filter_knows_the_names_of_the_key_and_of_the_amounts(
+async def test_a_filter_can_use_the_names_of_key_columns_and_amounts(
     books: Books, server: Server, http: httpx.AsyncClient
 ) -> None:
     books.enter(*range(10))
@@ -191,7 +191,7 @@ async def test_a_filter_knows_the_names_of_the_key_and_of_the_amounts(
     assert "page" in wrong.json()["detail"]
 
 
-async def test_a_position_that_is_not_held_is_a_gap_and_the_whole_ledger(
+async def test_an_unavailable_position_gives_a_gap_and_the_whole_ledger(
     pipeline: Pipeline, books: Books, server: Server, http: httpx.AsyncClient
 ) -> None:
     books.enter(1, 2, 3, 4)
@@ -207,7 +207,7 @@ async def test_a_position_that_is_not_held_is_a_gap_and_the_whole_ledger(
         assert {entry.id for entry in found.entries} == {"001", "002", "003"}
 
 
-async def test_an_unknown_view_or_one_without_a_ledger_is_told_what_to_do(
+async def test_the_error_for_a_view_without_ledger_says_what_to_do(
     server: Server, http: httpx.AsyncClient
 ) -> None:
     unknown = await http.get("/v1/views/per_minut/ledger")
@@ -260,7 +260,7 @@ def serving(pipeline: Pipeline, folder: Path) -> Iterator[tuple[subprocess.Popen
             process.kill()
 
 
-async def test_a_client_adds_up_across_a_server_that_is_killed(
+async def test_a_clients_sum_is_right_after_a_server_is_killed(
     pipeline: Pipeline, books: Books, tmp_path: Path
 ) -> None:
     books.enter(Decimal("0.1"), Decimal("0.2"), minute=0)

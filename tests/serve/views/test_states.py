@@ -1,4 +1,4 @@
-"""Rows of windows say what they are, in every way that clients get them."""
+"""Rows of windows have their state, on every transport."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report(pipeline: Pipeline, watermark: int, state: Any = "running", error: st
     producer.flush(10)
 
 
-async def test_a_change_of_state_is_a_change(pipeline: Pipeline, server: Server) -> None:
+async def test_a_new_state_of_a_row_is_a_change(pipeline: Pipeline, server: Server) -> None:
     put(pipeline, 1)
     await shown(server, 1, "provisional")
     async with socket(server) as client:
@@ -65,7 +65,7 @@ async def test_a_change_of_state_is_a_change(pipeline: Pipeline, server: Server)
         assert (change["row"]["n"], change["row"]["_state"]) == (3, "corrected")
 
 
-async def test_states_can_be_asked_for(
+async def test_filters_can_use_states(
     pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     put(pipeline, 1)
@@ -88,7 +88,7 @@ async def test_states_can_be_asked_for(
     assert poll.json()["rows"] == []
 
 
-async def test_the_watermark_stands_beside_the_position(
+async def test_every_answer_has_the_watermark(
     pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     put(pipeline, 1)
@@ -147,7 +147,7 @@ async def test_rows_of_a_query_that_stopped_are_served_with_a_warning(
     assert "warning" not in (await http.get("/v1/views/per_minute")).json()
 
 
-async def test_a_client_that_comes_back_is_told_the_states_that_others_saw(
+async def test_a_client_that_reconnects_gets_the_same_states_as_others(
     pipeline: Pipeline,
 ) -> None:
     async with pipeline.server(recent_changes=2) as server:
@@ -170,7 +170,7 @@ async def test_a_client_that_comes_back_is_told_the_states_that_others_saw(
     assert seen == [(1, "provisional"), (1, "final"), *((n, "corrected") for n in range(2, 7))]
 
 
-async def test_errors_of_estimates_can_be_asked_for(
+async def test_filters_can_use_errors_of_estimates(
     pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     columns = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]

@@ -1,4 +1,4 @@
-"""SQL over views: typed, up to date, and with no way out of its box."""
+"""SQL over views: typed, up to date, and isolated."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ ESCAPES = {
 }
 
 
-async def test_nothing_but_a_select_over_views_is_answered() -> None:
+async def test_only_a_select_over_views_is_answered() -> None:
     async with opened() as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
         answered = []
@@ -254,7 +254,9 @@ async def test_nothing_but_a_select_over_views_is_answered() -> None:
         "SELECT string_agg(repeat('x', 1000000), '') FROM range(100000)",
     ],
 )
-async def test_a_query_that_wants_too_much_is_ended_and_the_next_one_answered(query: str) -> None:
+async def test_a_query_that_needs_too_much_is_ended_and_the_next_one_is_answered(
+    query: str,
+) -> None:
     async with opened(seconds=1.0) as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
         with pytest.raises(QueryError, match=r"longer than|too much memory|cannot answer"):
@@ -262,7 +264,7 @@ async def test_a_query_that_wants_too_much_is_ended_and_the_next_one_answered(qu
         assert await rows(sql, "SELECT city FROM cities") == [["Rome"]]
 
 
-async def test_a_query_does_not_fail_for_what_another_one_took() -> None:
+async def test_a_query_does_not_fail_because_of_another_one() -> None:
     greedy = "SELECT count(*) FROM range(1000000000000) a, range(1000000000000) b"
     async with opened(seconds=1.0) as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
@@ -275,13 +277,13 @@ async def test_a_query_does_not_fail_for_what_another_one_took() -> None:
                 await ended
 
 
-async def test_an_answer_has_a_largest_size() -> None:
+async def test_an_answer_has_a_maximum_size() -> None:
     async with opened() as (sql, _, _):
         with pytest.raises(QueryError, match=r"serve\.query_bytes"):
             await sql.query("SELECT repeat('x', 50000) FROM range(1000)", 1000)
 
 
-async def test_with_gives_names_where_sql_says_so() -> None:
+async def test_names_of_ctes_are_valid_where_sql_allows_them() -> None:
     async with opened() as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
         for query in (
@@ -298,7 +300,7 @@ async def test_with_gives_names_where_sql_says_so() -> None:
             await sql.query("SELECT * FROM (WITH a AS (SELECT 1) SELECT 1) b, a", 10)
 
 
-async def test_a_mistake_names_the_views_there_are() -> None:
+async def test_the_error_for_an_unknown_view_lists_the_views() -> None:
     async with opened() as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
         with pytest.raises(QueryError, match="did you mean 'cities'"):
@@ -307,7 +309,7 @@ async def test_a_mistake_names_the_views_there_are() -> None:
             await sql.query("SELECT town FROM cities", 10)
 
 
-async def test_many_queries_at_once_are_answered_or_told_to_wait() -> None:
+async def test_many_queries_at_once_are_answered_or_refused_for_now() -> None:
     async with opened() as (sql, cities, _):
         cities.put(["Rome"], {"city": "Rome", "n": 1})
         await sql.query("SELECT 1", 1)

@@ -26,7 +26,7 @@ arrivals = st.lists(st.integers(0, 2), max_size=50)
 
 
 @given(arrivals, st.integers(1, 20), st.data())
-def test_from_a_position_that_is_held_every_later_change_is_found(
+def test_every_change_after_a_position_in_the_ring_is_found(
     partitions: list[int], capacity: int, data: st.DataObject
 ) -> None:
     ring = Ring(capacity)
@@ -41,7 +41,7 @@ def test_from_a_position_that_is_held_every_later_change_is_found(
         assert [c for c in found if c.offset >= asked[c.partition]] == missing
 
 
-def test_what_is_overwritten_is_not_answered_for() -> None:
+def test_the_ring_does_not_hold_overwritten_changes() -> None:
     ring = Ring(2)
     fill(ring, [0, 0, 0])
     assert (ring.start, ring.end) == (1, 3)

@@ -1,4 +1,4 @@
-"""A view in memory against a plain model of what it must hold."""
+"""A view in memory, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_table_holds_the_greatest_revision_since_the_key_was_deleted(
 
 
 @given(writes)
-def test_the_changes_lead_from_the_empty_table_to_its_rows(
+def test_the_changes_together_give_the_rows(
     history: list[tuple[str, int | None]],
 ) -> None:
     feed = keyed()
@@ -85,7 +85,7 @@ def test_the_changes_lead_from_the_empty_table_to_its_rows(
 
 
 @given(st.lists(st.integers(0, 20), max_size=60), st.integers(1, 10))
-def test_a_replay_that_leaves_out_what_was_ignored_gives_the_same_rows(
+def test_a_replay_without_ignored_records_gives_the_same_rows(
     revisions: list[int], cut: int
 ) -> None:
     feed = keyed()
@@ -106,7 +106,7 @@ def test_a_deleted_key_does_not_come_back_with_an_older_number() -> None:
     assert feed.put("a", value(11, _revision=11)) is not None
 
 
-def test_a_deleted_key_is_forgotten_after_a_time_of_the_log() -> None:
+def test_a_deleted_key_is_forgotten_after_some_time() -> None:
     feed = keyed()
     feed.put("a", value(10, _revision=10))
     feed.put("a", None)
@@ -140,13 +140,13 @@ def test_a_view_without_key_drops_what_a_restart_repeats(
     assert [row["n"] for row in feed.table.newest] == expected
 
 
-def test_rows_that_say_nothing_about_their_age_are_all_taken() -> None:
+def test_rows_without_version_are_all_applied() -> None:
     feed = keyed()
     assert feed.put("a", value(2))
     assert feed.put("a", value(1))
 
 
-def test_unreadable_records_are_counted_and_passed() -> None:
+def test_unreadable_records_are_counted_and_skipped() -> None:
     feed = keyed()
     assert feed.put("a", b"{nonsense") is None
     assert feed.table.apply(0, 1, 0, b"not json", value(1, _revision=1)) is None
@@ -168,7 +168,7 @@ def test_decimals_keep_their_digits() -> None:
     assert str(table.rows['["a"]']["n"]) == "12345678901234567890.12"
 
 
-def test_a_row_that_is_taken_back_is_a_change_and_stays_until_the_next_one() -> None:
+def test_a_retracted_row_is_a_change_and_stays_until_the_next_one() -> None:
     feed = keyed()
     feed.put("a", value(1, _revision=1))
     taken = feed.put("a", value(1, _revision=1, _kind="retraction"))

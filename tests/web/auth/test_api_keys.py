@@ -91,7 +91,7 @@ def test_an_expired_key_is_not_found(file: ApiKeyFile, tmp_path: Path) -> None:
     assert found.name == "good"
 
 
-async def test_a_key_opens_the_streams_that_its_patterns_cover(
+async def test_a_key_allows_the_streams_that_its_patterns_match(
     file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, looks = file.create("shop", ["clicks", "na*"]), file.create("prometheus", [])
@@ -115,7 +115,7 @@ async def test_a_key_opens_the_streams_that_its_patterns_cover(
         assert (await server.ask(headers={"x-api-key": key})).status == 200
 
 
-async def test_without_a_key_nothing_opens_but_health(file: ApiKeyFile, tmp_path: Path) -> None:
+async def test_without_a_key_only_health_is_answered(file: ApiKeyFile, tmp_path: Path) -> None:
     key = file.create("shop", ["*"])
     shown = ["Bearer", "Bearer ", "Bearer msk_wrong", f"Basic {key}", key, f"Bearer {key}x", "\xff"]
     async with echo_server(tmp_path, auth=["key"]) as server:
@@ -129,7 +129,7 @@ async def test_without_a_key_nothing_opens_but_health(file: ApiKeyFile, tmp_path
         assert (await server.ask("/health/live")).status == 200
 
 
-async def test_a_revoked_key_is_refused_on_the_connection_that_it_opened(
+async def test_a_revoked_key_is_refused_on_an_open_connection(
     file: ApiKeyFile, tmp_path: Path
 ) -> None:
     key, other = file.create("shop", ["*"]), file.create("other", ["*"])
@@ -150,7 +150,7 @@ async def test_a_revoked_key_is_refused_on_the_connection_that_it_opened(
         await until(lambda: answers(fresh, 401), seconds=10)
 
 
-async def test_a_file_that_cannot_be_read_leaves_the_keys_that_were(
+async def test_an_unreadable_file_leaves_the_old_keys(
     file: ApiKeyFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = file.create("shop", ["*"])

@@ -1,4 +1,4 @@
-"""A server that others can reach does not start without a login, unless it is said twice."""
+"""A server on a public address does not start without a login, unless it is `insecure`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_on_this_machine_nobody_has_to_log_in(host: str, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "collect.example", "localhost."])
-def test_elsewhere_it_refuses_and_says_what_to_do(host: str) -> None:
+def test_on_a_public_address_it_refuses_and_says_what_to_do(host: str) -> None:
     with pytest.raises(SettingsError, match="nobody has to log in") as refused:
         CollectSettings(host=host).check_exposure()
     assert all(word in str(refused.value) for word in ("collect.auth", "keys create", "--insecure"))
@@ -35,7 +35,7 @@ def test_elsewhere_it_refuses_and_says_what_to_do(host: str) -> None:
         ({"tls_client_ca": "c", **TLS}, ""),
     ],
 )
-def test_what_is_merely_risky_is_logged(
+def test_lesser_risks_are_logged(
     given: dict[str, Any], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     CollectSettings(host="0.0.0.0", **given).check_exposure()
@@ -58,7 +58,7 @@ def test_a_server_of_views_refuses_too_since_it_has_no_login(host: str) -> None:
     assert "collect" not in str(refused.value)
 
 
-def test_a_server_of_views_starts_anywhere_if_that_is_meant(
+def test_a_server_of_views_starts_anywhere_with_insecure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ServeSettings().check_exposure()

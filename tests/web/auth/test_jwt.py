@@ -70,7 +70,7 @@ async def web() -> AsyncIterator[Web]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("names_its_key", [True, False])
-async def test_a_token_opens_the_streams_of_its_claim(
+async def test_a_token_allows_the_streams_in_its_claim(
     file: Path, algorithm: str, names_its_key: bool
 ) -> None:
     text = token(algorithm, kid="" if names_its_key else None)
@@ -129,14 +129,14 @@ NOW = int(time.time())
         ({"exp": 1e400}, "not a JSON Web Token"),
     ],
 )
-async def test_a_token_that_is_not_for_us_or_not_for_now_is_refused(
+async def test_a_token_for_another_audience_or_time_is_refused(
     file: Path, said: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(TokenRefused, match=why):
         await bearers(file).verify(token(**said).encode())
 
 
-async def test_a_time_that_no_calendar_has_is_for_ever(file: Path) -> None:
+async def test_an_expiry_beyond_all_dates_never_expires(file: Path) -> None:
     _, until = await bearers(file).verify(token(exp=10**400).encode())
     assert until > time.time()
 
@@ -195,7 +195,7 @@ FORGED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-async def test_a_forged_token_is_refused_in_words_of_ours(tmp_path: Path, name: str) -> None:
+async def test_the_error_for_a_forged_token_does_not_repeat_it(tmp_path: Path, name: str) -> None:
     path = tmp_path / "jwks.json"
     secret = {"kty": "oct", "k": "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s", "kid": "oct"}
     path.write_bytes(
@@ -288,9 +288,7 @@ async def test_unknown_keys_do_not_make_us_ask_the_issuer_each_time(web: Web) ->
     assert web.asked == 1
 
 
-async def test_rights_hold_for_tokens_and_wrong_ones_are_slowed_down(
-    file: Path, tmp_path: Path
-) -> None:
+async def test_tokens_have_rights_and_wrong_tokens_are_limited(file: Path, tmp_path: Path) -> None:
     async with echo_server(tmp_path, **settings(file)) as server:
         good = login(token())
         assert (await server.ask(headers=good)).status == 200
@@ -319,7 +317,7 @@ def test_an_incomplete_login_is_refused(missing: str) -> None:
         CollectSettings(**settings("x.json", **{missing: ""}))
 
 
-def test_keys_do_not_come_over_an_open_line() -> None:
+def test_keys_over_plain_http_are_refused() -> None:
     with pytest.raises(ValueError, match="use https"):
         CollectSettings(**settings("http://login.example/keys"))
     assert CollectSettings(**settings("http://127.0.0.1:1/keys")).jwt_jwks

@@ -22,7 +22,7 @@ def headers(bucket: TokenBucket) -> dict[bytes, bytes]:
     return dict(bucket.headers())
 
 
-def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Clock) -> None:
+def test_a_batch_is_admitted_with_one_token_and_charged_later(clock: Clock) -> None:
     rates = RateLimiter(2.0, clock)
     bucket = rates.admit("shop", 10)  # 20 may come at once
     assert headers(bucket) == {
@@ -43,7 +43,7 @@ def test_a_batch_is_let_in_by_what_is_there_and_paid_for_by_what_comes(clock: Cl
     rates.admit("another", 10)
 
 
-def test_over_time_nobody_gets_more_than_the_rate(clock: Clock) -> None:
+def test_over_time_no_caller_exceeds_its_rate(clock: Clock) -> None:
     rates, sent = RateLimiter(1.0, clock), 0
     for _ in range(1000):
         try:
@@ -84,7 +84,7 @@ async def test_an_address_has_a_rate_where_nobody_logs_in(tmp_path: Path) -> Non
         assert (await server.ask("/health/live")).status == 200
 
 
-async def test_who_sends_comes_from_a_proxy_only_if_it_is_trusted(tmp_path: Path) -> None:
+async def test_only_a_trusted_proxy_names_the_client(tmp_path: Path) -> None:
     async with echo_server(tmp_path, rate=0.1, rate_burst=1) as server:
         assert [(await server.ask(headers=of(n))).status for n in (1, 2)] == [200, 429]
     trusted = {"rate": 0.1, "rate_burst": 1, "trusted_proxies": ["127.0.0.1"]}

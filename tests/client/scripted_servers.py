@@ -1,4 +1,4 @@
-"""Peers that break off, refuse and stall at will: what a real server does only now and then."""
+"""Scripted servers that disconnect, refuse and stall, which real servers do rarely."""
 
 from __future__ import annotations
 
