@@ -170,7 +170,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_topic(log: LogSettings, topic: str) -> list[tuple[str | None, dict[str, Any] | None]]:
-    """Every (key, value) that a topic holds; none while it is made anew."""
+    """Every (key, value) that a topic holds; none while it is created again."""
     try:
         held = bounds(log, topic)
     except LogError:

@@ -72,8 +72,8 @@ app.view("all", sql="SELECT id FROM orders")
 
     capsys.readouterr()
     assert invoke(["state", "hourly", "Lyon", "--json", "--home", str(live._home)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["operators"][0]["entries"][0]["value"]["sum"] == 45
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["operators"][0]["entries"][0]["value"]["sum"] == 45
     assert invoke(["state", "hourly", "--home", str(live._home)]) == 0
     shown = capsys.readouterr().out
     assert "view hourly as of batch " in shown

@@ -16,7 +16,7 @@ app.stream("logs", schema="level STRING", delivery="at_least_once", shed="level 
 
 
 @pytest.mark.parametrize(
-    ("select", "told"),
+    ("select", "message"),
     [
         ("city, max(amount) AS top FROM orders GROUP BY city", "'top' is max("),
         ("city, count(DISTINCT id) AS ids FROM orders GROUP BY city", "'ids' is count(DISTINCT"),
@@ -50,7 +50,7 @@ app.stream("logs", schema="level STRING", delivery="at_least_once", shed="level 
     ],
 )
 def test_a_view_whose_columns_cannot_be_estimated_may_not_shed(
-    planned: Any, select: str, told: str
+    planned: Any, select: str, message: str
 ) -> None:
     key = '["city", "w"]' if " w," in select else '["city"]'
     body = f"""{STREAMS}
@@ -59,7 +59,7 @@ app.view("v", key={key}, shed="30 seconds", sql="SELECT {select}")
     with pytest.raises(PipelineError) as refused:
         planned(body)
     assert "view 'v' has shed, but " in refused.value.message
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert "leave shed out" in refused.value.remedy
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 from tests.analyze.commands import Commands
-from tests.analyze.conftest import read_topic
+from tests.analyze.conftest import RunningUpkeep, read_topic
 
 from millstream.analyze.verify.result import PartResult
 from millstream.analyze.verify.shown_check import is_due
@@ -22,7 +22,7 @@ from millstream.values.event import ID, WATERMARK
 from millstream.values.ledger_entry import LedgerEntry, encode
 
 if TYPE_CHECKING:
-    from tests.analyze.conftest import Live, Load, RunningUpkeep
+    from tests.analyze.conftest import Live, Load
 
 PIPELINE = """
 app.stream("clicks", schema="page STRING, at TIMESTAMP, price DOUBLE", event_time="at",

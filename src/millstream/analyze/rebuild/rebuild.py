@@ -219,7 +219,7 @@ class Rebuilds:
         else:
             raise MillstreamError(
                 f"view {view} is being rebuilt already, from another time or with its readers",
-                remedy="wait until that is done; `millstream status` tells",
+                remedy="wait until that is done; `millstream status` shows it",
             )
 
     def _restore_request(self, view: str, request: RebuildRequest) -> None:
