@@ -48,9 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the services that it uses, and put the longest tests first.
 
     `make test` distributes the files over three processes in this order. A long file that starts
-    last would keep one process busy while the others have nothing left to do.
+    last would keep one process busy while the others have nothing left to do. Whole systems take
+    longest, then Spark, then Kafka; among them, files with the longest timeouts come first.
     """
-    ranks: dict[Path, int] = {}
+    ranks: dict[Path, tuple[int, float]] = {}
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in _FIXTURES.items():
@@ -58,9 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
         if item.path.relative_to(_TESTS).parts[0] == "end_to_end":
             item.add_marker("system")
-        rank = next(
-            (rank for rank, mark in enumerate(_WITH_JAVA) if item.get_closest_marker(mark)), 9
-        )
+        services = [rank for rank, name in enumerate(_WITH_JAVA) if item.get_closest_marker(name)]
+        timeout = item.get_closest_marker("timeout")
+        rank = (min(services, default=len(_WITH_JAVA)), -timeout.args[0] if timeout else 0)
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
 
@@ -156,7 +157,9 @@ def spark() -> Iterator[SparkSession]:
     from millstream.analyze.settings import AnalyzeSettings
     from millstream.analyze.spark.session import start_session
 
-    session = start_session(AnalyzeSettings(), slots=24, name="tests")
+    # By default a query in micro-batches that waits for events asks Kafka 100 times a second.
+    settings = AnalyzeSettings(spark={"spark.sql.streaming.pollingDelay": "50ms"})
+    session = start_session(settings, slots=24, name="tests")
     yield session
     session.sparkContext.setLogLevel("OFF")
     session.stop()

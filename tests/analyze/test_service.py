@@ -80,6 +80,7 @@ def analyze(log_settings: LogSettings, app_name: str, tmp_path: Path) -> Iterato
         running.process.communicate()
 
 
+@pytest.mark.spark
 def test_it_survives_a_kill_of_python_or_java_and_stops_on_sigterm(
     analyze: Analyze, read_topic: Any, eventually: Any
 ) -> None:

@@ -292,6 +292,7 @@ def drawn_events(seed: int) -> list[Predicted]:
     return list(predict(sendings))
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(3600 if KILL else 900)
 def test_views_ledgers_and_late_events_are_right_whatever_happens(
     tier: Tier, pipeline: Load, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
