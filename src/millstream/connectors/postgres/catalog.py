@@ -58,11 +58,11 @@ class CreatedSlot:
     snapshot: str  # valid until the session that created it runs another command
 
 
-async def inspect_server(connection: Session) -> ServerInfo:
+async def inspect_server(session: Session) -> ServerInfo:
     """Facts about the server. ConnectionLost, with a remedy, if it cannot send changes."""
-    [identified] = await connection.query("IDENTIFY_SYSTEM")
+    [identified] = await session.query("IDENTIFY_SYSTEM")
     system, _, end, _ = _texts(identified)
-    [settings] = await connection.query(
+    [settings] = await session.query(
         "SELECT current_setting('server_version_num'), current_setting('wal_level'),"
         " extract(epoch FROM current_setting('wal_sender_timeout')::interval)"
     )
@@ -79,15 +79,15 @@ async def inspect_server(connection: Session) -> ServerInfo:
     return ServerInfo(system, int(version), float(timeout), lsn_number(end))
 
 
-async def find_tables(connection: Session, names: Iterable[str]) -> list[SourceTable]:
+async def find_tables(session: Session, names: Iterable[str]) -> list[SourceTable]:
     """The tables of these names. ConnectionLost if one does not exist."""
-    return [await _find(connection, name) for name in names]
+    return [await _find(session, name) for name in names]
 
 
-async def _find(connection: Session, name: str) -> SourceTable:
+async def _find(session: Session, name: str) -> SourceTable:
     schema, _, table = name.partition(".")
     path = f"{quoted(schema)}.{quoted(table)}"
-    rows = await connection.query(
+    rows = await session.query(
         "SELECT c.oid, c.relkind, c.relreplident, i.indrelid, a.attname"
         " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND CASE c.relreplident"
@@ -112,19 +112,19 @@ async def _find(connection: Session, name: str) -> SourceTable:
     )
 
 
-async def published_tables(connection: Session, publication: str) -> set[str] | None:
+async def published_tables(session: Session, publication: str) -> set[str] | None:
     """The tables in a publication; None if there is no such publication."""
     name = literal(publication)
-    if not await connection.query(f"SELECT FROM pg_publication WHERE pubname = {name}"):
+    if not await session.query(f"SELECT FROM pg_publication WHERE pubname = {name}"):
         return None
-    rows = await connection.query(
+    rows = await session.query(
         f"SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = {name}"
     )
     return {text for row in rows for text in _texts(row)}
 
 
 async def ensure_published(
-    connection: Session, publication: str, tables: Sequence[SourceTable], present: set[str] | None
+    session: Session, publication: str, tables: Sequence[SourceTable], present: set[str] | None
 ) -> None:
     """Create the publication, or add the missing tables to it."""
     missing = [table for table in tables if table.name not in (present or ())]
@@ -146,7 +146,7 @@ async def ensure_published(
     else:
         command = f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {named}"
     try:
-        await connection.query(command)
+        await session.query(command)
     except ServerError as error:
         raise ConnectionLost(
             f"cannot publish the tables: {error}; let their owner, who needs CREATE on the "
@@ -154,9 +154,9 @@ async def ensure_published(
         ) from None
 
 
-async def find_slot(connection: Session, name: str) -> ReplicationSlot | None:
+async def find_slot(session: Session, name: str) -> ReplicationSlot | None:
     """The state of our slot; None if there is none."""
-    rows = await connection.query(
+    rows = await session.query(
         "SELECT confirmed_flush_lsn, active, wal_status, slot_type, plugin,"
         " coalesce(database, '') = current_database()"
         f" FROM pg_replication_slots WHERE slot_name = {literal(name)}"
@@ -175,21 +175,21 @@ async def find_slot(connection: Session, name: str) -> ReplicationSlot | None:
     )
 
 
-async def claim_slot(connection: Session, slot: str, before: int) -> None:
+async def claim_slot(session: Session, slot: str, before: int) -> None:
     """Lock the slot against other readers until the session ends.
 
     `before` is the backend of our last session; the server may not know yet that it is dead.
     """
     # An advisory lock, because the slot itself is only locked while it streams, not during a
     # snapshot.
-    rows = await connection.query(
+    rows = await session.query(
         f"SELECT pg_try_advisory_lock(hashtext('millstream'), hashtext({literal(slot)}))"
     )
-    found = await find_slot(connection, slot)
+    found = await find_slot(session, slot)
     if rows[0][0] == b"t" and (found is None or not found.active):
         return
     if before:
-        await connection.query(
+        await session.query(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {before}"
             " AND usename = current_user AND application_name = 'millstream'"
         )
@@ -204,11 +204,11 @@ def slot_in_use(slot: str) -> str:
     )
 
 
-async def create_slot(connection: Session, name: str, *, temporary: bool) -> CreatedSlot:
+async def create_slot(session: Session, name: str, *, temporary: bool) -> CreatedSlot:
     """Create a slot with a snapshot at its start; waits for the running transactions to end."""
     lasting = "TEMPORARY " if temporary else ""
     try:
-        rows = await connection.query(
+        rows = await session.query(
             f"CREATE_REPLICATION_SLOT {quoted(name)} {lasting}LOGICAL pgoutput EXPORT_SNAPSHOT"
         )
     except ServerError as error:
@@ -217,14 +217,14 @@ async def create_slot(connection: Session, name: str, *, temporary: bool) -> Cre
     return CreatedSlot(lsn_number(lsn), snapshot)
 
 
-async def drop_slot(connection: Session, name: str) -> None:
+async def drop_slot(session: Session, name: str) -> None:
     """Drop a slot; the server then deletes the log that it kept for it."""
-    await connection.query(f"DROP_REPLICATION_SLOT {quoted(name)} WAIT")
+    await session.query(f"DROP_REPLICATION_SLOT {quoted(name)} WAIT")
 
 
-async def load_types(connection: Session) -> TypeCodec:
+async def load_types(session: Session) -> TypeCodec:
     """The conversions for the types of this database."""
-    rows = [[int(text) for text in _texts(row)] for row in await connection.query(TypeCodec.QUERY)]
+    rows = [[int(text) for text in _texts(row)] for row in await session.query(TypeCodec.QUERY)]
     return TypeCodec([(oid, base, element) for oid, base, element in rows])
 
 

@@ -68,34 +68,34 @@ class ChangeEvents:
         self._source = _encode(address).decode()
 
     def change(
-        self, shape: RowEncoder, change: RowChange, moment: CommitPoint, index: int
+        self, encoder: RowEncoder, change: RowChange, moment: CommitPoint, index: int
     ) -> bytes:
         """The event for a row's insert, update or delete."""
         before, after, more = b"null", b"null", b""
         known: Sequence[Value] = change.new or change.old or ()
         if change.old is not None:
-            before = shape.row(change.old, shape.identity if change.old_is_key else None)
+            before = encoder.row(change.old, encoder.identity if change.old_is_key else None)
         elif change.op == "update":
             # The key did not change: else `old` would be set.
-            before = shape.row(known, shape.identity)
+            before = encoder.row(known, encoder.identity)
         if change.new is not None:
-            after, more = self._after(shape, change)
-        key = shape.key_text(known)
-        return self._event(change.op, shape.table, key, before, after, moment, str(index), more)
+            after, more = self._after(encoder, change)
+        key = encoder.key_text(known)
+        return self._event(change.op, encoder.table, key, before, after, moment, str(index), more)
 
     def row(
-        self, shape: RowEncoder, values: Sequence[Value], moment: CommitPoint, index: int
+        self, encoder: RowEncoder, values: Sequence[Value], moment: CommitPoint, index: int
     ) -> bytes:
         """The event for a row of a snapshot."""
-        key, after = shape.key_text(values), shape.row(values)
-        number = f"{shape.table}/{index}"
-        return self._event("snapshot", shape.table, key, b"null", after, moment, number)
+        key, after = encoder.key_text(values), encoder.row(values)
+        number = f"{encoder.table}/{index}"
+        return self._event("snapshot", encoder.table, key, b"null", after, moment, number)
 
     def truncate(self, table: str, moment: CommitPoint, number: str) -> bytes:
         """The event for a table that is now empty."""
         return self._event("truncate", table, b"null", b"null", b"null", moment, number)
 
-    def _after(self, shape: RowEncoder, change: RowChange) -> tuple[bytes, bytes]:
+    def _after(self, encoder: RowEncoder, change: RowChange) -> tuple[bytes, bytes]:
         new = list(change.new or ())
         whole = change.old if change.old is not None and not change.old_is_key else None
         missing = [i for i, value in enumerate(new) if isinstance(value, Unchanged)]
@@ -104,8 +104,8 @@ class ChangeEvents:
                 new[i] = whole[i]
             missing = []
         if not missing:
-            return shape.row(new), b""
-        return shape.row(new), b',"unchanged":' + _encode([shape.columns[i] for i in missing])
+            return encoder.row(new), b""
+        return encoder.row(new), b',"unchanged":' + _encode([encoder.columns[i] for i in missing])
 
     def _event(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from millstream.connectors.interface import ReaderOutput
 from millstream.connectors.postgres.bookmark import Bookmark
@@ -18,10 +19,13 @@ _FRAME = 2  # brackets
 class OutputBuffer:
     """Collects events, and offers them as one message with the bookmark after them."""
 
-    def __init__(self, output: ReaderOutput, settings: SourceSettings) -> None:
+    def __init__(
+        self, output: ReaderOutput, settings: SourceSettings, received: Callable[[int], None]
+    ) -> None:
         self.moved = asyncio.Event()  # set when `confirmed` may have advanced
         self.events: list[bytes] = []
         self._output = output
+        self._received = received  # counts the events of an offer
         self._most_events = min(settings.max_events, _MOST_EVENTS)
         self._most_bytes = min(settings.max_body - _FRAME, _MOST_BYTES)
         self._bytes = 0
@@ -62,8 +66,8 @@ class OutputBuffer:
         if self._pending:
             await asyncio.shield(self._pending[-1][0])
 
-    async def flush(self, bookmark: Bookmark) -> int:
-        """Offer the batch unless it is empty, waiting for room; returns its number of events."""
+    async def flush(self, bookmark: Bookmark) -> None:
+        """Offer the batch unless it is empty, waiting for room."""
         events, self.events, self._bytes = self.events, [], 0
         if events:
             body = b"[" + b",".join(events) + b"]"
@@ -73,7 +77,7 @@ class OutputBuffer:
             self._offered = bookmark
             self._pending.append((stored, bookmark.lsn))
             stored.add_done_callback(lambda _: self.moved.set())
-        return len(events)
+            self._received(len(events))
 
     def passed(self, lsn: int) -> None:
         """Note that between the last added event and `lsn` there was nothing to read."""

@@ -59,9 +59,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         self._slot = source.slot_of(stream)
         self._publication = source.publication_of(stream)
         self._events = ChangeEvents(self._slot, source.address)
-        self._buffer: OutputBuffer | None = (
-            None  # outlives sessions: what was offered will be stored
-        )
+        self._buffer: OutputBuffer | None = None  # outlives sessions: its offers are stored later
         self._backend_pid = 0  # the process id of the last session's backend
 
     async def read(self, output: ReaderOutput) -> None:
@@ -87,7 +85,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
 
     async def _read(self, main: Session, output: ReaderOutput) -> None:
         if self._buffer is None:
-            self._buffer = OutputBuffer(output, self.settings)
+            self._buffer = OutputBuffer(output, self.settings, self.received)
         buffer = self._buffer
         async with asyncio.timeout(_PREPARE_SECONDS):
             await catalog.claim_slot(main, self._slot, self._backend_pid)
@@ -103,15 +101,11 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
                     f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {lsn_text(bookmark.lsn)}"
                     f" (proto_version '1', publication_names {literal(quoted(self._publication))})"
                 )
-            changes = ReplicationStream(
-                main, buffer, self._events, bookmark, start.tables, types, self.received
-            )
+            changes = ReplicationStream(main, buffer, self._events, bookmark, start.tables, types)
             timeout = start.server.sender_timeout or 3 * _REPORT_SECONDS
             every = min(timeout / 3, _REPORT_SECONDS)
-            settings = self.settings
-            async with _in_background(
-                changes.report(every, settings.ping_after, settings.ping_timeout)
-            ):
+            limits = self.settings.ping_after, self.settings.ping_timeout
+            async with _in_background(changes.report(every, *limits)):
                 await changes.run()
 
     async def _start_over(
@@ -127,7 +121,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         at = CommitPoint(start.server.end, datetime.now(UTC))
         for table in start.tables:
             buffer.add(self._events.truncate(table.name, at, f"{table.name}/lost"))
-        self.received(await buffer.flush(start.bookmark))
+        await buffer.flush(start.bookmark)
         await buffer.stored()
         async with asyncio.timeout(_PREPARE_SECONDS):
             if await catalog.find_slot(main, self._slot) is not None:
@@ -154,14 +148,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
         if start.to_read:
             async with self._open() as other:
                 bookmark = await read_tables(
-                    other,
-                    self._publication,
-                    start,
-                    created,
-                    types,
-                    self._events,
-                    buffer,
-                    self.received,
+                    other, self._publication, start, created, types, self._events, buffer
                 )
         if exists:
             await catalog.drop_slot(main, name)
@@ -173,7 +160,7 @@ class PostgresReader(ReconnectingReader[PostgresSource]):
             while not (await asyncio.wait([creating], timeout=self.settings.ping_after))[0]:
                 self._state.error = (
                     "waiting for the transactions that run on the server to end: "
-                    "only then is there a place in its log to begin at"
+                    "replication can only start after them"
                 )
         finally:
             creating.cancel()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -39,22 +39,20 @@ class ReplicationStream:
 
     def __init__(
         self,
-        connection: Session,
+        session: Session,
         buffer: OutputBuffer,
         events: ChangeEvents,
         bookmark: Bookmark,
         tables: Iterable[SourceTable],
         types: TypeCodec,
-        received: Callable[[int], None],
     ) -> None:
-        self._connection = connection
+        self._session = session
         self._buffer = buffer
         self._events = events
         self._bookmark = bookmark  # its lsn advances with each commit
         self._keys = {table.oid: table.key for table in tables}
         self._wanted = {table.name for table in tables}
         self._types = types
-        self._received = received
         self._encoders: dict[int, RowEncoder | None] = {}  # None: a table that is not read
         self._transaction: TransactionBegin | None = None
         self._moment: CommitPoint | None = None
@@ -64,11 +62,11 @@ class ReplicationStream:
 
     async def run(self) -> None:
         """Hand over changes until the connection ends."""
-        transport = self._connection.transport
+        transport = self._session.transport
         while True:
             if self._buffer.events and self._transaction is None and not transport.ready:
                 await self._flush()  # no message is waiting, so nothing more can join the batch now
-            kind, payload = await self._connection.receive()
+            kind, payload = await self._session.receive()
             match kind:
                 case 0x64:  # d
                     await self._process(payload)
@@ -92,9 +90,9 @@ class ReplicationStream:
                 async with asyncio.timeout(every):
                     await self._buffer.moved.wait()
             self._buffer.moved.clear()
-            silent = self._connection.transport.silent
+            silent = self._session.transport.silent
             if silent > ping_after + ping_timeout:
-                self._connection.transport.abort(f"the server has said nothing for {silent:.0f} s")
+                self._session.transport.abort(f"the server has said nothing for {silent:.0f} s")
                 return
             self._send_status(request_reply=silent > ping_after)
             await asyncio.sleep(_LEAST_PAUSE)
@@ -103,7 +101,7 @@ class ReplicationStream:
         stored = self._buffer.confirmed
         now = int((time.time() - _EPOCH) * 1e6)
         status = _STATUS.pack(b"r", max(self._seen, stored), stored, stored, now, request_reply)
-        self._connection.transport.send(packet(b"d", status))
+        self._session.transport.send(packet(b"d", status))
 
     async def _process(self, payload: bytes) -> None:
         if payload[:1] == b"k":
@@ -184,4 +182,4 @@ class ReplicationStream:
             bookmark = msgspec.structs.replace(
                 bookmark, transaction=self._transaction.commit_lsn, changes=self._changes
             )
-        self._received(await self._buffer.flush(bookmark))
+        await self._buffer.flush(bookmark)

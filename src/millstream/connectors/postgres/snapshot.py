@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,40 +21,39 @@ from millstream.connectors.reading.reconnecting_reader import ConnectionLost
 
 
 async def read_tables(
-    connection: Session,
+    session: Session,
     publication: str,
     start: StartPoint,
     slot: CreatedSlot,
     types: TypeCodec,
     events: ChangeEvents,
     buffer: OutputBuffer,
-    received: Callable[[int], None],
 ) -> Bookmark:
     """Hand over the rows of `start.to_read` in the snapshot of `slot`; returns the new bookmark."""
     bookmark = start.bookmark
-    at = await _begin(connection, slot)
+    at = await _begin(session, slot)
     for table in start.to_read:
         if start.again:
             # Rows that were handed over before may be gone or different now.
             buffer.add(events.truncate(table.name, at, f"{table.name}/begin"))
-        async for event in read_rows(connection, publication, table, types, events, at):
+        async for event in read_rows(session, publication, table, types, events, at):
             if not buffer.fits(event):
-                received(await buffer.flush(bookmark))
+                await buffer.flush(bookmark)
             buffer.add(event)
         bookmark = replace(bookmark, tables=bookmark.tables | {table.name: slot.lsn})
-        received(await buffer.flush(bookmark))
-    await connection.query("COMMIT")
+        await buffer.flush(bookmark)
+    await session.query("COMMIT")
     return bookmark
 
 
-async def _begin(connection: Session, slot: CreatedSlot) -> CommitPoint:
-    await connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    await connection.query(f"SET TRANSACTION SNAPSHOT {literal(slot.snapshot)}")
+async def _begin(session: Session, slot: CreatedSlot) -> CommitPoint:
+    await session.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    await session.query(f"SET TRANSACTION SNAPSHOT {literal(slot.snapshot)}")
     return CommitPoint(slot.lsn, datetime.now(UTC))
 
 
 async def read_rows(
-    connection: Session,
+    session: Session,
     publication: str,
     table: SourceTable,
     types: TypeCodec,
@@ -62,40 +61,40 @@ async def read_rows(
     at: CommitPoint,
 ) -> AsyncIterator[bytes]:
     """An event for each row of a table that the publication sends."""
-    shape: RowEncoder | None = None
+    encoder: RowEncoder | None = None
     index = 0
     try:
-        async for columns, values in connection.rows(await _select(connection, publication, table)):
-            if shape is None:
+        async for columns, values in session.rows(await _select(session, publication, table)):
+            if encoder is None:
                 names, oids = [c.name for c in columns], [c.type for c in columns]
                 relation = Relation(table.oid, table.name, tuple(names), tuple(oids), (), False)
-                shape = RowEncoder(relation, types, table.key)
-            yield events.row(shape, values, at, index)
+                encoder = RowEncoder(relation, types, table.key)
+            yield events.row(encoder, values, at, index)
             index += 1
     except ServerError as error:
         remedy = f"; GRANT SELECT ON {table.name} to its user" if error.code == "42501" else ""
         raise ConnectionLost(f"cannot read the table {table.name}: {error}{remedy}") from None
 
 
-async def _select(connection: Session, publication: str, table: SourceTable) -> str:
+async def _select(session: Session, publication: str, table: SourceTable) -> str:
     """The SELECT for what the publication sends of a table.
 
     It leaves out generated columns. Since PostgreSQL 15 a publication may also leave out columns
     and rows.
     """
-    columns = await connection.query(
+    columns = await session.query(
         "SELECT attname FROM pg_catalog.pg_attribute WHERE attnum > 0 AND NOT attisdropped"
         f" AND attgenerated = '' AND attrelid = {table.oid} ORDER BY attnum"
     )
     names = [name.decode() for (name,) in columns if name]
     where = ""
-    [[restricts]] = await connection.query(
+    [[restricts]] = await session.query(
         "SELECT count(*) FROM pg_catalog.pg_attribute WHERE attname = 'rowfilter'"
         " AND attrelid = 'pg_catalog.pg_publication_tables'::regclass"
     )
     if restricts != b"0":
         schema, _, name = table.name.partition(".")
-        published = await connection.query(
+        published = await session.query(
             "SELECT rowfilter, array_to_json(attnames) FROM pg_catalog.pg_publication_tables"
             f" WHERE pubname = {literal(publication)} AND schemaname = {literal(schema)}"
             f" AND tablename = {literal(name)}"

@@ -26,14 +26,14 @@ class StartPoint:
 
 
 async def find_start_point(
-    connection: Session, stream: str, source: PostgresSource, note: Bookmark | None
+    session: Session, stream: str, source: PostgresSource, note: Bookmark | None
 ) -> StartPoint:
     """Find the start, and create the publication if needed. ConnectionLost if that fails."""
     slot_name, publication = source.slot_of(stream), source.publication_of(stream)
-    server = await catalog.inspect_server(connection)
-    tables = await catalog.find_tables(connection, source.tables)
-    present = await catalog.published_tables(connection, publication)
-    slot = await catalog.find_slot(connection, slot_name)
+    server = await catalog.inspect_server(session)
+    tables = await catalog.find_tables(session, source.tables)
+    present = await catalog.published_tables(session, publication)
+    slot = await catalog.find_slot(session, slot_name)
     again = note is not None or slot is not None
     lost = _what_is_lost(note, slot, server, slot_name, publication if present is None else "")
     if lost:
@@ -46,9 +46,9 @@ async def find_start_point(
         )
     if slot is not None and present is None:
         # A slot sees the publications as of its LSN: not one that is created later.
-        await catalog.drop_slot(connection, slot_name)
+        await catalog.drop_slot(session, slot_name)
         slot = None
-    await catalog.ensure_published(connection, publication, tables, present)
+    await catalog.ensure_published(session, publication, tables, present)
     read = note.tables if note is not None else {}
     if not source.snapshot:
         read = dict.fromkeys((table.name for table in tables), 0) | read
