@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millstream.collect.formats.unpacked import Limits
-from millstream.collect.intake.lost_events import explained
+from millstream.collect.intake.lost_events import with_counts
 from millstream.collect.intake.stream_intake import StreamIntake
 from millstream.collect.journal import DamagedPiece, DamageStore
 from millstream.collect.journal.record import RecordKind, bookmark_piece
@@ -27,7 +27,7 @@ FROM_SOURCE = b"".join(
 
 def counted(data: bytes) -> DamagedPiece:
     """The counts for an entry of which these bytes are left."""
-    return explained(
+    return with_counts(
         DamagedPiece(1, 0, len(data), mark=MARK.hex(), first=1, entries=1), data, STREAMS
     )
 

@@ -1,6 +1,7 @@
-"""A real collector with a real Kafka behind: fuzzed, asked for what is not one's own, listened to.
+"""Tests web/ and web/auth/ through a running collector process with a real Kafka.
 
-What it answers, prints, logs and reports must hold no secret; and it must neither fail nor grow.
+The process is fuzzed and asked for data of others. No answer, output, log or report may contain a
+secret, and the process must neither fail nor grow.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ from millstream.collect.intake.duplicates import Duplicates, carries_ids, mark_a
 from millstream.collect.intake.entry import SMALL_BATCH, Entry
 from millstream.collect.intake.failed import FailedStore
 from millstream.collect.intake.forward import Forwarder, MakeProducer
-from millstream.collect.intake.lost_events import explained
+from millstream.collect.intake.lost_events import count_and_store
 from millstream.collect.intake.recent_entries import RecentEntries
 from millstream.collect.intake.stream_intake import StreamIntake, unpack_in_thread
-from millstream.collect.journal import DamagedPiece, DamageStore, Journal
+from millstream.collect.journal import DamagedPiece, Journal
 from millstream.collect.raw_message import RawMessage, UnreadableMessage, decode, encode, is_small
 from millstream.collect.settings import CollectSettings
 from millstream.errors import JournalBroken, JournalFull
@@ -240,7 +240,8 @@ class Intake:
     async def _count_lost(self, damaged: list[DamagedPiece]) -> None:
         """Count the events of entries that could not be read back as lost instead of pending."""
         for piece in damaged:
-            known = await asyncio.to_thread(self._explain, self.journal.damage, piece)
+            store = self.journal.damage
+            known = await asyncio.to_thread(count_and_store, store, piece, self.streams)
             waiting = self.forwarder.give_up(piece.first, known.reason)
             if piece.first <= self._last_recovered:
                 continue  # this start has not counted it as accepted
@@ -250,11 +251,6 @@ class Intake:
             for name, count in events.items():
                 self.streams[name].pending -= count
                 self.streams[name].damaged += count
-
-    def _explain(self, store: DamageStore, piece: DamagedPiece) -> DamagedPiece:
-        known = explained(piece, store.data(piece), self.streams)
-        store.put(known)
-        return known
 
     def delivery_of(self, original: Original) -> RecordMetadata | None:
         """Where in the log an event of this collector is; None if it is not there or too old."""

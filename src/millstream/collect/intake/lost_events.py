@@ -29,14 +29,25 @@ class Contents(NamedTuple):
     received_at: int = 0
 
 
-def explain(store: DamageStore, streams: Mapping[str, StreamIntake]) -> None:
+def count_lost_events(store: DamageStore, streams: Mapping[str, StreamIntake]) -> None:
     """Count the events of all damaged pieces that are not counted yet. Blocks."""
     for one in store.lost():
         if one.events is None:
-            store.put(explained(one, store.data(one), streams))
+            count_and_store(store, one, streams)
 
 
-def explained(one: DamagedPiece, data: bytes, streams: Mapping[str, StreamIntake]) -> DamagedPiece:
+def count_and_store(
+    store: DamageStore, one: DamagedPiece, streams: Mapping[str, StreamIntake]
+) -> DamagedPiece:
+    """Count the events of a damaged piece, and store its description. Blocks."""
+    counted = with_counts(one, store.data(one), streams)
+    store.put(counted)
+    return counted
+
+
+def with_counts(
+    one: DamagedPiece, data: bytes, streams: Mapping[str, StreamIntake]
+) -> DamagedPiece:
     """A damaged piece with the counts that its bytes still give."""
     found = list(contents(one, data, streams))
     known = [each for each in found if each.events is not None]
@@ -54,9 +65,9 @@ def explained(one: DamagedPiece, data: bytes, streams: Mapping[str, StreamIntake
     )
 
 
-def without(one: DamagedPiece, arrived: Mapping[int, Collection[int]]) -> DamagedPiece:
+def without_logged(one: DamagedPiece, logged: Mapping[int, Collection[int]]) -> DamagedPiece:
     """A damaged piece without the events that are in the log: those are not lost."""
-    found = sum(len(places) for sequence, places in arrived.items() if one.holds(sequence))
+    found = sum(len(places) for sequence, places in logged.items() if one.holds(sequence))
     one = msgspec.structs.replace(one, searched=True)
     if one.unread or not found or one.events is None:
         return one

@@ -7,7 +7,7 @@ import logging
 import time
 
 from millstream.collect.intake.intake import Intake
-from millstream.collect.intake.lost_events import explain, without
+from millstream.collect.intake.lost_events import count_lost_events, without_logged
 from millstream.collect.raw_message import decode_head
 from millstream.log.record import Record
 from millstream.log.search import Decision, Search
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 async def resume(intake: Intake, log: LogSettings) -> None:
     """Start sending the journal's pending entries, without the events that are in the log."""
-    await asyncio.to_thread(explain, intake.journal.damage, intake.streams)
+    await asyncio.to_thread(count_lost_events, intake.journal.damage, intake.streams)
     logged = await find_logged(intake, log)
     await intake.recover_ids(logged)
     intake.forwarder.open(logged)
@@ -64,7 +64,7 @@ async def find_logged(intake: Intake, log: LogSettings) -> dict[int, frozenset[i
         time.monotonic() - started,
     )
     for one in damaged:
-        await asyncio.to_thread(journal.damage.put, without(one, found))
+        await asyncio.to_thread(journal.damage.put, without_logged(one, found))
     return {sequence: frozenset(indexes) for sequence, indexes in found.items()}
 
 

@@ -268,12 +268,7 @@ class Writer:
 
     def _roll(self) -> bool:
         self._release()
-        try:
-            self._begin()
-        except OSError as error:
-            self._fail(f"cannot begin a journal segment in {self._folder}", error)
-            return False
-        return True
+        return self._try_begin()
 
     def _release(self) -> None:
         self._segment = None
@@ -282,12 +277,14 @@ class Writer:
         except OSError as error:
             _log.debug("journal: closing a segment: %s", error)
 
-    def _try_begin(self) -> None:
-        """Try to begin a segment; on failure, the next try is later."""
+    def _try_begin(self) -> bool:
+        """Try to begin a segment; whether that worked. If not, the next try is later."""
         try:
             self._begin()
         except OSError as error:
             self._fail(f"cannot begin a journal segment in {self._folder}", error)
+            return False
+        return True
 
     def _fail(self, what: str, error: OSError) -> None:
         self._failures += 1
