@@ -49,8 +49,8 @@ async def refused(run: CollectorRun, reason: str) -> None:
 
     async def is_refusing() -> bool:
         status, content = await run.health()
-        told = status == 503 and reason in content["detail"]
-        return told and all(sender.waits for sender in run.senders.senders)
+        is_refused = status == 503 and reason in content["detail"]
+        return is_refused and all(sender.waits for sender in run.senders.senders)
 
     await run.until(is_refusing, f"nobody says {reason!r}: {await run.health()}")
     assert all(seconds >= 1 for sender in run.senders.senders for seconds in sender.waits)
@@ -72,14 +72,14 @@ async def fill(disk: SmallDisk, run: CollectorRun) -> None:
     await run.until(is_stuck, "the disk does not get full")
 
 
-async def told(disk: SmallDisk, run: CollectorRun, home: Path, words: str) -> None:
+async def until_status_says(disk: SmallDisk, run: CollectorRun, home: Path, words: str) -> None:
     """Wait until `millstream status` says so; freed space is filled again meanwhile."""
 
-    async def is_told() -> bool:
+    async def says_so() -> bool:
         await asyncio.to_thread(disk.fill)
         return words in await asyncio.to_thread(status, home)
 
-    await run.until(is_told, f"`millstream status` does not say {words!r}")
+    await run.until(says_so, f"`millstream status` does not say {words!r}")
 
 
 @pytest.mark.timeout(120)
@@ -91,7 +91,9 @@ async def test_a_full_disk_refuses_senders_until_there_is_room_and_loses_nothing
         async with running(app_name, log_settings, home, 200) as run:
             await fill(disk, run)
             await refused(run, "no space left on device")
-            await told(disk, run, home, "takes nothing in: the journal accepts nothing: cannot")
+            await until_status_says(
+                disk, run, home, "takes nothing in: the journal accepts nothing: cannot"
+            )
             run.kill()  # on a full disk, one more must be able to start
             await refused(run, "no space left on device")
             await asyncio.to_thread(disk.make_room)

@@ -23,7 +23,7 @@ SETTINGS = JournalSettings(segment_bytes=4096, max_bytes=48 << 10, retry_seconds
 SOURCES = ("mqtt", "files")
 # What a disk does is made up here anyway.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-TOLD_TOO_EARLY = 0.002  # seconds that the loop has to tell senders what is not true yet
+_EARLY_SECONDS = 0.002  # seconds that the loop has to tell senders what is not true yet
 
 wanted = st.lists(
     st.tuples(st.integers(0, 2000), st.sampled_from((None, None, *SOURCES))), max_size=8
@@ -82,7 +82,7 @@ class Damage:
 
 
 NONE = Damage({}, {})
-Taken = list[tuple[Entry, "asyncio.Future[None]"]]
+Appended = list[tuple[Entry, "asyncio.Future[None]"]]
 
 
 @dataclass
@@ -100,9 +100,9 @@ class Model:
     made: int = 0
     is_rotten: bool = False  # somewhere: the next start will say so
 
-    def take(self, wanted: list[tuple[int, str | None]]) -> Taken:
+    def append_all(self, wanted: list[tuple[int, str | None]]) -> Appended:
         """Append as many of these as there is room for."""
-        taken: Taken = []
+        appended: Appended = []
         for size, source in wanted:
             self.made += 1
             payload = b"<%d>" % self.made + Random(self.made).randbytes(size)
@@ -110,16 +110,16 @@ class Model:
             try:
                 sequence, durable = self.journal.append(payload, bookmark)
             except JournalFull:
-                waiting = sum(len(entry.payload) + 2 * HEADER for entry, _ in taken)
+                waiting = sum(len(entry.payload) + 2 * HEADER for entry, _ in appended)
                 assert self.journal.stored_bytes + waiting + size > SETTINGS.max_bytes - 1000
                 break
-            taken.append((Entry(sequence, payload, bookmark), durable))
-        return taken
+            appended.append((Entry(sequence, payload, bookmark), durable))
+        return appended
 
     async def append(self, wanted: list[tuple[int, str | None]]) -> None:
-        taken = self.take(wanted)
-        await asyncio.gather(*(durable for _, durable in taken))
-        for entry, _ in taken:
+        appended = self.append_all(wanted)
+        await asyncio.gather(*(durable for _, durable in appended))
+        for entry, _ in appended:
             assert entry.sequence not in self.used
             self.used.add(entry.sequence)
             self.pending.append(entry)
@@ -148,10 +148,10 @@ class Model:
         if stays_long:
             self.disk.fail("truncate")
         self.disk.fail(operation, once=True)
-        taken = self.take([(100, None)] * count)
-        outcomes = await asyncio.gather(*(f for _, f in taken), return_exceptions=True)
+        appended = self.append_all([(100, None)] * count)
+        outcomes = await asyncio.gather(*(f for _, f in appended), return_exceptions=True)
         assert all(isinstance(outcome, JournalBroken) for outcome in outcomes)
-        self.refused |= {entry.payload for entry, _ in taken}
+        self.refused |= {entry.payload for entry, _ in appended}
         await until(lambda: not self.journal.broken)
         self.disk.heal()
 
@@ -190,23 +190,23 @@ class Model:
         """Lose power during some operation: what was not synced may be lost."""
         image = self.folder.with_name(self.folder.name + "+")
         promised: list[Entry] = []
-        taken: Taken = []
+        appended: Appended = []
 
         def strike() -> None:
-            time.sleep(TOLD_TOO_EARLY)
-            promised.extend(entry for entry, future in taken if future.done())
+            time.sleep(_EARLY_SECONDS)
+            promised.extend(entry for entry, future in appended if future.done())
             self.disk.lose_power(self.folder, image, Random(seed))
 
         self.disk.arm(operations, strike)
-        taken += self.take(wanted)
-        await asyncio.gather(*(future for _, future in taken))
+        appended += self.append_all(wanted)
+        await asyncio.gather(*(future for _, future in appended))
         await self.journal.close()
         if not image.exists():  # it had less to do
             strike()
         damage = turn_over(image, flips)
         self.folder, self.disk = image, LosingDisk()
         self.journal = await Journal.open(image, SETTINGS, self.disk)
-        await self.compare([entry for entry, _ in taken], promised, damage)
+        await self.compare([entry for entry, _ in appended], promised, damage)
 
     async def compare(self, in_flight: list[Entry], promised: list[Entry], damage: Damage) -> None:
         """Compare the recovered entries with the promised ones; they are pending from now on."""
@@ -244,9 +244,9 @@ class Model:
             self.settle([0] * len(self.pending))
             assert (self.journal.pending_entries, self.journal.pending_bytes) == (0, 0)
             await until(lambda: len(segments(self.folder)) == 1)
-            await until(self._takes_a_large_one)
+            await until(self._accepts_a_large_one)
 
-    async def _takes_a_large_one(self) -> bool:
+    async def _accepts_a_large_one(self) -> bool:
         before = len(self.pending)
         await self.append([(SETTINGS.max_bytes - 8192, None)])
         return len(self.pending) > before

@@ -85,16 +85,14 @@ class Forwarder:
         self._waited_for: dict[int, Entry] = {}  # only on disk, but a sender waits for them
         self._current: Entry | None = None  # the next entry; partly sent, perhaps
         self._awaited_ids: asyncio.Future[None] | None = None  # the next entry waits for it
-        self._watched: dict[int, asyncio.Future[None]] = {}  # entries that duplicates wait for
+        self._settle_futures: dict[int, asyncio.Future[None]] = {}  # by entry
         self._is_open = False
         self._is_pump_scheduled = False  # in the loop's next turn
-        self._finished: list[
-            Entry
-        ] = []  # in this turn of the loop: all of their events have an outcome
+        self._finished: list[Entry] = []  # in this turn of the loop; `_finish_all` settles them
         self._needs_disk = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._moved = asyncio.Event()  # something was settled, for `drain`
+        self._progress = asyncio.Event()  # something was settled or read, for `drain`
         self._under_way: set[int] = set()  # entries with events that are not acknowledged
         self._storing: set[asyncio.Task[None]] = set()
         self._failure: LogError | None = None
@@ -115,7 +113,7 @@ class Forwarder:
                 raise self._failure
             self._needs_disk.clear()
             self._pump()
-            self._moved.set()
+            self._progress.set()
 
     async def drain(self, seconds: float) -> None:
         """Wait up to `seconds` until everything is acknowledged; the rest stays on disk."""
@@ -127,8 +125,8 @@ class Forwarder:
                     or self._storing
                     or self.sent < self._journal.last_durable
                 ):
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._progress.clear()
+                    await self._progress.wait()
         self._is_open = False
 
     def is_pending(self, sequence: int) -> bool:
@@ -137,14 +135,14 @@ class Forwarder:
 
     def settled(self, sequence: int) -> asyncio.Future[None]:
         """A future that is done when a pending entry is settled. It is shared: don't cancel it."""
-        if sequence not in self._watched:
-            self._watched[sequence] = asyncio.get_running_loop().create_future()
-        return self._watched[sequence]
+        if sequence not in self._settle_futures:
+            self._settle_futures[sequence] = asyncio.get_running_loop().create_future()
+        return self._settle_futures[sequence]
 
     def stop_watching(self) -> None:
         """Complete all futures of `settled`: the collector stops."""
-        while self._watched:
-            self._watched.popitem()[1].set_result(None)
+        while self._settle_futures:
+            self._settle_futures.popitem()[1].set_result(None)
 
     async def wait_for_room(self) -> None:
         """Wait until less than half of the window is used."""
@@ -202,8 +200,8 @@ class Forwarder:
     def give_up(self, sequence: int, reason: str) -> Entry | None:
         """Answer the sender of a damaged entry; the entry, if a sender waits for it."""
         entry = self._waited_for.pop(sequence, None)
-        if sequence in self._watched:
-            self._watched.pop(sequence).set_result(None)
+        if sequence in self._settle_futures:
+            self._settle_futures.pop(sequence).set_result(None)
         if entry is not None:
             lost = f"it was accepted, and lost before Kafka had it: {reason}"
             entry.failures = dict.fromkeys(range(entry.size), lost)
@@ -435,9 +433,9 @@ class Forwarder:
         before = self._journal.pending_bytes
         self._journal.settle(*journaled)
         self.drained.add(before - self._journal.pending_bytes)
-        for sequence in self._watched.keys() & journaled if self._watched else ():
-            self._watched.pop(sequence).set_result(None)
-        self._moved.set()
+        for sequence in self._settle_futures.keys() & journaled if self._settle_futures else ():
+            self._settle_futures.pop(sequence).set_result(None)
+        self._progress.set()
         for entry in finished:
             if entry.waits_for_log:
                 entry.resolve()

@@ -80,7 +80,7 @@ class Journal:
         self._disk = disk
         self._bookmarks = dict(found.bookmarks)
         self._segments = found.segments  # after the first `on_segment`, the last one is written
-        self._firsts = [segment.first for segment in found.segments]
+        self._first_sequences = [segment.first for segment in found.segments]
         self._used = sum(segment.size for segment in found.segments)
         self._next = found.last + 1
         self._settled = found.settled  # low-water mark: all entries up to here are settled
@@ -262,7 +262,7 @@ class Journal:
 
     def on_segment(self, segment: Segment) -> None:
         self._segments.append(segment)
-        self._firsts.append(segment.first)
+        self._first_sequences.append(segment.first)
         self._used += segment.size
         self._is_rolling = False
         if self.broken and not self._closed:
@@ -305,7 +305,7 @@ class Journal:
         self._used -= segment.size
         self._on_room()
 
-    # -- inside
+    # -- internal
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function in the loop, from the writer's thread."""
@@ -360,7 +360,7 @@ class Journal:
             self._writer.queue.put(RollSegment())
 
     def _segment_of(self, sequence: int) -> Segment | None:
-        place = bisect.bisect_right(self._firsts, sequence) - 1
+        place = bisect.bisect_right(self._first_sequences, sequence) - 1
         if place < 0 or sequence >= self._segments[place].after:
             return None
         return self._segments[place]
@@ -386,12 +386,12 @@ class Journal:
             else:
                 self._writer.queue.put(RemoveSegment(segment))
         self._segments = [*kept, *self._segments[-1:]]
-        self._firsts = [segment.first for segment in self._segments]
+        self._first_sequences = [segment.first for segment in self._segments]
 
     def _locate(self, after: int, most_bytes: int) -> list[EntryLocation]:
         locations: list[EntryLocation] = []
         size, sequence = 0, after + 1
-        start = max(0, bisect.bisect_right(self._firsts, sequence) - 1)
+        start = max(0, bisect.bisect_right(self._first_sequences, sequence) - 1)
         for segment in self._segments[start:]:
             while (sequence := segment.next_unsettled(sequence)) >= 0:
                 length = segment.lengths[sequence - segment.first]
