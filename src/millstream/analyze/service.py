@@ -193,8 +193,8 @@ class Analyze:
     def _tick_second(self) -> None:
         rebuilds = self._rebuilds
         self._lags.follow(rebuilds.served)
-        self._shadow_upkeep.follow(rebuilds.ready)
-        self._shadow_upkeep.update(rebuilds.ready_counts())
+        self._shadow_upkeep.follow(rebuilds.shadows.ready)
+        self._shadow_upkeep.update(rebuilds.shadows.ready_counts())
         self._shadow_upkeep.tick()
         self._upkeep.follow(rebuilds.running)
         self._upkeep.tick(held=rebuilds.leaving)

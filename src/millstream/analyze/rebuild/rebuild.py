@@ -78,7 +78,7 @@ class Rebuilds:
         self._spark, self._app, self._settings = spark, app, settings
         self._checkpoints, self._queries = checkpoints, queries
         self._write, self._is_final_until, self._clock = write, is_final_until, clock
-        self._shadows = Shadows(spark, app, settings, checkpoints, partitions, clock)
+        self.shadows = Shadows(spark, app, settings, checkpoints, partitions, clock)
         self._served = {plan.name: plan for plan in plans}
         self._ended: dict[str, RebuildStatus] = {}  # the last one of each view
         self._checked = 0.0
@@ -97,24 +97,15 @@ class Rebuilds:
         return [plan for plan in self.served if plan.name in self._queries.views]
 
     @property
-    def ready(self) -> list[ViewPlan]:
-        """The shadows that have all that the log had when they began, and run on."""
-        return [shadow.query.plan for shadow in self._shadows.ready]
-
-    @property
     def leaving(self) -> set[str]:
         """The views whose old edition is about to be replaced."""
-        return {shadow.name for shadow in self._shadows if self._may_take_over(shadow)}
-
-    def ready_counts(self) -> dict[str, ViewCounts]:
-        """The counts of the shadows that are ready."""
-        return self._shadows.ready_counts()
+        return {shadow.name for shadow in self.shadows if self._may_take_over(shadow)}
 
     def add_to(self, counts: dict[str, ViewCounts]) -> dict[str, ViewCounts]:
         """Add the progress of the views' rebuilds to their counts."""
         for name, ended in self._ended.items():
             counts.setdefault(name, ViewCounts()).rebuild = ended
-        for name, report in self._shadows.reports().items():
+        for name, report in self.shadows.reports().items():
             counts.setdefault(name, ViewCounts(state="starting")).rebuild = report
         return counts
 
@@ -131,19 +122,19 @@ class Rebuilds:
         ensure_topics(self._app, self._settings.log)  # a stream's topic may have been deleted
         topics = {name: plan.topic for name, plan in self._served.items()}
         topics |= {name: self._next_topic(name) for name in names}
-        fresh = self._shadows.plan(names, topics, request, since)
-        plans = (*self.running, *(shadow.query.plan for shadow in self._shadows))
+        fresh = self.shadows.plan(names, topics, request, since)
+        plans = (*self.running, *(shadow.query.plan for shadow in self.shadows))
         check_slots(plans, [shadow.query.plan for shadow in fresh], task_slots(self._spark))
         for shadow in fresh:
-            self._shadows.add(shadow)
+            self.shadows.add(shadow)
             self._ended.pop(shadow.name, None)
 
     def tick(self) -> None:
         """Handle new requests, and take the next step of each rebuild, once Kafka answers."""
         self._handle_requests()
-        self._shadows.queries.tick()
+        self.shadows.queries.tick()
         try:
-            self._shadows.advance()
+            self.shadows.advance()
             if self._clock() - self._checked >= _CHECK_SECONDS:
                 self._checked = self._clock()
                 self._take_over()
@@ -163,7 +154,7 @@ class Rebuilds:
 
     def close(self, patience: float) -> None:
         self._reader.close()
-        self._shadows.close(patience)
+        self.shadows.close(patience)
 
     # Requests.
 
@@ -177,20 +168,20 @@ class Rebuilds:
                 self._restore_request(view, before)  # the one to cancel was refused
             else:
                 self._requests[view] = request
-                for shadow in self._shadows.of_request(request.id):
+                for shadow in self.shadows.of_request(request.id):
                     self._give_up(shadow)
                 self._end_request(view)
 
     def _start_request(
         self, view: str, request: RebuildRequest, before: RebuildRequest | None
     ) -> None:
-        if self._shadows.of_request(request.id) or view not in self._served:
+        if self.shadows.of_request(request.id) or view not in self._served:
             return
         self._ended.pop(view, None)
         try:
             self._begin_or_join(view, request, before)
         except MillstreamError as error:
-            if before is not None and self._shadows.of_request(before.id):
+            if before is not None and self.shadows.of_request(before.id):
                 self._restore_request(view, before)
                 return
             self._ended[view] = RebuildStatus(
@@ -207,14 +198,14 @@ class Rebuilds:
     ) -> None:
         """Begin a rebuild, or join the one that runs already; MillstreamError if neither can be."""
         involved = self._with_readers({view})
-        running = [shadow for shadow in self._shadows if shadow.name in involved]
+        running = [shadow for shadow in self.shadows if shadow.name in involved]
         if not running:
             self.begin([view], request.id, request.since)
         elif any(not shadow.request for shadow in running):
             self._reader.defer(view, request)  # changes of the pipeline come first
         elif before is not None and before.since == request.since:
             # The earlier sender is gone, or it would have cancelled its request.
-            for shadow in self._shadows.of_request(before.id):
+            for shadow in self.shadows.of_request(before.id):
                 shadow.request = request.id
         else:
             raise MillstreamError(
@@ -232,10 +223,10 @@ class Rebuilds:
         self._write(rebuilds_topic(self._app.name), view, None)
 
     def _give_up(self, shadow: Shadow) -> None:
-        if shadow.name in self._shadows.queries.views and self._shadows.has_failed(shadow):
-            report = self._shadows.reports()[shadow.name]
+        if shadow.name in self.shadows.queries.views and self.shadows.has_failed(shadow):
+            report = self.shadows.reports()[shadow.name]
             self._ended[shadow.name] = msgspec.structs.replace(report, ended_at=now_ms())
-        self._shadows.remove(shadow)
+        self.shadows.remove(shadow)
         self._retire(shadow.name, shadow.topic)
 
     # Takeover.
@@ -247,7 +238,7 @@ class Rebuilds:
 
     def _group(self, shadow: Shadow) -> list[Shadow]:
         """The shadows that take over together."""
-        return self._shadows.of_request(shadow.request) if shadow.request else [shadow]
+        return self.shadows.of_request(shadow.request) if shadow.request else [shadow]
 
     def _may_take_over(self, shadow: Shadow) -> bool:
         """Whether all shadows of the group are ready, and the request allows it."""
@@ -256,8 +247,8 @@ class Rebuilds:
         return is_allowed and all(each.state == "ready" for each in self._group(shadow))
 
     def _take_over(self) -> None:
-        for shadow in self._shadows:
-            if self._shadows.get(shadow.name) is not shadow or not self._may_take_over(shadow):
+        for shadow in self.shadows:
+            if self.shadows.get(shadow.name) is not shadow or not self._may_take_over(shadow):
                 continue
             group = self._group(shadow)
             if not all([self._has_final_rows(each) for each in group]):  # ask each of them
@@ -290,15 +281,15 @@ class Rebuilds:
         return shadow.is_marked
 
     def _swap(self, shadow: Shadow) -> None:
-        old, report = self._served[shadow.name].topic, self._shadows.report(shadow, None)
+        old, report = self._served[shadow.name].topic, self.shadows.report(shadow, None)
         if self._app.views[shadow.name].ledger:
             edition = Edition(shadow.topic, shadow.whole_from)
             self._write(output_state_topic(self._app.name, shadow.name), *edition_record(edition))
         description = msgspec.json.encode(shadow.query.plan.describe())
         self._write(views_topic(self._app.name), shadow.name, description)
         self._served[shadow.name] = shadow.query.plan
-        self._queries.take_over(shadow.name, self._shadows.queries)
-        self._shadows.remove(shadow)
+        self._queries.take_over(shadow.name, self.shadows.queries)
+        self.shadows.remove(shadow)
         self._ended[shadow.name] = msgspec.structs.replace(report, state="done", ended_at=now_ms())
         self._retire(shadow.name, old)
         _log.info("view %s is served from %s now", shadow.name, shadow.topic)
@@ -324,7 +315,7 @@ class Rebuilds:
             delete_checkpoints(self._checkpoints, name, but=self._used_topics(name))
 
     def _used_topics(self, view: str) -> list[str]:
-        shadow = self._shadows.get(view)
+        shadow = self.shadows.get(view)
         return [self._served[view].topic, *([shadow.topic] if shadow else [])]
 
     def _next_topic(self, view: str) -> str:

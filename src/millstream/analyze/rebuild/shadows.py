@@ -84,9 +84,9 @@ class Shadows:
         return [shadow for shadow in self if shadow.request == request]
 
     @property
-    def ready(self) -> list[Shadow]:
+    def ready(self) -> list[ViewPlan]:
         """The shadows that have all that the log had when they began, and run on."""
-        return [shadow for shadow in self if shadow.state == "ready"]
+        return [shadow.query.plan for shadow in self if shadow.state == "ready"]
 
     def plan(
         self, names: Iterable[str], topics: Mapping[str, str], request: str, since: int | None
@@ -121,8 +121,8 @@ class Shadows:
 
     def ready_counts(self) -> dict[str, ViewCounts]:
         """The counts of the shadows that are ready."""
-        ready = {shadow.name for shadow in self.ready}
-        return {name: each for name, each in self.queries.counts().items() if name in ready}
+        counts = self.queries.counts()
+        return {plan.name: counts[plan.name] for plan in self.ready if plan.name in counts}
 
     def has_failed(self, shadow: Shadow) -> bool:
         return self.queries.state_of(shadow.name)[0] == "failed"

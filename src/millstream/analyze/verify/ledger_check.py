@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.values.ledger_entry import Amounts, add_entry, decode, name_of
 
+_Difference = partial(Difference, where="ledger")
 _KEY = msgspec.json.Decoder(list[Any], float_hook=Decimal)  # as `decode` reads an entry's key
 
 
@@ -116,15 +118,15 @@ class LedgerCheck(TopicFollower):
         if not is_final(written) or not was_shown(key):
             has_sum = any(self._before.get(name, {}).values()) and any(sums.values())
             if has_sum and not self._ledger.has_entries(key.encode()):
-                return Difference("not owed", key, sums, None, (), "ledger")
+                return _Difference("not owed", key, sums, None)
             return "not due"
         if self._ledger.keeps(key.encode()) and self._ledger.lacks_events(key.encode()):
             return "kept"
         amounts = amounts_of(recomputed, self._spec.columns)
         if not sums:
-            return Difference("missing", key, None, amounts, (), "ledger")
+            return _Difference("missing", key, None, amounts)
         if columns := self._comparison.differing(sums, amounts):
-            return Difference("other sum", key, sums, amounts, columns, "ledger")
+            return _Difference("other sum", key, sums, amounts, columns)
         return None
 
     def _check_extra(self, name: str, may_lack: bool) -> Outcome:
@@ -136,7 +138,7 @@ class LedgerCheck(TopicFollower):
             return "older"
         if self._ledger.keeps(self._keys[name]):
             return "kept"
-        return Difference("not in the log", name, sums, None, (), "ledger")
+        return _Difference("not in the log", name, sums, None)
 
     def _sum(self, name: str) -> Amounts:
         with self._lock:

@@ -23,19 +23,14 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from millstream.analyze.plan import OutputPlan, ViewPlan
 from millstream.analyze.triggers.rows import is_amount
 from millstream.analyze.verify.comparison import Comparison
 from millstream.analyze.verify.follower import PAUSE, TopicFollower
-from millstream.analyze.verify.result import (
-    Difference,
-    DifferenceKind,
-    NotCompared,
-    PartResult,
-    Row,
-)
+from millstream.analyze.verify.result import Difference, NotCompared, PartResult, Row
 from millstream.expression.condition import compile_condition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -53,6 +48,7 @@ from millstream.values.ledger_entry import Amounts, add
 from millstream.values.row_version import FINAL, RETRACTION, STATES
 
 Outcome = Difference | NotCompared | None  # None: as expected
+_Difference = partial(Difference, where="shown")
 Key = TypeVar("Key")
 
 
@@ -176,7 +172,7 @@ class ShownCheck(TopicFollower):
             if may_lack:
                 part.not_compared["older"] += 1
             else:
-                differences.append(_difference("not in the log", key, self._before[key], None))
+                differences.append(_Difference("not in the log", key, self._before[key], None))
         return part, differences
 
     def _check(
@@ -184,7 +180,7 @@ class ShownCheck(TopicFollower):
     ) -> Outcome:
         wanted, early = revision(recomputed), self._before.get(key)
         if early is not None and revision(early) > wanted:
-            return "older" if may_lack else _difference("ahead of the log", key, early, recomputed)
+            return "older" if may_lack else _Difference("ahead of the log", key, early, recomputed)
         if written is None:
             return "gone"
         if revision(written) != wanted:
@@ -192,7 +188,7 @@ class ShownCheck(TopicFollower):
         shown = self._shown_row(key)
         if shown is not None and revision(shown) == wanted:
             if columns := self._comparison.differing(shown, recomputed):
-                return _difference("other values", key, shown, recomputed, columns)
+                return _Difference("other values", key, shown, recomputed, columns)
             return None
         if self._condition is not None and key not in self._shown:
             must_show = self._condition(json.loads(json.dumps(recomputed, default=float)))
@@ -201,7 +197,7 @@ class ShownCheck(TopicFollower):
             must_show = is_due(self._trigger, wanted, events, is_final(written), patience)
         if not must_show:
             return "not due"
-        return _difference("missing" if shown is None else "behind", key, shown, recomputed)
+        return _Difference("missing" if shown is None else "behind", key, shown, recomputed)
 
     def _shown_row(self, key: str) -> Row | None:
         with self._lock:
@@ -233,13 +229,3 @@ class ShownCheck(TopicFollower):
         for name in self._additive:
             if is_amount(row.get(name)):
                 sums[name] = add(sums.get(name, 0), row[name])
-
-
-def _difference(
-    kind: DifferenceKind,
-    key: str,
-    shown: Row | None,
-    recomputed: Row | None,
-    columns: tuple[str, ...] = (),
-) -> Difference:
-    return Difference(kind, key, shown, recomputed, columns, "shown")
