@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream.analyze.monitor.lag import Lag
+from millstream.analyze.monitor.lag import ViewLag
 from millstream.analyze.shedding.governor import Governor
 
 STEP = 0.25  # seconds
@@ -83,7 +83,7 @@ class Queue:
         if overdue and self.overdue_since is None:
             self.overdue_since = now
         behind = int(self._end - self._read)
-        lag = Lag(behind, 0.0, "", None, int(self._read), int(self._end), int(overdue), now)
+        lag = ViewLag(behind, 0.0, "", None, int(self._read), int(self._end), int(overdue), now)
         wanted = self._governor.decide(lag, self._share, int(self._since))
         if wanted is not None:
             self.changes.append((now, wanted))

@@ -24,7 +24,7 @@ from millstream.analyze.spark.catalyst import (
     streamed_topics,
 )
 from millstream.analyze.spark.realtime import UnsupportedQuery
-from millstream.analyze.windows.count_rewrite import Event, count_windows, counted_window
+from millstream.analyze.windows.count_rewrite import EventColumns, count_windows, counted_window
 from millstream.analyze.windows.count_window import CountWindowSpec
 from millstream.analyze.windows.grouped_window import (
     GroupedWindow,
@@ -330,7 +330,7 @@ class PlanRewriter:
             raise UnsupportedQuery(f"its events cannot be counted for windows: {why}")
         assert child.received is not None
         assert child.event_time is not None
-        event = Event(child.position, child.row, child.received, child.event_time)
+        event = EventColumns(child.position, child.row, child.received, child.event_time)
         counted = count_windows(self._catalyst, plan, child.plan, event, self._batch)
         return RewrittenPlan(
             counted.plan, child.sources, levels=child.levels, counted=counted, **counted.hidden

@@ -34,7 +34,7 @@ _REMEMBERED = 1800  # measurements: an hour
 Bounds = Mapping[int, tuple[int, int]]  # partition → first offset, end
 
 
-class Lag(NamedTuple):
+class ViewLag(NamedTuple):
     """Events between a view's position and the ends of its inputs, at most."""
 
     behind: int
@@ -128,7 +128,7 @@ class LagMonitor(threading.Thread):
         self._first_seen: dict[str, int] = {}
         self._counts: Mapping[str, ViewCounts] = {}
         self._served: dict[str, ViewCounts] = {}
-        self._lags: dict[str, Lag] = {}
+        self._lags: dict[str, ViewLag] = {}
         self._closing = threading.Event()
         self._reports = Reader(log, {(audit_topic(app), 0): END}, self._read_reports)
         self.start()
@@ -137,7 +137,7 @@ class LagMonitor(threading.Thread):
         """Continue with these plans: a rebuilt view has another topic."""
         self._plans = {plan.name: plan for plan in plans}
 
-    def of(self, view: str) -> Lag | None:
+    def of(self, view: str) -> ViewLag | None:
         """The view's lag as it was last measured."""
         return self._lags.get(view)
 
@@ -181,7 +181,7 @@ class LagMonitor(threading.Thread):
 
     def _measure(
         self, consumer: Consumer, plan: ViewPlan, counts: ViewCounts, held: Mapping[str, Bounds]
-    ) -> Lag:
+    ) -> ViewLag:
         name, served = plan.name, self._served.get(plan.name, ViewCounts())
         behind = overdue = read = 0
         for topic in plan.reads:
@@ -207,7 +207,7 @@ class LagMonitor(threading.Thread):
         if is_idle and self._may_have_read(consumer, plan, counts, held, wall):
             trend, catch_up = "", None
         seconds = round(max(0.0, seconds), 1)
-        return Lag(behind, seconds, trend, catch_up, read, read + behind, overdue, now)
+        return ViewLag(behind, seconds, trend, catch_up, read, read + behind, overdue, now)
 
     def _may_have_read(
         self,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from millstream.analyze.monitor.lag import Lag
+from millstream.analyze.monitor.lag import ViewLag
 from millstream.analyze.plan import ViewPlan
 from millstream.analyze.recovery.shed_ranges import FULL_SHARE
 
@@ -33,10 +33,10 @@ class Governor:
 
     def __init__(self, allowed: float) -> None:
         self._allowed = allowed
-        self._seen: deque[Lag] = deque()  # the last ones
+        self._seen: deque[ViewLag] = deque()  # the last ones
         # The measurements in which it had advanced, while it is overdue, and one before: it was
         # busy between them. In micro-batches it advances when a batch has ended.
-        self._steps: deque[Lag] = deque()
+        self._steps: deque[ViewLag] = deque()
         self._speed: float | None = None  # events a second that it can process
         self._overdue: float | None = None  # since when events wait for too long
         self._within: float | None = None  # since when none does
@@ -47,7 +47,7 @@ class Governor:
         self._is_back = True  # since then, there was a moment when no event waited for too long
         self._possible = 0  # the share that was possible at the last measurement
 
-    def decide(self, lag: Lag, share: int, since: int) -> int | None:
+    def decide(self, lag: ViewLag, share: int, since: int) -> int | None:
         """The share to change to, in thousandths; None: no change.
 
         `since` is the sum of the offsets from which on the present share applies.
@@ -88,7 +88,7 @@ class Governor:
         """Seconds that a condition must hold: the allowed time, or that of a restart."""
         return max(_SHORTEST, self._allowed, min(_LONGEST, self._restart))
 
-    def _remember(self, lag: Lag) -> bool:
+    def _remember(self, lag: ViewLag) -> bool:
         """Add the measurement; return whether the view has advanced."""
         if self._changed is None:
             self._changed = lag.at
@@ -106,7 +106,7 @@ class Governor:
             self._was_within = self._is_back = True
         return has_advanced
 
-    def _note_step(self, lag: Lag, has_advanced: bool) -> None:
+    def _note_step(self, lag: ViewLag, has_advanced: bool) -> None:
         # Without a backlog the view waits for events, and how long it was busy is unknown.
         if not lag.overdue and (has_advanced or not lag.behind):
             self._steps.clear()
@@ -115,7 +115,7 @@ class Governor:
         while len(self._steps) > 2 and lag.at - self._steps[1].at >= _LONGEST:
             self._steps.popleft()
 
-    def _smaller(self, lag: Lag, share: int, arrival: float) -> int | None:
+    def _smaller(self, lag: ViewLag, share: int, arrival: float) -> int | None:
         if self._overdue is None:
             return None
         first, seconds = self._steps[0], lag.at - self._steps[0].at
@@ -143,7 +143,7 @@ class Governor:
         # With only the margin to spare, the events of a restart take this long to process.
         return self._allowed + self._restart / (1 - _MARGIN)
 
-    def _larger(self, lag: Lag, share: int, arrival: float) -> int | None:
+    def _larger(self, lag: ViewLag, share: int, arrival: float) -> int | None:
         if share == FULL_SHARE or self._within is None or lag.at - self._within < self._term:
             return None
         assert self._changed is not None
@@ -168,7 +168,7 @@ class SharedQueries(Protocol):
 class LagSource(Protocol):
     """Knows how far views are behind."""
 
-    def of(self, view: str) -> Lag | None: ...
+    def of(self, view: str) -> ViewLag | None: ...
 
 
 class Shedding:

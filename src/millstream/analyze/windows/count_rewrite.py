@@ -47,7 +47,7 @@ _HIDDEN = {  # by their names in lineage
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EventColumns:
     """Hidden columns of the events that are counted."""
 
     position: Attribute
@@ -77,7 +77,7 @@ def counted_window(aggregate: LogicalPlan) -> CountWindow | None:
 
 
 def count_windows(
-    catalyst: Catalyst, aggregate: LogicalPlan, child: LogicalPlan, event: Event, whole: bool
+    catalyst: Catalyst, aggregate: LogicalPlan, child: LogicalPlan, event: EventColumns, whole: bool
 ) -> CountWindowPlan:
     """The Aggregate's rows, one for each full window; UnsupportedQuery if not possible.
 
@@ -122,7 +122,7 @@ def _newest_events(
     child: LogicalPlan,
     keys: list[Expression],
     read: list[Attribute],
-    event: Event,
+    event: EventColumns,
     most: int | None,
 ) -> DataFrame:
     """Each group's number of events, and the newest of them in order; `most`: how many."""
