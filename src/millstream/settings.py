@@ -214,9 +214,11 @@ def _cell(text: str | None) -> str:
 def describe() -> str:
     """docs/reference/settings.md: every setting with its type, default and meaning."""
     lines = [
-        "# Configuration",
+        "# Settings",
         "",
         "<!-- Written by `python -m millstream.settings`; change the descriptions there. -->",
+        "",
+        "Look up here every setting: its type, its default and its meaning.",
         "",
         f"Settings are read from `{FILE}` beside the pipeline, then from the environment, then",
         "from the command's flags. A later value replaces an earlier one of the same setting. In",

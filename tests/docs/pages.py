@@ -12,6 +12,7 @@ DOCUMENTS = sorted(
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
         *DOCS.rglob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "clients").glob("*/*.md"),
     ]
 )
 
