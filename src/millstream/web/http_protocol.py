@@ -81,7 +81,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             network = peer_network(transport)
             if not self._limits.admit(network):
                 problem = "there are too many connections; close some, or try later"
-                transport.write(_raw(Problem(503, problem, headers=[RETRY]), ()))
+                transport.write(_encode_problem(Problem(503, problem, headers=[RETRY]), ()))
                 transport.close()
                 return
             self._network = network
@@ -104,9 +104,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._postpone(self._rest[self._rest_at :] + data, 0)
             return
         if self._is_at_start():
-            recalled = self._limits.heads.find(data)
-            if recalled is not None:
-                self._handle_fast(FastRequest(self, recalled[0], True), recalled[1])
+            cached = self._limits.heads.find(data)
+            if cached is not None:
+                self._handle_fast(FastRequest(self, cached[0], True), cached[1])
                 return
         self._parse(data, 0)
 
@@ -391,7 +391,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # The application must not wait for the rest of the body.
             cycle.disconnected = cycle.response_complete = True
             cycle.message_event.set()
-        self.transport.write(_raw(problem, self.server_state.default_headers))
+        self.transport.write(_encode_problem(problem, self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
@@ -442,7 +442,7 @@ def _too_slow(what: str) -> Problem:
     return Problem(408, f"the {what}; nothing was accepted, send it faster")
 
 
-def _raw(problem: Problem, more: Any) -> bytes:
+def _encode_problem(problem: Problem, more: Any) -> bytes:
     body = msgspec.json.encode(problem.content)
     headers = [
         *more,

@@ -50,7 +50,7 @@ class SelectedRows(NamedTuple):
 
 
 class ServedView:
-    """Belongs to the event loop's thread. Nothing here blocks."""
+    """Rows, newest changes and subscribers. Belongs to the event loop; nothing here blocks."""
 
     # True if rows are useful only all together. A client without a position then gets every row
     # as a change, from the first one on, instead of a snapshot.

@@ -13,7 +13,7 @@ from millstream.values.row_version import version_of
 
 
 class ViewMetrics:
-    """Updated with each batch of changes."""
+    """Counts and latencies, updated with each batch of changes."""
 
     def __init__(self) -> None:
         self.is_current = False  # latencies are measured only after old records are replayed

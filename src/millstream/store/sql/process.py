@@ -31,7 +31,7 @@ class RunningQuery:
 
 
 class SqlProcess:
-    """Belongs to the event loop. A retired process ends after its running queries."""
+    """A process that answers SQL. Belongs to the event loop; ends after its queries if retired."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
