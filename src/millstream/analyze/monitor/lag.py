@@ -185,7 +185,9 @@ class LagMonitor(threading.Thread):
         name, served = plan.name, self._served.get(plan.name, ViewCounts())
         behind = overdue = read = 0
         for topic in plan.reads:
-            due = self._due(consumer, topic, held[topic], plan.sheds_after_ms)
+            allowed = plan.sheds_after_ms
+            overdue_since = 0 if allowed is None else now_ms() - allowed
+            due = self._offsets_after(consumer, topic, held[topic], overdue_since)
             known = [counts.read]
             if plan.mode == "real_time":
                 newest = served.newest_received_at
@@ -231,14 +233,6 @@ class LagMonitor(threading.Thread):
             if any(read.get(partition, 0) < offset for partition, offset in due.items()):
                 return False
         return True
-
-    def _due(
-        self, consumer: Consumer, topic: str, held: Bounds, allowed_ms: int | None
-    ) -> dict[str, int]:
-        """The offsets after the events that were received longer ago than the view allows."""
-        if allowed_ms is None:
-            return {}
-        return self._offsets_after(consumer, topic, held, now_ms() - allowed_ms)
 
     def _offsets_after(
         self, consumer: Consumer, topic: str, held: Bounds, received: int

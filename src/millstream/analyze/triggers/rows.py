@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millstream.analyze.row_state.row_updates import with_state
 from millstream.values.hidden_columns import KIND, RETURNED, REVISION, STATE
 from millstream.values.ledger_entry import Amount, add, negate
 from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, RETRACTION, STATES
@@ -51,11 +50,6 @@ def version(row: Mapping[str, Any]) -> Version | None:
 def stage(row: Mapping[str, Any]) -> Stage:
     state = row.get(STATE)
     return Stage(STATES.index(state)) if state in STATES else Stage.PROVISIONAL
-
-
-def without_stage(value: bytes, returned: int) -> bytes:
-    """The row as the query wrote it."""
-    return with_state(value, Stage.PROVISIONAL, returned)
 
 
 def with_stage(value: bytes, at: Stage) -> bytes:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millstream.analyze.row_state.row_updates import REBUILT
+from millstream.analyze.row_state.row_updates import REBUILT, with_state
 from millstream.analyze.triggers import rows
 from millstream.analyze.triggers.rows import Stage, Version
 from millstream.expression.condition import compile_condition
@@ -152,7 +152,7 @@ class ShownRows:
         key, row = record.key, self._rows.setdefault(record.key, _Row())
         row.partition = record.partition
         if version >= row.version and version > row.newest_version:
-            row.newest = rows.without_stage(record.value, version.returned)
+            row.newest = with_state(record.value, Stage.PROVISIONAL, version.returned)
             row.newest_version = version
         if version > row.version:
             row.version, row.deleted = version, None
