@@ -10,7 +10,7 @@ from millstream.analyze.settings import AnalyzeSettings
 from millstream.log.consumer import bounds, read_range
 from millstream.log.topic_names import view_topic
 from millstream.settings import Settings
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 
 PIPELINE = """
 app.stream("clicks", schema="id LONG NOT NULL, at TIMESTAMP", event_time="at", lateness="2 hours")
@@ -28,7 +28,7 @@ def test_rows_of_a_real_query_become_final_and_corrected(live: Live, pipeline: L
     settings = Settings(log=live.settings.log, analyze=AnalyzeSettings(idle="1 hour"))
     upkeep = RunningUpkeep(settings, app, live.planned)
     began = int(time.time()) // MINUTE * MINUTE - 30 * MINUTE
-    topic, table, read = view_topic(app.name, "per_minute"), Table(keyed=True, stateful=True), 0
+    topic, table, read = view_topic(app.name, "per_minute"), ViewTable(keyed=True, stateful=True), 0
     ticked = 0.0
 
     def rows() -> list[tuple[object, object]]:

@@ -16,7 +16,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic
 from millstream.log.topics import topic_ids
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.ledger_entry import LedgerEntry, decode
 from millstream.values.view_description import ViewDescription
 
@@ -29,7 +29,7 @@ class SeenView:
 
     def __init__(self, description: ViewDescription, topic: str, epoch: str) -> None:
         self.description, self.topic, self.epoch = description, topic, epoch
-        self.table = Table(keyed=True, stateful=True)
+        self.table = ViewTable(keyed=True, stateful=True)
         self.sums: dict[str, int] = defaultdict(int)  # of `n`, over all rows that a key ever had
         self.wrong: list[str] = []
         self._next: dict[int, int] = {}

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.client.batch import MAX_BYTES, Batch, batches
+from millstream.client.batch import MAX_BYTES, EventBatch, batches
 
 values = st.dictionaries(st.text(max_size=5), st.text(max_size=20) | st.integers(), max_size=3)
 
 
-async def collected(events: Any, most: int) -> list[Batch]:
+async def collected(events: Any, most: int) -> list[EventBatch]:
     return [batch async for batch in batches(events, most)]
 
 
@@ -29,7 +29,7 @@ async def test_batches_contain_every_event_once_in_order_one_by_line(
 
 async def test_blank_lines_are_skipped_but_have_an_index() -> None:
     (batch,) = await collected(['{"a":1}\n', "\n", b"  ", '{"a":2}'], 10)
-    assert batch == Batch([0, 3], [b'{"a":1}', b'{"a":2}'])
+    assert batch == EventBatch([0, 3], [b'{"a":1}', b'{"a":2}'])
 
 
 async def test_large_events_make_small_batches() -> None:

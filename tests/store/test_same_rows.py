@@ -15,7 +15,7 @@ from tests.store.sql.test_sql import View, rows
 
 from millstream.errors import LogError, QueryError
 from millstream.store.sql.service import SqlService
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
 
 NEWEST = 120
@@ -28,7 +28,7 @@ async def opened(**options: Any) -> AsyncIterator[dict[str, View]]:
     sql = SqlService(**{"memory": "256MB", "seconds": 5.0, "newest": NEWEST, **options})
     keyed = {"busy": True, "other": True, "first": False, "second": False, "small": False}
     views = {
-        name: View(name, COLUMNS, Table(keyed=has_key, newest=NEWEST), sql)
+        name: View(name, COLUMNS, ViewTable(keyed=has_key, newest=NEWEST), sql)
         for name, has_key in keyed.items()
     }
     for view in views.values():
@@ -89,7 +89,7 @@ async def test_every_view_has_the_same_rows_in_sql_under_load() -> None:
             change(views, dice, dice.choice([1, 30, 400, 2_000]))
             if round_ == 4:  # a rebuild: the topic is another one
                 rebuilt = views["first"]
-                rebuilt.table = Table(keyed=False, newest=NEWEST)
+                rebuilt.table = ViewTable(keyed=False, newest=NEWEST)
                 rebuilt.sql.changed(rebuilt, [])
             if round_ == 7:  # described again
                 views["busy"].columns = (*COLUMNS, ViewColumn("more", "double"))

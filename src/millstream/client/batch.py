@@ -13,7 +13,7 @@ MAX_BYTES = 1024 * 1024  # of a batch, unless a single event is larger
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Lines, each with the index of its event among all events."""
 
     indexes: Sequence[int]
@@ -23,9 +23,9 @@ class Batch:
     def body(self) -> bytes:
         return b"\n".join(self.lines)
 
-    def only(self, places: Sequence[int]) -> Batch:
+    def only(self, places: Sequence[int]) -> EventBatch:
         """The events at these places of the batch."""
-        return Batch([self.indexes[p] for p in places], [self.lines[p] for p in places])
+        return EventBatch([self.indexes[p] for p in places], [self.lines[p] for p in places])
 
 
 def line_of(event: Event) -> bytes:
@@ -39,7 +39,7 @@ def line_of(event: Event) -> bytes:
 
 async def batches(
     events: Iterable[Event] | AsyncIterable[Event], max_events: int
-) -> AsyncIterator[Batch]:
+) -> AsyncIterator[EventBatch]:
     """All events that are not blank, in order, up to `max_events` in a batch."""
     indexes: list[int] = []
     lines: list[bytes] = []
@@ -47,7 +47,7 @@ async def batches(
     async for event in _each(events):
         line = line_of(event)
         if line and lines and (len(lines) == max_events or size + len(line) > MAX_BYTES):
-            yield Batch(indexes, lines)
+            yield EventBatch(indexes, lines)
             indexes, lines, size = [], [], 0
         if line:
             indexes.append(index)
@@ -55,7 +55,7 @@ async def batches(
             size += len(line)
         index += 1
     if lines:
-        yield Batch(indexes, lines)
+        yield EventBatch(indexes, lines)
 
 
 async def _each(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:

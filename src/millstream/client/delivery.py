@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from millstream.client.backoff import Backoff
-from millstream.client.batch import Batch
+from millstream.client.batch import EventBatch
 from millstream.client.servers import Servers, problem
 from millstream.errors import MillstreamError, NotReachable, RequestRefused
 
@@ -65,7 +65,9 @@ class Delivery:
     patience: float
     retry_unclear: bool
 
-    async def deliver(self, path: str, batch: Batch, outcomes: Outcomes, *, receipts: bool) -> None:
+    async def deliver(
+        self, path: str, batch: EventBatch, outcomes: Outcomes, *, receipts: bool
+    ) -> None:
         """Send a batch, and add the outcome of every event to `outcomes`.
 
         NotReachable, RequestRefused: events without an outcome were not accepted. OutcomeUnclear:
@@ -109,7 +111,7 @@ class Delivery:
             await asyncio.sleep(wait)
 
 
-def _read_answer(response: httpx.Response, batch: Batch) -> _Answer | None:
+def _read_answer(response: httpx.Response, batch: EventBatch) -> _Answer | None:
     """The collector's answer about the batch; None if a proxy answered instead of it."""
     if response.status_code == 204:
         return _Answer(accepted=len(batch.lines))
@@ -124,7 +126,7 @@ def _read_answer(response: httpx.Response, batch: Batch) -> _Answer | None:
     raise RequestRefused(problem(response), status=response.status_code, remedy=remedy)
 
 
-def _count(answer: _Answer, batch: Batch, outcomes: Outcomes, *, receipts: bool) -> None:
+def _count(answer: _Answer, batch: EventBatch, outcomes: Outcomes, *, receipts: bool) -> None:
     outcomes.accepted += answer.accepted
     outcomes.rejected += [
         Rejection(batch.indexes[one.index], one.error, one.field) for one in answer.rejected

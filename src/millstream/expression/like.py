@@ -7,7 +7,7 @@ from typing import NamedTuple
 MAX_PATTERN = 1_000  # characters
 
 
-class Segment(NamedTuple):
+class LikeSegment(NamedTuple):
     """The characters between two %; None means any character."""
 
     characters: tuple[str | None, ...]
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
 class Pattern(NamedTuple):
     """A parsed LIKE pattern."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[LikeSegment, ...]
 
     @property
     def weight(self) -> int:
@@ -85,12 +85,12 @@ def parse_pattern(pattern: str, escape: str | None = None) -> Pattern | None:
     return Pattern(tuple(_segment(tuple(part)) for part in parts))
 
 
-def _segment(characters: tuple[str | None, ...]) -> Segment:
+def _segment(characters: tuple[str | None, ...]) -> LikeSegment:
     if None not in characters:
-        return Segment(characters, "".join(c for c in characters if c is not None), {}, 0)
+        return LikeSegment(characters, "".join(c for c in characters if c is not None), {}, 0)
     anywhere = sum(1 << place for place, c in enumerate(characters) if c is None)
     masks: dict[str, int] = {}
     for place, character in enumerate(characters):
         if character is not None:
             masks[character] = masks.get(character, anywhere) | 1 << place
-    return Segment(characters, None, masks, anywhere)
+    return LikeSegment(characters, None, masks, anywhere)

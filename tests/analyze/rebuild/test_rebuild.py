@@ -29,7 +29,7 @@ from millstream.log.topics import known_topics
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home
 from millstream.settings import Settings
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.ledger_entry import sums
 from millstream.values.report import ProcessReport, RebuildStatus, ViewCounts
 
@@ -188,7 +188,7 @@ def test_a_rebuild_corrects_wrong_final_rows_and_ledger_entries(
 
     def shown(view: str) -> dict[Any, Any]:
         topic = analyze.topic(view)
-        table = Table(keyed=True, stateful=True)
+        table = ViewTable(keyed=True, stateful=True)
         for partition, (low, high) in bounds(log_settings, topic).items():
             for each in read_range(log_settings, topic, partition, low, high):
                 table.apply(partition, each.offset, each.timestamp, each.key, each.value)

@@ -9,7 +9,7 @@ from millstream.analyze.plan import ViewPlan
 from millstream.analyze.row_state.row_state import RowStates
 from millstream.analyze.row_state.row_updates import DELETES, RestoredRow, RowKey, Tombstone
 from millstream.log.record import Record
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 
 KEY = b'["x"]'
 
@@ -66,7 +66,7 @@ def test_a_windowed_row_expires_a_fixed_time_after_its_window_ended() -> None:
 
 
 def test_a_row_that_expires_before_it_was_final_is_written_as_final_first() -> None:
-    states, table = RowStates([view(window="w")]), Table(keyed=True, stateful=True)
+    states, table = RowStates([view(window="w")]), ViewTable(keyed=True, stateful=True)
     window = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:01:00.000000Z"}
     states.apply(row(0, timestamp=99_999, w=window, _revision=1))
     (end,) = states.tombstones(now=100_000)
@@ -120,7 +120,7 @@ def test_a_newer_row_is_written_again_after_the_tombstone_of_an_older_one() -> N
 
 
 def test_a_server_shows_a_row_that_was_written_again() -> None:
-    states, table = RowStates([view()]), Table(keyed=True)
+    states, table = RowStates([view()]), ViewTable(keyed=True)
 
     def log(record: Record) -> None:
         states.apply(record)

@@ -14,7 +14,7 @@ from millstream.analyze.row_state.row_state import RowStates
 from millstream.analyze.row_state.row_updates import DELETES, CommittedWatermark
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 
 ENDS_AT = {"a": 1_000, "b": 2_000, "c": 2_000}  # the end of each key's window
 KEEP = 5_000
@@ -54,7 +54,7 @@ class Server:
     """A server, and what its clients see: no final row may change unless it says `corrected`."""
 
     def __init__(self, log: Log) -> None:
-        self.table = Table(keyed=True, stateful=True)
+        self.table = ViewTable(keyed=True, stateful=True)
         self._log, self._next = log, 0
         self._shown: dict[str, dict[str, Any]] = {}
 

@@ -14,7 +14,7 @@ from millstream.analyze.row_state.row_state_writer import RowStateWriter
 from millstream.log.connection import client_config
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 
 
 def test_states_are_in_the_log_and_a_new_writer_continues_with_them(
@@ -24,7 +24,7 @@ def test_states_are_in_the_log_and_a_new_writer_continues_with_them(
     admin = AdminClient(client_config(log_settings))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
     producer = Producer(client_config(log_settings, linger_ms=0))
-    table, read = Table(keyed=True, stateful=True), 0
+    table, read = ViewTable(keyed=True, stateful=True), 0
 
     def spark(revision: int, key: str = "x") -> None:
         value = {"w": window(10), "n": revision, "_revision": revision}

@@ -15,7 +15,7 @@ import pytest
 from millstream.errors import MillstreamError, QueryError
 from millstream.store.sql.process import SqlProcess
 from millstream.store.sql.service import SqlService
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
 
 
@@ -25,7 +25,7 @@ class View:
 
     name: str
     columns: tuple[ViewColumn, ...]
-    table: Table
+    table: ViewTable
     sql: SqlService
     offset: int = field(default=0)
 
@@ -50,10 +50,10 @@ async def opened(**options: Any) -> AsyncIterator[tuple[SqlService, View, View]]
             ViewColumn("price", "decimal(30,2)"),
             ViewColumn("ratio", "double"),
         ),
-        Table(keyed=True),
+        ViewTable(keyed=True),
         sql,
     )
-    newest = View("newest", (ViewColumn("id", "bigint"),), Table(keyed=False, newest=5), sql)
+    newest = View("newest", (ViewColumn("id", "bigint"),), ViewTable(keyed=False, newest=5), sql)
     for view in (cities, newest):
         sql.add(view)
     try:

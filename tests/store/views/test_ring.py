@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.store.views.ring import Change, Ring, covers
+from millstream.store.views.ring import Ring, ViewChange, covers
 
 
-def fill(ring: Ring, partitions: list[int]) -> list[Change]:
+def fill(ring: Ring, partitions: list[int]) -> list[ViewChange]:
     """Changes as they come from several partitions, in this order."""
     offsets: list[int] = [0] * (max(partitions, default=0) + 1)
     changes = []
     for partition in partitions:
         offset = offsets[partition]
         offsets[partition] += 1
-        change = Change("k", {}, None, partition, offset, tuple(offsets), 0)
+        change = ViewChange("k", {}, None, partition, offset, tuple(offsets), 0)
         ring.append(change)
         changes.append(change)
     return changes

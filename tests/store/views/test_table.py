@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.store.views.ring import Change
-from millstream.store.views.table import DELETED_MS, Table
+from millstream.store.views.ring import ViewChange
+from millstream.store.views.table import DELETED_MS, ViewTable
 
 
 def value(n: int, **lineage: Any) -> bytes:
@@ -24,12 +24,12 @@ def position(offset: int, row: int = 0, partition: int = 0) -> dict[str, Any]:
 class Feed:
     """Applies records one after another, as one partition brings them."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ViewTable) -> None:
         self.table = table
         self.offset = 0
         self.now = 1_000
 
-    def put(self, key: str | None, data: bytes | None, partition: int = 0) -> Change | None:
+    def put(self, key: str | None, data: bytes | None, partition: int = 0) -> ViewChange | None:
         name = None if key is None else json.dumps([key]).encode()
         change = self.table.apply(partition, self.offset, self.now, name, data)
         self.offset += 1
@@ -37,7 +37,7 @@ class Feed:
 
 
 def keyed() -> Feed:
-    return Feed(Table(keyed=True))
+    return Feed(ViewTable(keyed=True))
 
 
 writes = st.lists(
@@ -129,7 +129,7 @@ def test_a_row_that_is_no_aggregate_is_replaced_by_a_later_event_only() -> None:
 def test_a_view_without_key_drops_what_a_restart_repeats(
     records: list[tuple[int, int, int]],
 ) -> None:
-    feed = Feed(Table(keyed=False))
+    feed = Feed(ViewTable(keyed=False))
     seen: dict[int, tuple[int, int]] = {}
     expected = []
     for number, (partition, offset, row) in enumerate(records):
@@ -156,14 +156,14 @@ def test_unreadable_records_are_counted_and_skipped() -> None:
 
 
 def test_a_view_without_key_keeps_the_newest_rows_only() -> None:
-    feed = Feed(Table(keyed=False, newest=3))
+    feed = Feed(ViewTable(keyed=False, newest=3))
     for number in range(10):
         feed.put(None, value(number, **position(number)))
     assert [row["n"] for row in feed.table.newest] == [7, 8, 9]
 
 
 def test_decimals_keep_their_digits() -> None:
-    table = Table(keyed=True, numbers="decimal")
+    table = ViewTable(keyed=True, numbers="decimal")
     table.apply(0, 0, 0, b'["a"]', b'{"n":12345678901234567890.12}')
     assert str(table.rows['["a"]']["n"]) == "12345678901234567890.12"
 

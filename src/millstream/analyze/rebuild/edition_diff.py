@@ -8,7 +8,7 @@ from typing import Any
 from millstream.analyze.verify.comparison import comparison_by_type, text_of
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.hidden_columns import POSITION
 from millstream.values.view_description import ViewDescription
 
@@ -45,7 +45,7 @@ def diff(log: LogSettings, view: ViewDescription, old_topic: str, new_topic: str
 
 
 def _rows(log: LogSettings, view: ViewDescription, topic: str) -> dict[str, Row]:
-    table = Table(keyed=view.key is not None, numbers="decimal", recent=1, newest=1)
+    table = ViewTable(keyed=view.key is not None, numbers="decimal", recent=1, newest=1)
     rows: dict[str, Row] = {}
     for partition, (low, high) in bounds(log, topic).items():
         for record in read_range(log, topic, partition, low, high):

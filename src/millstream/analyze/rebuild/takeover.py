@@ -22,7 +22,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.store.views.ring import Row
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.clock import now_ms
 from millstream.values.row_version import CORRECTED, FINAL, PROVISIONAL, version_of
 
@@ -98,7 +98,7 @@ def whole_from(log: LogSettings, past: LogRange, since: int | None, ahead_ms: in
 
 def _newest_rows(log: LogSettings, topic: str) -> dict[str, _Newest]:
     """The newest row of each key, as a server has it, and its record."""
-    table = Table(keyed=True, stateful=True, numbers="decimal", recent=1, newest=1)
+    table = ViewTable(keyed=True, stateful=True, numbers="decimal", recent=1, newest=1)
     found: dict[str, _Newest] = {}
     for partition, (low, high) in bounds(log, topic).items():
         for record in read_range(log, topic, partition, low, high):

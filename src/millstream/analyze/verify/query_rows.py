@@ -9,7 +9,7 @@ from millstream.analyze.verify.follower import PAUSE, TopicFollower
 from millstream.analyze.verify.recompute import ExpectedRows, Row, RowVersions
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 
 
 class QueryRows(TopicFollower):
@@ -17,7 +17,9 @@ class QueryRows(TopicFollower):
 
     def __init__(self, log: LogSettings, query: PlannedQuery) -> None:
         self._versions = RowVersions(query)
-        self._table = Table(keyed=query.plan.key is not None, numbers="decimal", recent=1, newest=1)
+        self._table = ViewTable(
+            keyed=query.plan.key is not None, numbers="decimal", recent=1, newest=1
+        )
         self._passed: list[tuple[str, Row]] | None = None  # rows since the snapshot; None: none yet
         self._expected: ExpectedRows = {}
         self.rows: dict[str, Row] = {}

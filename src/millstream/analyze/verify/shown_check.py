@@ -42,7 +42,7 @@ from millstream.pipeline.trigger import (
     Trigger,
     When,
 )
-from millstream.store.views.table import Table
+from millstream.store.views.table import ViewTable
 from millstream.values.hidden_columns import KIND, REVISION, STATE
 from millstream.values.ledger_entry import Amounts, add
 from millstream.values.row_version import FINAL, RETRACTION, STATES
@@ -126,7 +126,7 @@ class ShownCheck(TopicFollower):
         self._trigger, self._comparison = trigger, comparison
         self._discards = output.accumulation == "discard"
         self._additive = output.additive if self._discards else ()
-        self._table = Table(keyed=True, numbers="decimal", recent=1, newest=1)
+        self._table = ViewTable(keyed=True, numbers="decimal", recent=1, newest=1)
         self._condition = (
             compile_condition(trigger.condition, plan.columns)
             if isinstance(trigger, When)

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.expression.condition import Predicate
 from millstream.serve.views.filter import Projection
-from millstream.store.views.ring import Change
+from millstream.store.views.ring import ViewChange
 from millstream.values.clock import to_iso
 from millstream.values.hidden_columns import LINEAGE
 
@@ -26,7 +26,7 @@ class Encoding:
         self.project = project
         self._bodies: dict[int, bytes | None] = {}
 
-    def body(self, change: Change, number: int | None = None) -> bytes | None:
+    def body(self, change: ViewChange, number: int | None = None) -> bytes | None:
         """JSON of a change from `"op"` to before the position, which differs by client.
 
         None: the change is not for clients with this filter. `number` is the change's number in
@@ -59,7 +59,7 @@ class Encoding:
             for key, row in rows
         )
 
-    def _encode(self, change: Change) -> bytes | None:
+    def _encode(self, change: ViewChange) -> bytes | None:
         key = b"null" if change.key is None else change.key.encode()
         if change.row is not None and self.matches(change.row):
             row = encode(self.project(change.row))

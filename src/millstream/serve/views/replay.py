@@ -13,7 +13,7 @@ from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.serve.views.served_view import ServedView
-from millstream.store.views.ring import Change, Offsets, Row
+from millstream.store.views.ring import Offsets, Row, ViewChange
 
 _log = logging.getLogger(__name__)
 _CHUNK = 500
@@ -31,7 +31,7 @@ class Replay:
         self._settings = log
         self._limit = limit
 
-    async def changes(self, served: ServedView, start: Offsets) -> AsyncIterator[Change]:
+    async def changes(self, served: ServedView, start: Offsets) -> AsyncIterator[ViewChange]:
         """Every change from `start` to the oldest in the ring, partition by partition.
 
         PositionUnavailable if the log lacks one. A missing offset means that Kafka compacted
@@ -123,12 +123,12 @@ class RecordChunks:
 
 def _change(
     served: ServedView, record: Record, start: Offsets, before: dict[str, Row | None]
-) -> Change:
+) -> ViewChange:
     p, table = record.partition, served.table
     row = None if record.value is None else table.read_again(p, record.offset, record.value)
     offsets = (*start[:p], *(0,) * (p - len(start)), record.offset + 1, *start[p + 1 :])
     if not table.keyed:
-        return Change(None, row, None, p, record.offset, offsets, record.timestamp)
+        return ViewChange(None, row, None, p, record.offset, offsets, record.timestamp)
     key = (record.key or b"null").decode()
     held, known = before.get(key), key in before
-    return Change(key, row, held, p, record.offset, offsets, record.timestamp, known)
+    return ViewChange(key, row, held, p, record.offset, offsets, record.timestamp, known)

@@ -30,8 +30,8 @@ from millstream.serve.views.filter import (
     order_rows,
 )
 from millstream.serve.views.view_metrics import ViewMetrics
-from millstream.store.views.ring import Change
-from millstream.store.views.table import Table
+from millstream.store.views.ring import ViewChange
+from millstream.store.views.table import ViewTable
 from millstream.values.position import Position
 from millstream.values.view_description import ViewColumn, ViewDescription
 
@@ -80,7 +80,7 @@ class ServedView:
         self.snapshots = SnapshotCache()
         self.subscribers: set[Callable[[], None]] = set()
         # Called with the changes; an empty list means that the view starts again.
-        self.listeners: list[Callable[[ServedView, list[Change]], None]] = []
+        self.listeners: list[Callable[[ServedView, list[ViewChange]], None]] = []
         self._settings = settings
         self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
@@ -119,7 +119,7 @@ class ServedView:
         self._start(epoch, self._empty_table(self.columns, self.is_stateful, starts))
 
     def switch_topic(
-        self, description: ViewDescription, topic: str, epoch: str, table: Table
+        self, description: ViewDescription, topic: str, epoch: str, table: ViewTable
     ) -> None:
         """Continue with another topic, whose records are already in `table`."""
         self.metrics.reset()
@@ -127,7 +127,7 @@ class ServedView:
         self.columns = self._columns_of(description)
         self._start(epoch, table)
 
-    def _start(self, epoch: str, table: Table) -> None:
+    def _start(self, epoch: str, table: ViewTable) -> None:
         self.epoch, self.table = epoch, table
         self.restarts += 1
         self.snapshots.clear()
@@ -225,15 +225,15 @@ class ServedView:
         is_filtered = encoding.where is not None or order
         return len(self.table) > (_MANY_FILTERED_ROWS if is_filtered else _MANY_ROWS)
 
-    def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> Table:
+    def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> ViewTable:
         """An empty table for the view as described; nothing before the offsets `starts` is read."""
         columns = self._columns_of(description)
         return self._empty_table(columns, self._has_states(description), starts)
 
     def _empty_table(
         self, columns: tuple[ViewColumn, ...], stateful: bool, starts: Mapping[int, int]
-    ) -> Table:
-        table = Table(
+    ) -> ViewTable:
+        table = ViewTable(
             keyed=self.key is not None,
             stateful=stateful,
             recent=self._settings.recent_changes,

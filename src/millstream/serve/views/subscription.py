@@ -20,7 +20,7 @@ from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.serve.views.encoding import Encoding, MessageFormat, encode
 from millstream.serve.views.replay import PositionUnavailable, Replay
 from millstream.serve.views.served_view import SelectedRows, ServedView
-from millstream.store.views.ring import Change, Offsets, covers
+from millstream.store.views.ring import Offsets, ViewChange, covers
 from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ class Subscription:
         self._sent_offsets = self._offsets
         return self._format.message("lag", str(self.position), b'"behind":%d' % self.behind)
 
-    def _advance(self, change: Change, number: int) -> bytes | None:
+    def _advance(self, change: ViewChange, number: int) -> bytes | None:
         """Move past a change; its message if it is for this client."""
         if self._ahead:
             seen = self._offsets

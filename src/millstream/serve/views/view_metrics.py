@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from millstream.runtime.measure import Latencies, Rate
-from millstream.store.views.ring import Change
+from millstream.store.views.ring import ViewChange
 from millstream.values.hidden_columns import POSITION, RECEIVED, STATE
 from millstream.values.row_version import version_of
 
@@ -24,7 +24,7 @@ class ViewMetrics:
         self.newest_received = ""  # of all events in the view; RFC 3339 in UTC sorts as text
         self.read: dict[str, dict[str, int]] = {}  # source → partition → next offset
 
-    def count(self, changes: Sequence[Change]) -> None:
+    def count(self, changes: Sequence[ViewChange]) -> None:
         self.changes.add(len(changes))
         now = time.time() * 1000
         for change in changes:
@@ -59,7 +59,7 @@ class ViewMetrics:
             self.end_to_end.record(now - at)
 
 
-def _changes_only_state(change: Change) -> bool:
+def _changes_only_state(change: ViewChange) -> bool:
     """Whether only the row's state changed: its events arrived long ago."""
     before, row = change.before, change.row
     return (

@@ -20,8 +20,8 @@ import msgspec
 
 from millstream.errors import LogError, QueryError
 from millstream.store.sql.process import SqlProcess, SqlProcessFailed
-from millstream.store.views.ring import Change, Row
-from millstream.store.views.table import Table
+from millstream.store.views.ring import Row, ViewChange
+from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class QueryableView(Protocol):
 
     name: str
     columns: tuple[ViewColumn, ...]
-    table: Table
+    table: ViewTable
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _PendingChanges:
     keys: set[str] = field(default_factory=set)
     appended: int = 0
 
-    def add(self, changes: list[Change]) -> None:
+    def add(self, changes: list[ViewChange]) -> None:
         self.keys.update(change.key for change in changes if change.key is not None)
         self.appended += sum(change.key is None for change in changes)
 
@@ -97,7 +97,7 @@ class SqlService:
         """Make this view available to queries."""
         self._views[view.name] = _PendingChanges(view)
 
-    def changed(self, view: QueryableView, changes: list[Change]) -> None:
+    def changed(self, view: QueryableView, changes: list[ViewChange]) -> None:
         """Note changes of a view for the next update; an empty list means that it starts again."""
         pending = self._views[view.name]
         if not changes:

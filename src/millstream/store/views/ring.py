@@ -10,7 +10,7 @@ Row = dict[str, object]
 Offsets = tuple[int, ...]  # the next offset to read, by partition number
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class ViewChange(msgspec.Struct, frozen=True, gc=False):
     """The change of a view by one result record."""
 
     key: str | None  # the key columns as JSON text; None in a view without key
@@ -27,12 +27,12 @@ class Ring:
     """The last `capacity` changes, numbered from 0 on. Numbers are never used again."""
 
     def __init__(self, capacity: int, floor: Offsets = ()) -> None:
-        self._slots: list[Change | None] = [None] * capacity
+        self._slots: list[ViewChange | None] = [None] * capacity
         self.start = 0  # number of the oldest change in the ring
         self.end = 0  # number of the next change
         self._floor = list(floor)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: ViewChange) -> None:
         at = self.end % len(self._slots)
         if (oldest := self._slots[at]) is not None:
             self.start += 1
@@ -40,7 +40,7 @@ class Ring:
         self._slots[at] = change
         self.end += 1
 
-    def __getitem__(self, number: int) -> Change:
+    def __getitem__(self, number: int) -> ViewChange:
         change = self._slots[number % len(self._slots)]
         if change is None or not self.start <= number < self.end:
             raise IndexError(number)
@@ -72,7 +72,7 @@ class Ring:
                 high = middle
         return low
 
-    def newest(self, count: int) -> list[Change]:
+    def newest(self, count: int) -> list[ViewChange]:
         """The last changes, oldest first."""
         return [self[n] for n in range(max(self.start, self.end - count), self.end)]
 

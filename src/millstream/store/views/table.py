@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.store.views.ring import Change, Offsets, Ring, Row
+from millstream.store.views.ring import Offsets, Ring, Row, ViewChange
 from millstream.values.hidden_columns import KIND, STATE
 from millstream.values.row_version import (
     RETRACTION,
@@ -62,7 +62,7 @@ class OffsetSet:
         return at >= 0 and offset < self.ends[at]
 
 
-class Table:
+class ViewTable:
     """Applies result records in the order of each partition. Not thread-safe; never blocks."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Table:
 
     def apply(
         self, partition: int, offset: int, timestamp: int, key: bytes | None, value: bytes | None
-    ) -> Change | None:
+    ) -> ViewChange | None:
         """Apply a record; its change, or None if it is a repeat, too old or unreadable."""
         self._advance(partition, offset)
         self._newest_timestamp = max(self._newest_timestamp, timestamp)
@@ -130,7 +130,7 @@ class Table:
         if not changed:
             self._remember(self.ignored, partition, offset)
             return None
-        change = Change(name, row, before, partition, offset, self._offsets, timestamp)
+        change = ViewChange(name, row, before, partition, offset, self._offsets, timestamp)
         self.ring.append(change)
         return change
 
