@@ -25,7 +25,7 @@ from millstream.pipeline.load import load
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import is_alive
 from millstream.runtime.parent_death import die_with_parent
-from millstream.supervise.ports import free_port
+from millstream.runtime.ports import free_port
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -22,6 +21,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.jars import jars
 from millstream.runtime.java import find_java
 from millstream.runtime.parent_death import die_with_parent
+from millstream.runtime.ports import free_port, is_free
 
 HOST = "127.0.0.1"
 _START_SECONDS = 90.0  # after a crash, Kafka reads the newest segment of every topic
@@ -165,7 +165,7 @@ class Broker:
 
     def _choose_port(self) -> int:
         if self._wanted_port:
-            if not _is_free(self._wanted_port):
+            if not is_free(HOST, self._wanted_port):
                 raise MachineError(
                     f"cannot start Kafka on {HOST}:{self._wanted_port}: the port is taken",
                     remedy=f"stop its process (ss -ltnp 'sport = :{self._wanted_port}' names it), "
@@ -175,17 +175,17 @@ class Broker:
         # "Any" port stays the same after a restart: clients of a crashed broker reconnect to it.
         remembered = self._home.kafka / "port"
         with contextlib.suppress(OSError, ValueError):
-            if _is_free(port := int(remembered.read_text())):
+            if is_free(HOST, port := int(remembered.read_text())):
                 return port
         self._home.kafka.mkdir(mode=0o700, parents=True, exist_ok=True)
-        port = _any_free()
+        port = free_port()
         remembered.write_text(str(port))
         return port
 
     def _write_configuration(self) -> Path:
         for folder in (self._home.kafka, self._data, self._home.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        controller = f"{HOST}:{_any_free()}"
+        controller = f"{HOST}:{free_port()}"
         properties = {
             **_PROPERTIES,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
@@ -317,19 +317,3 @@ def _stop(number: int, frame: FrameType | None) -> None:
     for again in (signal.SIGTERM, signal.SIGINT):  # a second signal must not interrupt stopping
         signal.signal(again, signal.SIG_IGN)
     raise _Stopped
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _any_free() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -254,31 +254,16 @@ def bounds(log: LogSettings, topic: str, timeout: float = 10.0) -> dict[int, tup
         consumer.close()
 
 
-def offsets_at(log: LogSettings, topic: str, moment: int, timeout: float = 10.0) -> dict[int, int]:
-    """Per partition, the offset of the first record from a time on; the end offset if none is.
-
-    `moment` is in milliseconds since the epoch. Blocks.
-    """
-    held = bounds(log, topic, timeout)
-    consumer = Consumer(consumer_config(log))
-    try:
-        asked = [TopicPartition(topic, partition, moment) for partition in held]
-        found = consumer.offsets_for_times(asked, timeout=timeout)
-    except KafkaException as error:
-        raise LogError(f"cannot look at topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+def _bounds(consumer: Consumer, topic: str, timeout: float) -> dict[int, tuple[int, int]]:
     return {
-        each.partition: each.offset if each.offset >= 0 else held[each.partition][1]
-        for each in found
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
+        for partition in partitions_of(consumer, topic, timeout)
     }
 
 
-def _bounds(consumer: Consumer, topic: str, timeout: float) -> dict[int, tuple[int, int]]:
+def partitions_of(consumer: Consumer, topic: str, timeout: float) -> list[int]:
+    """The partitions of a topic; KafkaException if it is unknown."""
     known = consumer.list_topics(topic, timeout).topics[topic]
     if known.error is not None:
         raise KafkaException(known.error)
-    return {
-        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout)
-        for partition in known.partitions
-    }
+    return list(known.partitions)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from millstream.errors import LogError
 from millstream.log.connection import consumer_config
-from millstream.log.consumer import TRANSIENT_ERRORS, Partition
+from millstream.log.consumer import TRANSIENT_ERRORS, Partition, partitions_of
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 
@@ -125,7 +125,7 @@ def _ask_spans(
     asked = [
         TopicPartition(topic, partition, moment)
         for topic, moment in since.items()
-        for partition in _partitions(consumer, topic, seconds)
+        for partition in partitions_of(consumer, topic, seconds)
     ]
     # The ends first: records that are written meanwhile come after them.
     ends = {
@@ -140,13 +140,6 @@ def _ask_spans(
         # No record is that new: the search starts at the end.
         spans[each.topic, each.partition] = (each.offset if each.offset >= 0 else end, end)
     return spans
-
-
-def _partitions(consumer: Consumer, topic: str, seconds: float) -> list[int]:
-    known = consumer.list_topics(topic, seconds).topics[topic]
-    if known.error is not None:
-        raise KafkaException(known.error)
-    return list(known.partitions)
 
 
 def _consumer(log: LogSettings) -> Consumer:

@@ -91,7 +91,7 @@ def cache_folder() -> Path:
 
 
 def _unfit(wanted: list[Jar], folder: Path) -> list[Jar]:
-    return [jar for jar in wanted if _sha256(folder / jar.file_name) != jar.sha256]
+    return [jar for jar in wanted if sha256_of(folder / jar.file_name) != jar.sha256]
 
 
 def _fetch(group: Group, missing: list[Jar], cache: Path, report: Report) -> None:
@@ -113,7 +113,7 @@ def _fetch(group: Group, missing: list[Jar], cache: Path, report: Report) -> Non
             path = found.get(jar.coordinates)
             if path is None:
                 raise JarError(f"cannot fetch {jar.coordinates}: Ivy did not deliver it")
-            if (actual := _sha256(path)) != jar.sha256:
+            if (actual := sha256_of(path)) != jar.sha256:
                 raise JarError(
                     f"refused {jar.coordinates}: SHA-256 is {actual}, the lock says {jar.sha256}",
                     remedy="do not use this network's copy; try another network or proxy",
@@ -142,7 +142,8 @@ def _only_one_fetcher(cache: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -162,7 +163,7 @@ def make_lock(report: Report) -> str:
             found = ivy.retrieve(
                 roots, Path(folder), transitive=transitive, title=group, report=report
             )
-            hashes = {coordinates: _sha256(path) for coordinates, path in sorted(found.items())}
+            hashes = {coordinates: sha256_of(path) for coordinates, path in sorted(found.items())}
         lines += ["", f"[{group}]"]
         lines += [f'"{coordinates}" = "{sha256}"' for coordinates, sha256 in hashes.items()]
     return "\n".join(lines) + "\n"

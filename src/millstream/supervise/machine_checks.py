@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from millstream.errors import MillstreamError
+from millstream.runtime.ports import holder_of, is_free
 from millstream.settings import Settings
-from millstream.supervise.ports import holder_of, is_free
 
 GIGABYTE = 1_000_000_000
 OLDEST_PYTHON = (3, 11)
@@ -87,7 +86,7 @@ def _java() -> Check:
 
 
 def _jars(group: Literal["broker", "connector"]) -> Check:
-    from millstream.runtime.jars import cache_folder, locked
+    from millstream.runtime.jars import cache_folder, locked, sha256_of
 
     folder = cache_folder()
     wanted = locked(group)
@@ -95,7 +94,7 @@ def _jars(group: Literal["broker", "connector"]) -> Check:
     damaged = [
         jar.file_name
         for jar in wanted
-        if jar not in absent and _sha256(folder / jar.file_name) != jar.sha256
+        if jar not in absent and sha256_of(folder / jar.file_name) != jar.sha256
     ]
     name = f"jars: {group}"
     if damaged:
@@ -138,11 +137,6 @@ def _shuffle(settings: Settings) -> Check:
         remedy = "use a firewall to close this machine's ports to others"
         return Check(name, "optional", f"{exposed}: {why}", remedy)
     return Check(name, "good", "listens on the driver's address only (127.0.0.1)")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _memory() -> Check:

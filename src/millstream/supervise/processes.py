@@ -12,8 +12,8 @@ from pathlib import Path
 
 from millstream.errors import HomeInUse, SettingsError
 from millstream.runtime.home import Home, collector_name, collectors
+from millstream.runtime.ports import choose_port
 from millstream.settings import Settings
-from millstream.supervise.ports import choose_port
 from millstream.supervise.process_spec import ProcessSpec
 
 FIRST, SECOND, THIRD, LAST = range(4)  # stages of stopping

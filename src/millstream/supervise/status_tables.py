@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.runtime.failing_processes import Failure
+from millstream.values.clock import format_time
 
 GOOD = {"up", "ready", "running", "connected", "listening"}
 NEARLY_FULL = 0.8
-_YELLOW_COUNTS = ("rejected", "shed", "future")
+_RED_COUNTS = ("failed", "lost")
+_YELLOW_COUNTS = ("rejected", "shed", "future", "late", "broken")
 _UNITS = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 TRANSIENT = {"starting", "waiting", "connecting", "restarting", "retrying"}
 
@@ -108,7 +110,7 @@ def missing_report(system: dict[str, Any] | None, tier: str) -> str:
 
 def _count(counts: dict[str, Any], name: str) -> Text:
     value = counts.get(name, 0)
-    style = "red" if name == "failed" else "yellow" if name in _YELLOW_COUNTS else ""
+    style = "red" if name in _RED_COUNTS else "yellow" if name in _YELLOW_COUNTS else ""
     return Text(f"{value:,}", style=style if value else "")
 
 
@@ -168,7 +170,7 @@ def sources_table(system: dict[str, Any]) -> Table:
             state_text(source["state"]),
             rate(source.get("rate", 0.0)),
             _behind(source),
-            _lost(source.get("lost", 0)),
+            _count(source, "lost"),
             Text(source["url"], style="dim"),
             Text(_source_error(source), style="red"),
         )
@@ -189,10 +191,6 @@ def _source_error(source: dict[str, Any]) -> str:
 def _behind(source: dict[str, Any]) -> str:
     behind = source.get("behind")
     return "–" if behind is None else f"{behind:,} {source.get('behind_unit', '')}".rstrip()
-
-
-def _lost(count: int) -> Text:
-    return Text(f"{count:,}", style="red" if count else "")
 
 
 def journal_line(system: dict[str, Any]) -> Text:
@@ -294,8 +292,8 @@ def rebuilds_table(system: dict[str, Any]) -> Table:
             Text(state, style={"failed": "red", "done": "green"}.get(state, "yellow")),
             f"{rebuild.get('done', 0):,} of {total:,}" if total else "–",
             "–" if left is None else _span(left * 1000),
-            "all" if rebuild.get("since") is None else f"from {_moment(rebuild['since'])} on",
-            _moment(rebuild["started_at"]) if rebuild.get("started_at") else "–",
+            "all" if rebuild.get("since") is None else f"from {format_time(rebuild['since'])} on",
+            format_time(rebuild["started_at"]) if rebuild.get("started_at") else "–",
             "it was requested" if rebuild.get("request") else "the pipeline changed",
             Text(rebuild.get("error", ""), style="red") if state == "failed" else served(rebuild),
         )
@@ -306,11 +304,7 @@ def served(rebuild: dict[str, Any]) -> Text:
     """Which rows clients see."""
     if rebuild["state"] != "done":
         return Text("the old rows are served until it is ready", style="dim")
-    return Text(f"served in a new epoch since {_moment(rebuild['ended_at'])}", style="dim")
-
-
-def _moment(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return Text(f"served in a new epoch since {format_time(rebuild['ended_at'])}", style="dim")
 
 
 def lag_text(counts: dict[str, Any]) -> Text:
@@ -370,17 +364,11 @@ def event_time_table(system: dict[str, Any]) -> Table:
                 Text(stream["name"]),
                 behind(stream.get("watermark"), system.get("now")),
                 *(
-                    _judged(counts, name)
+                    _count(counts, name)
                     for name in ("in_order", "late", "future", "broken", "lost")
                 ),
             )
     return table
-
-
-def _judged(counts: dict[str, Any], name: str) -> Text:
-    value = counts.get(name, 0)
-    style = {"in_order": "", "lost": "red"}.get(name, "yellow")
-    return Text(f"{value:,}", style=style if value else "")
 
 
 def behind(watermark: str | None, now: str | None) -> str:

@@ -28,3 +28,8 @@ def to_ms_or_zero(moment: str) -> int:
         return to_ms(moment)
     except ValueError:
         return 0
+
+
+def format_time(milliseconds: int) -> str:
+    """Milliseconds since the epoch as `2026-01-31 12:00:00Z`, for people."""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

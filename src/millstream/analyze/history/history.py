@@ -19,7 +19,8 @@ from millstream.analyze.spark.catalyst import (
     streamed_topic,
 )
 from millstream.analyze.spark.session import start_session
-from millstream.log.consumer import bounds, offsets_at
+from millstream.log.consumer import bounds
+from millstream.log.search import offsets_since
 from millstream.log.settings import LogSettings
 
 OffsetRange = Mapping[int, tuple[int, int]]  # partition → first offset, offset after the last
@@ -51,12 +52,12 @@ def find_log_range(
 
 def _range(log: LogSettings, topic: str, since: int | None, until: int | None) -> OffsetRange:
     held = bounds(log, topic)
-    starts = {} if since is None else offsets_at(log, topic, since)
-    ends = {} if until is None else offsets_at(log, topic, until)
+    starts = {} if since is None else offsets_since(log, {topic: since})
+    ends = {} if until is None else offsets_since(log, {topic: until})
     found = {}
     for partition, (low, high) in held.items():
-        start = min(max(low, starts.get(partition, low)), high)
-        found[partition] = (start, max(start, min(high, ends.get(partition, high))))
+        start = min(max(low, starts.get((topic, partition), low)), high)
+        found[partition] = (start, max(start, min(high, ends.get((topic, partition), high))))
     return found
 
 

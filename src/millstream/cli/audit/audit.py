@@ -133,8 +133,8 @@ def time_and_view_tables(result: AuditResult) -> list[Table]:
     """The tables of event times and of views, unless they are empty."""
     from rich.text import Text
 
-    from millstream.cli.shared.text import format_time
     from millstream.supervise.status_tables import grid
+    from millstream.values.clock import format_time
 
     columns = (">in order", ">late", ">future", ">broken", ">lost", ">off", ">waiting")
     times = grid("stream", *columns, ">late topic", "watermark")

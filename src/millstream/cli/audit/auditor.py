@@ -8,13 +8,12 @@ from typing import Any
 
 from millstream.cli.audit.collector_counts import Reports, StreamRow, TierReport
 from millstream.cli.audit.view_audit import ViewAudit, ViewAuditor
-from millstream.cli.shared.text import format_time
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import audit_topic, late_topic, rejected_topic, stream_topic
 from millstream.log.topics import known_topics
 from millstream.values import event
-from millstream.values.clock import now_ms
+from millstream.values.clock import format_time, now_ms
 
 _TIMEOUT = 30.0
 _LIVE_MS = 5_000  # a collector that has not reported for so long is not running

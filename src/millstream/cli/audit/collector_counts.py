@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from millstream.cli.shared.text import format_time
+from millstream.values.clock import format_time
 from millstream.values.report import JournalDamage, JournalState, StreamCounts, Tier, ViewCounts
 
 SETTLED = ("logged", "rejected", "failed", "shed", "duplicates", "damaged")

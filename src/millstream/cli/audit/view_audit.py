@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from millstream.cli.audit.collector_counts import Reports, views_of
-from millstream.cli.shared.text import format_time
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import late_topic, stream_topic
+from millstream.values.clock import format_time
 from millstream.values.event import LATE_ERROR, LATE_REASON, LATE_VIEWS
 from millstream.values.report import StreamCounts, ViewCounts
 

@@ -158,8 +158,8 @@ def serve(
 
 def run_collectors(pipeline: Path, path: Path, flags: Flags) -> int:
     """Run `collect.workers` processes until a signal stops them; returns the exit code."""
+    from millstream.runtime.ports import choose_port
     from millstream.supervise.plain_output import PlainOutput
-    from millstream.supervise.ports import choose_port
     from millstream.supervise.processes import await_leftovers, collector_processes
     from millstream.supervise.run import run_processes
 

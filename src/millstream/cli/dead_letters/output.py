@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millstream.cli.shared.text import format_time, printable, printable_lines
+from millstream.cli.shared.text import printable, printable_lines
+from millstream.values.clock import format_time
 
 if TYPE_CHECKING:
     from millstream.values.dead_letter import DeadLetter

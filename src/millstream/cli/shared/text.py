@@ -31,13 +31,6 @@ def printable_lines(value: bytes) -> str:
     return "\n".join(map(printable, value.decode("utf-8", "backslashreplace").split("\n")))
 
 
-def format_time(milliseconds: int) -> str:
-    """Milliseconds since the epoch as `2026-01-31 12:00:00Z`."""
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
 def format_row(row: dict[str, Any]) -> str:
     """`city=Cologne n=3`."""
     return "  ".join(f"{name}={value_text(value)}" for name, value in row.items())

@@ -77,8 +77,9 @@ def show(found: ViewState) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from millstream.cli.shared.text import format_time, value_text
+    from millstream.cli.shared.text import value_text
     from millstream.supervise.status_tables import console
+    from millstream.values.clock import format_time
 
     out = console()
     out.print(f"view {found.view} as of batch {found.batch}, {format_time(found.committed_at)}")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from millstream.errors import MachineError
-from millstream.supervise.ports import choose_port, holder_of, is_free
+from millstream.runtime.ports import choose_port, holder_of, is_free
 
 
 def test_a_taken_port_is_refused_with_its_holder_and_the_flag_to_use() -> None:
