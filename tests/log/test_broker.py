@@ -23,6 +23,8 @@ from millstream.log.topics import topic_ids
 from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.home import Home, is_alive
 
+pytestmark = pytest.mark.kafka
+
 KAFKA_COMMAND = """
 import sys
 from pathlib import Path
@@ -30,8 +32,6 @@ from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
 from millstream.log.broker import run
 from millstream.log.settings import LogSettings
-
-pytestmark = pytest.mark.kafka
 try:
     run(LogSettings(port=0), Home(Path(sys.argv[1])))
 except MillstreamError as error:
