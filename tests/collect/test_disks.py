@@ -92,7 +92,7 @@ async def test_a_full_disk_refuses_senders_until_there_is_room_and_loses_nothing
             await fill(disk, run)
             await refused(run, "no space left on device")
             await until_status_says(
-                disk, run, home, "takes nothing in: the journal accepts nothing: cannot"
+                disk, run, home, "collect accepts nothing: the journal accepts nothing: cannot"
             )
             run.kill()  # on a full disk, one more must be able to start
             await refused(run, "no space left on device")

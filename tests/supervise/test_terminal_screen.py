@@ -123,7 +123,7 @@ def test_the_journal_shows_how_full_it_is_and_why_it_takes_nothing() -> None:
     assert journal_line(SYSTEM).plain == line
     collect = {**SYSTEM["tiers"]["collect"], "journal": {"broken": "disk full"}, "failed": 2}
     broken = {**SYSTEM, "tiers": {**SYSTEM["tiers"], "collect": collect}}
-    assert "takes nothing: disk full" in journal_line(broken).plain
+    assert "accepts nothing: disk full" in journal_line(broken).plain
     assert status_line(broken, 0).endswith("failed 2 · journal: disk full")
 
 

@@ -199,7 +199,7 @@ def journal_line(system: dict[str, Any]) -> Text:
     if not journal:
         return Text("journal: unknown", style="dim")
     if journal.get("broken"):
-        return Text(f"✗ the journal takes nothing: {journal['broken']}", style="red")
+        return Text(f"✗ the journal accepts nothing: {journal['broken']}", style="red")
     used = fill(journal)
     style = "red" if used >= 1 else "yellow" if used >= NEARLY_FULL else ""
     lost = (journal.get("damage") or {}).get("entries", 0)

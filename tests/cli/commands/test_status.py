@@ -137,7 +137,7 @@ def test_what_keeps_events_out_and_counts_that_are_off_are_problems() -> None:
         "unaccounted": 3,
     }
     assert problems_of(UP, now) == [
-        "the journal takes nothing: disk full",
+        "the journal accepts nothing: disk full",
         "the source of orders is retrying: refused",
         "the source of clicks: the broker has forgotten",
         "3 accepted events are not accounted for: see `millstream audit`",

@@ -98,7 +98,7 @@ def ask_collect(running: dict[str, Any], ca: str) -> tuple[list[str], list[str]]
         why = why_not_ready(collector["url"], trusted)
     except MillstreamError as error:
         return [], [f"whether collect accepts events is not known: {error}"]
-    return [f"collect takes nothing in: {why}"] if why else [], []
+    return [f"collect accepts nothing: {why}"] if why else [], []
 
 
 def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[str]:
@@ -163,9 +163,9 @@ def problems_of_collect(collect: dict[str, Any]) -> list[str]:
     problems = []
     if journal := collect.get("journal"):
         if journal.get("broken"):
-            problems.append(f"the journal takes nothing: {journal['broken']}")
+            problems.append(f"the journal accepts nothing: {journal['broken']}")
         elif fill(journal) >= 1:
-            problems.append("the journal is full: nothing is taken in until Kafka takes more")
+            problems.append("the journal is full: nothing is accepted until Kafka accepts more")
     for source in collect.get("sources", []):
         if source["state"] not in GOOD | {"connecting"}:
             error = f": {source['error']}" if source.get("error") else ""
