@@ -7,7 +7,7 @@ from pathlib import Path
 from millstream.values import hidden_columns
 from millstream.values.hidden_columns import LINEAGE, RESERVED
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pipelines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pipeline_options.md"
 
 
 def test_every_hidden_column_is_reserved() -> None:
@@ -16,6 +16,6 @@ def test_every_hidden_column_is_reserved() -> None:
     assert LINEAGE < RESERVED
 
 
-def test_the_page_on_pipelines_lists_every_reserved_name() -> None:
+def test_the_reference_lists_every_reserved_name() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in sorted(RESERVED) if f"`{name}`" not in text] == []
