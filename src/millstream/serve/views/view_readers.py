@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from confluent_kafka import KafkaException
 
@@ -41,7 +42,7 @@ class ViewReader:
         lost: Callable[[], None] | None = None,
     ) -> None:
         self._settings = log
-        self._served = served
+        self.served = served
         self._on_caught_up = on_caught_up
         self._newest = newest
         self._lost = lost
@@ -52,20 +53,25 @@ class ViewReader:
     async def start(self, epoch: str) -> None:
         """Read the topic of that id; continue where reading stopped if the log still allows it."""
         self.stop()
-        held = await asyncio.to_thread(bounds, self._settings, self._served.topic)
-        starts = dict(enumerate(self._served.table.offsets))
-        if not (epoch == self._served.epoch and _holds(held, starts)):
+        held = await asyncio.to_thread(bounds, self._settings, self.served.topic)
+        starts = dict(enumerate(self.served.table.offsets))
+        if not (epoch == self.served.epoch and _holds(held, starts)):
             starts = _starts(held, self._newest)
-            self._served.metrics.is_current = False
-            self._served.reset(epoch, starts)
+            self.served.metrics.is_current = False
+            self.served.reset(epoch, starts)
             self.caught_up.clear()
-        self._reader = self._read(
-            self._served.topic, starts, self._served.apply, self._handle_caught_up
+        self._reader = _read(
+            self._settings,
+            self.served.topic,
+            starts,
+            self.served.apply,
+            self._handle_caught_up,
+            self._handle_lost,
         )
 
     async def switch_topic(self, description: ViewDescription, topic: str, epoch: str) -> None:
         """Read another topic while the old one is served; switch when its end is reached."""
-        served = self._served
+        served = self.served
         starts = _starts(await asyncio.to_thread(bounds, self._settings, topic))
         table = served.table_for(description, starts)
 
@@ -83,23 +89,7 @@ class ViewReader:
             self._handle_caught_up()
 
         self._stop_next()
-        self._next = self._read(topic, starts, deliver, switch)
-
-    def _read(
-        self,
-        topic: str,
-        starts: Mapping[int, int],
-        deliver: Callable[[list[Record]], None],
-        caught_up: Callable[[], None],
-    ) -> Reader:
-        return Reader(
-            self._settings,
-            {(topic, partition): offset for partition, offset in starts.items()},
-            deliver,
-            loop=asyncio.get_running_loop(),
-            caught_up=caught_up,
-            lost=self._handle_lost,
-        )
+        self._next = _read(self._settings, topic, starts, deliver, switch, self._handle_lost)
 
     def stop(self) -> None:
         if self._reader is not None:
@@ -117,7 +107,7 @@ class ViewReader:
         self._stop_next()
 
     def _handle_caught_up(self) -> None:
-        self._served.metrics.is_current = True
+        self.served.metrics.is_current = True
         self.caught_up.set()
         if self._on_caught_up is not None:
             self._on_caught_up()
@@ -126,6 +116,19 @@ class ViewReader:
         _log.info("topic %s, partition %d changed; checking the topic again", topic, partition)
         if self._lost is not None:
             self._lost()
+
+
+def _read(
+    settings: LogSettings,
+    topic: str,
+    starts: Mapping[int, int],
+    deliver: Callable[[list[Record]], None],
+    caught_up: Callable[[], None],
+    lost: Callable[[str, int], None] | None = None,
+) -> Reader:
+    offsets = {(topic, partition): offset for partition, offset in starts.items()}
+    loop = asyncio.get_running_loop()
+    return Reader(settings, offsets, deliver, loop=loop, caught_up=caught_up, lost=lost)
 
 
 def _starts(held: Mapping[int, tuple[int, int]], newest: int | None = None) -> dict[int, int]:
@@ -151,21 +154,21 @@ class ViewReaders:
         self._check = asyncio.Event()
         self._lost: set[str] = set()
         self._fast_until = 0.0
-        self._readers = {
-            view.name: (
+        self._readers = [
+            ViewReader(
+                log,
                 view,
-                ViewReader(
-                    log, view, on_caught_up=self._handle_caught_up, lost=self._on_lost(view)
-                ),
+                on_caught_up=self._handle_caught_up,
+                lost=partial(self._handle_lost, view.name),
             )
             for view in views
-        }
+        ]
         self._switches: dict[str, tuple[ViewDescription, str]] = {}  # view → its next topic
         self.caught_up = asyncio.Event()  # set once every view has caught up
         self._handle_caught_up()
 
     def _handle_caught_up(self) -> None:
-        if all(reader.caught_up.is_set() for _, reader in self._readers.values()):
+        if all(reader.caught_up.is_set() for reader in self._readers):
             self.caught_up.set()
 
     async def run(self) -> None:
@@ -185,7 +188,7 @@ class ViewReaders:
                 except TimeoutError:
                     continue
         finally:
-            for _, reader in self._readers.values():
+            for reader in self._readers:
                 reader.close()
 
     def expect_change(self) -> None:
@@ -198,18 +201,16 @@ class ViewReaders:
         self._switches[view.name] = (description, topic)
         self._check.set()
 
-    def _on_lost(self, view: ServedView) -> Callable[[], None]:
-        def lost() -> None:
-            self._lost.add(view.name)
-            self._check.set()
-
-        return lost
+    def _handle_lost(self, name: str) -> None:
+        self._lost.add(name)
+        self._check.set()
 
     async def _check_topics(self) -> None:
-        topics = {view.topic for view, _ in self._readers.values()}
+        topics = {reader.served.topic for reader in self._readers}
         topics |= {topic for _, topic in self._switches.values()}
         ids: Mapping[str, str] = await asyncio.to_thread(topic_ids, self._settings, list(topics))
-        for name, (view, reader) in self._readers.items():
+        for reader in self._readers:
+            view, name = reader.served, reader.served.name
             # A broker that just started may not know its topics for a moment: reading continues.
             # A topic that lost records (retention deleted them before we read them) is read again
             # from its beginning, because the view in memory lacks them.
@@ -239,13 +240,7 @@ class TopicTail:
     async def start(self) -> None:
         held = await asyncio.to_thread(bounds, self._settings, self._topic)
         starts = _starts(held, self._newest)
-        self._reader = Reader(
-            self._settings,
-            {(self._topic, partition): offset for partition, offset in starts.items()},
-            self._deliver,
-            loop=asyncio.get_running_loop(),
-            caught_up=self.caught_up.set,
-        )
+        self._reader = _read(self._settings, self._topic, starts, self._deliver, self.caught_up.set)
 
     def stop(self) -> None:
         if self._reader is not None:
