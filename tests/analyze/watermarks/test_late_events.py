@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.analyze.run_late_events import MINUTE, declare, make_late_events
 from tests.conftest import Eventually
 
@@ -85,25 +83,6 @@ def test_stream_time_is_when_events_were_received() -> None:
     assert (clock.advance(1.0, wall=8_000, is_log_there=True), clock.received) == (0, 0)
     clock.partitions[1].advance(0, time=2_000, received=6_000, heard=1.0)
     assert (clock.advance(1.0, wall=8_000, is_log_there=True), clock.received) == (1_000, 6_000)
-
-
-specs = st.builds(
-    lambda slide, times, rest, start, lateness: TimeWindowSpec(
-        "s", "event", {"s": lateness}, slide * times + min(rest, slide - 1), slide, start
-    ),
-    st.integers(1, 50),
-    st.integers(1, 5),
-    st.integers(0, 49),
-    st.integers(-100, 100),
-    st.integers(0, 100),
-)
-
-
-@given(specs, st.integers(-1_000, 1_000))
-def test_an_event_is_in_the_windows_that_its_time_falls_into(spec: TimeWindowSpec, at: int) -> None:
-    every = range(spec.start_ms - 5_000 * spec.slide_ms, spec.start_ms + 5_000, spec.slide_ms)
-    expected = [(s, s + spec.size_ms) for s in every if s <= at < s + spec.size_ms]
-    assert spec.assign(at) == expected
 
 
 def test_an_event_is_late_for_the_windows_that_were_closed_when_it_came() -> None:
