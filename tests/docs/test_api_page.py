@@ -375,3 +375,17 @@ async def test_openapi_has_every_endpoint_and_the_page_every_parameter(place: Pl
             for parameter in call.get("parameters", ()):
                 if parameter["in"] != "path":
                     assert f"`{parameter['name']}`" in PAGE
+
+
+async def test_every_metric_is_in_the_reference(place: Place) -> None:
+    page = read("docs/reference/metrics.md")
+    async with httpx.AsyncClient(timeout=SECONDS) as client:
+        texts = [(await client.get(f"{url}/metrics")).text for url in (place.serve, place.collect)]
+    families = set(re.findall(r"^# TYPE (\w+) ", "\n".join(texts), re.MULTILINE))
+    assert len(families) > 25
+    assert not [name for name in families if _metric(name) not in page]
+
+
+def _metric(name: str) -> str:
+    """A metric as the page writes it: the collector's without their prefix."""
+    return f"`{name.removeprefix('millstream_collect_').removesuffix('_total')}"
