@@ -72,7 +72,7 @@ function put(name, keyColumns, row) {
   const change = { type: "change", op: "upsert", key, row, position: position(table) };
   table.log.push({ offset: table.offset, change });
   if (table.log.length > 5000) table.log.shift();
-  for (const socket of sockets) socket.tell(name, change);
+  for (const socket of sockets) socket.sendChange(name, change);
 }
 
 function bump(name, keyColumns, row, add) {
@@ -107,11 +107,11 @@ function event(at) {
 
 if (!empty) {
   for (let back = 3000; back > 0; back--) event(Date.now() - back * 800 * (0.4 + 0.6 * Math.random()));
-  let owed = 0;
+  let due = 0;
   setInterval(() => {
     if (down === "collect" || down === "analyze") return;
-    owed += (rate / 20) * (1 + 0.5 * Math.sin(Date.now() / 7000)) * (0.5 + Math.random());
-    for (; owed >= 1; owed--) event(Date.now());
+    due += (rate / 20) * (1 + 0.5 * Math.sin(Date.now() / 7000)) * (0.5 + Math.random());
+    for (; due >= 1; due--) event(Date.now());
   }, 50);
 }
 
@@ -193,32 +193,32 @@ const server = createServer(async (request, response) => {
 });
 
 new WebSocketServer({ server, path: "/v1/connect" }).on("connection", (socket) => {
-  const wanted = new Map();
-  const say = (message) => socket.send(JSON.stringify(message));
-  socket.tell = (name, change) => {
-    for (const [id, { view, keep }] of wanted) if (view === name && keep(change.row)) say({ ...change, id });
+  const subscriptions = new Map();
+  const send = (message) => socket.send(JSON.stringify(message));
+  socket.sendChange = (name, change) => {
+    for (const [id, { view, keep }] of subscriptions) if (view === name && keep(change.row)) send({ ...change, id });
   };
   sockets.add(socket);
   socket.on("close", () => sockets.delete(socket));
   socket.on("message", (data) => {
     const message = JSON.parse(String(data));
-    if (message.type === "ping") return say({ type: "pong" });
-    if (message.type === "unsubscribe") return wanted.delete(message.id);
+    if (message.type === "ping") return send({ type: "pong" });
+    if (message.type === "unsubscribe") return subscriptions.delete(message.id);
     const { id, view, where = "", after } = message;
     const [, name, sign, text] = /^(\w+)\s*(=|>|<)\s*'?([^']*)'?$/.exec(where) ?? [];
     if (where !== "" && !views.find((each) => each.name === view)?.columns.some((each) => each.name === name)) {
-      return say({ type: "error", id, title: "bad filter", detail: `no column of ${view} in: ${where}` });
+      return send({ type: "error", id, title: "bad filter", detail: `no column of ${view} in: ${where}` });
     }
     const keep = where === "" ? () => true : (row) => (sign === "=" ? String(row[name]) === text : sign === ">" ? row[name] > Number(text) : row[name] < Number(text));
     const table = tables.get(view);
-    wanted.set(id, { view, keep });
+    subscriptions.set(id, { view, keep });
     const from = after === undefined ? null : Number(after.split("=")[1]);
     if (from !== null && after.startsWith("e1:") && from <= table.offset && (table.log[0]?.offset ?? Infinity) <= from + 1) {
-      for (const { offset, change } of table.log) if (offset > from && keep(change.row)) say({ ...change, id });
+      for (const { offset, change } of table.log) if (offset > from && keep(change.row)) send({ ...change, id });
       return undefined;
     }
-    if (after !== undefined) say({ type: "gap", id, asked: after, position: position(table), reason: "no longer held" });
-    return say({ type: "snapshot", id, view, position: position(table), rows: [...table.rows.values()].filter(({ row }) => keep(row)) });
+    if (after !== undefined) send({ type: "gap", id, asked: after, position: position(table), reason: "no longer held" });
+    return send({ type: "snapshot", id, view, position: position(table), rows: [...table.rows.values()].filter(({ row }) => keep(row)) });
   });
 });
 server.listen(port, "127.0.0.1", () => console.log(`fake server on http://127.0.0.1:${port}`));

@@ -1,12 +1,12 @@
 import { describe, expect, it, vi } from "vitest";
 import { FilterBox } from "../src/ui/filter";
 
-function box(): { filter: FilterBox; input: HTMLInputElement; asked: ReturnType<typeof vi.fn> } {
-  const asked = vi.fn();
-  const filter = new FilterBox("by_city", asked);
+function box(): { filter: FilterBox; input: HTMLInputElement; onFilter: ReturnType<typeof vi.fn> } {
+  const onFilter = vi.fn();
+  const filter = new FilterBox("by_city", onFilter);
   const input = filter.root.querySelector("input");
   if (input === null) throw new Error("there is no input");
-  return { filter, input, asked };
+  return { filter, input, onFilter };
 }
 
 function type(input: HTMLInputElement, text: string): void {
@@ -16,12 +16,12 @@ function type(input: HTMLInputElement, text: string): void {
 
 describe("the filter input", () => {
   it("keeps the text that the user types when the server reports the filter in effect", () => {
-    const { filter, input, asked } = box();
+    const { filter, input, onFilter } = box();
     type(input, "city = 'Bern'");
     filter.show("", null);
     expect(input.value).toBe("city = 'Bern'");
     filter.root.dispatchEvent(new Event("submit", { cancelable: true }));
-    expect(asked).toHaveBeenCalledWith("city = 'Bern'");
+    expect(onFilter).toHaveBeenCalledWith("city = 'Bern'");
   });
 
   it("shows the filter in effect after the user has sent one", () => {

@@ -81,7 +81,7 @@ describe("the rows of a subscription", () => {
     expect(rows.entries.get("[7]")?.row).toEqual({ n: -7 });
   });
 
-  it("tell which of them came as a change", () => {
+  it("show which of them came as a change", () => {
     const rows = new Rows();
     rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
     rows.apply(upsert("e:0=6", ["Rome"], { n: 1 }));
