@@ -49,8 +49,8 @@ def send(
     """Send the events of a FILE, or of stdin if it is `-`.
 
     The file has one JSON event per line (NDJSON), or is one JSON array. Events that do not fit the
-    stream's schema are rejected and listed with their line; the others are accepted. The exit code
-    is then 1. Events that are dated too far in the future are accepted, but are in no view.
+    stream's schema are rejected and listed with their line, and the exit code is 1; the others are
+    accepted. Events that are dated too far in the future are accepted, but are in no view.
 
     The events arrive in the order of the file. With --unordered they are sent faster, but an event
     may arrive after hundreds of later ones: perhaps too late for windows and joins.

@@ -63,7 +63,10 @@ def status(home: Path, ca: str, as_json: bool) -> int:
     with ignored_broken_pipe():
         if as_json:
             answer = {
-                **{"running": running, "system": system, "problems": problems, "unknown": unknown},
+                "running": running,
+                "system": system,
+                "problems": problems,
+                "unknown": unknown,
                 "failing": msgspec.to_builtins(failures),
             }
             click.echo(json.dumps(answer, indent=2))
