@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from millstream.analyze.monitor.lag import LagMonitor
-from millstream.analyze.planning import planner
+from millstream.analyze.planning import reading
 from millstream.analyze.recovery.checkpoint import edition_folder
 from millstream.analyze.recovery.checkpoint_notes import read_notes, write_notes
 from millstream.analyze.recovery.shed_ranges import ShedRange, is_kept, sample
@@ -172,7 +172,7 @@ def test_verify_uses_a_share_that_changed_while_it_waited(live: Any, begun: App)
 def test_a_view_that_falls_behind_sheds_until_it_has_caught_up(
     live: Any, pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "_AT_ONCE", 200)
+    monkeypatch.setattr(reading, "_MAX_SHED_BATCH", 200)
     app = pipeline(
         f"""
 import time
