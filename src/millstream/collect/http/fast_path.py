@@ -36,7 +36,7 @@ _FORMATS = (BodyFormat.SNIFF, BodyFormat.LINES)
 _READ_HERE = frozenset({b"content-type", b"content-length"})
 _FRAMING = frozenset({b"transfer-encoding", b"expect", b"upgrade"})  # of the HTTP connection
 # Requests with one of these headers, or with CloudEvents attributes, go through `CollectApp`.
-SPECIAL_HEADERS = (HEADERS.keys() | _FRAMING) - _READ_HERE
+SPECIAL_HEADERS = (frozenset(HEADERS) | _FRAMING) - _READ_HERE
 EMPTY = "the body is empty; send a JSON object, an array of them, or lines"
 JSON, PROBLEM = b"application/json", b"application/problem+json"
 
