@@ -75,11 +75,11 @@ def format_of(content_type: str | bytes) -> BodyFormat:
     if body_format is None:
         hint = " (`curl -d` alone does not: add -H 'content-type: application/json')"
         raise UnreadableContentType(
-            f"content type {media.strip()[:100]!r} is not read here",
+            f"content type {media.strip()[:100]!r} is not supported",
             remedy="send application/json (an object or an array), application/x-ndjson, text/csv, "
             "application/cloudevents+json or application/cloudevents-batch+json"
             + hint
-            * media.startswith("application/x-www-body_format"),
+            * media.startswith("application/x-www-form"),
         )
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -87,11 +87,11 @@ def format_of(content_type: str | bytes) -> BodyFormat:
         match name.strip().lower():
             case "charset" if given not in ("utf-8", "utf8", "us-ascii"):
                 raise UnreadableContentType(
-                    f"charset {given[:50]!r} is not read here", remedy="send UTF-8"
+                    f"charset {given[:50]!r} is not supported", remedy="send UTF-8"
                 )
             case "header" if given == "absent":
                 raise UnreadableContentType(
-                    "CSV without a header is not read here",
+                    "CSV without a header is not supported",
                     remedy="name the columns in the first line",
                 )
     return body_format
