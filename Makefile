@@ -18,7 +18,7 @@ test: setup-test ## everything: checks, then all tests
 	$(MAKE) --no-print-directory --jobs 2 check-types check-python test-dashboard
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto; about a minute
+test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto; two minutes on two cores
 	$(MAKE) --no-print-directory --jobs 2 test-fast-python test-dashboard-only
 
 test-fast-python:
