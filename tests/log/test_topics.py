@@ -119,14 +119,19 @@ def test_topics_may_be_ensured_by_many_processes_at_once_and_again(
 
 
 def test_a_changed_retention_reaches_a_topic_that_is_there_already(
-    app_name: str, log_settings: LogSettings
+    app_name: str, log_settings: LogSettings, eventually: Eventually
 ) -> None:
     for days in (2, 5):
         app = App(app_name)
         app.stream("events", schema="id LONG", retention=f"{days} days")
         ensure_topics(app, log_settings)
-        config = config_of(log_settings, stream_topic(app_name, "events"))
-        assert config["retention.ms"] == str(days * 24 * 3600 * 1000)
+        expected = str(days * 24 * 3600 * 1000)
+
+        def is_set(expected: str = expected) -> bool:
+            config = config_of(log_settings, stream_topic(app_name, "events"))
+            return config["retention.ms"] == expected
+
+        eventually(is_set)  # the broker applies a little later what the controller has confirmed
 
 
 def test_a_topic_made_anew_has_another_id_that_a_position_can_carry(
