@@ -12,7 +12,7 @@ from tests.docs.pages import DOCUMENTS, ROOT, name_of
 
 PACKAGE = ROOT / "src/millstream"
 PLANNED = {"connectors/<system>/writer.py", "deliver/", "web/auth/row_policy.py"}
-TEXTS = [each for each in DOCUMENTS if each.name != "CHANGELOG.md"]  # it also tells of the past
+TEXTS = [each for each in DOCUMENTS if each.name != "CHANGELOG.md"]  # it also names what is gone
 PACKAGES = sorted(PACKAGE.rglob("__init__.py"))
 
 _DOTTED = re.compile(r"(?<![\w/.-])millstream(?:\.[A-Za-z_]\w*)+(?![\w-])")

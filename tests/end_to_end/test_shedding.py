@@ -183,7 +183,7 @@ def test_a_view_that_cannot_keep_up_takes_a_sample_until_it_can(
                 kill_analyze(system)
                 assert verified(system)["differences"] == []
 
-        # It has to be noticed that no more comes; then the query is started anew.
+        # It has to be noticed that no more comes; then the query is started again.
         system.until(
             lambda: (
                 (view := told(system)).get("share", 1.0) == 1

@@ -114,7 +114,7 @@ class Pipeline:
         return recreate_topic(self.app, self.log, view)
 
     def edition(self, view: str, number: int) -> str:
-        """A topic beside the view's own, for the view computed anew."""
+        """A topic beside the view's own, for the rebuilt view."""
         recreate_topic(self.app, self.log, view, number)
         return edition_topic(self.app.name, view, number)
 

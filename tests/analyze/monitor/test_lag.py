@@ -103,7 +103,7 @@ def test_the_position_of_a_real_time_view_is_the_furthest_known_one(
         eventually(lambda: measured() == (10, False))
         committed: dict[str, Any] = {"read": {topic: {"0": 4}}, "read_at": start}
         eventually(lambda: measured(**committed) == (6, True))
-        # A server has rows of later events than the checkpoint tells of.
+        # A server has rows of later events than the checkpoint has.
         served = ViewCounts(newest_received_at=start + 8)
         views = {live.name: served, batches.name: served}
         report = ProcessReport("serve", "s", start, start, views=views)

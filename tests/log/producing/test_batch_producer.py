@@ -200,7 +200,7 @@ async def test_where_kafka_takes_less_than_a_full_batch_they_get_smaller_and_sta
 
 
 async def _is_heeded(log: LogSettings, topic: str, size: int = 5_000) -> None:
-    """Wait until Kafka refuses what is too large: it heeds a changed limit a little later."""
+    """Wait until Kafka refuses what is too large: it applies a changed limit a little later."""
     other = Producer(log)
 
     async def refuses() -> bool:
