@@ -8,7 +8,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -124,15 +124,16 @@ async def collecting(
     As process number `worker` of `collect.workers`.
     """
     workers = settings.collect.workers
-    sources = await asyncio.to_thread(_assigned_sources, app, home, worker, workers)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
         queues = WaitQueues(settings.collect.room_timeout)
-        journal = await _open(stack, home, worker, settings, queues)
-        orphaned = [
-            await _open(stack, home, number, settings, queues)
-            for number in orphaned_journals(home.journals(), worker, workers)
-        ]
+        journals = {
+            number: await _open(stack, home, number, settings, queues)
+            for number in (worker, *orphaned_journals(home.journals(), worker, workers))
+        }
+        sources = await asyncio.to_thread(_assigned_sources, app, home, worker, workers, journals)
+        journal = journals.pop(worker)
+        orphaned = list(journals.values())
         part = await _assemble(app, settings, home, journal, orphaned, sources, worker, queues)
         stack.push_async_callback(_close, part.producers)
         async with asyncio.TaskGroup() as tasks:
@@ -197,11 +198,21 @@ async def _open(
     return journal
 
 
-def _assigned_sources(app: App, home: Home, worker: int, workers: int) -> list[AssignedSource]:
-    """The sources that this process reads: streams with a source are assigned round-robin."""
+def _assigned_sources(
+    app: App, home: Home, worker: int, workers: int, opened: Mapping[int, Journal]
+) -> list[AssignedSource]:
+    """The sources that this process reads: streams with a source are assigned round-robin.
+
+    Bookmarks are read from disk only in journals that this process has not opened.
+    """
     streams = [stream.name for stream in app.streams.values() if stream.source is not None]
-    journals = {number: read_bookmarks(folder) for number, folder in home.journals().items()}
-    return assign_sources(streams[worker::workers], worker, journals)
+    if not (streams := streams[worker::workers]):
+        return []
+    bookmarks = {
+        number: opened[number].bookmarks if number in opened else read_bookmarks(folder)
+        for number, folder in home.journals().items()
+    }
+    return assign_sources(streams, worker, bookmarks)
 
 
 async def _assemble(

@@ -116,17 +116,19 @@ class CollectApp:
             await send_json(send, await self._look_up(path[len(_RECEIPTS) :], allowed))
         elif path == "/health/ready":
             _allow(scope, "GET", "HEAD")
-            reason, details = self._health()
-            if peers := self._peers:
-                reason, details = await asyncio.to_thread(peers.health, self.published())
+            if self._peers is None:
+                reason, details = self._health()
+            else:
+                reason, details = await asyncio.to_thread(self._peers.health, self.published())
             if reason:
                 raise Problem(503, reason, headers=self._retry(), **details)
             await send_json(send, {"status": "ready", **details})
         elif path == "/metrics":
             _allow(scope, "GET", "HEAD")
-            text = self._metrics()
-            if peers := self._peers:
-                text = await asyncio.to_thread(peers.metrics, self.published())
+            if self._peers is None:
+                text = self._metrics()
+            else:
+                text = await asyncio.to_thread(self._peers.metrics, self.published())
             await send_response(send, 200, text.encode(), metrics.CONTENT_TYPE)
         else:
             raise Problem(

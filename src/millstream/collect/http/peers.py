@@ -22,8 +22,6 @@ _SILENT_SECONDS = 4.0  # without a fresh file
 _WELL = ("open", "up", "ready")
 _PREFIX = "millstream_collect_"
 
-Health = tuple[str, dict[str, Any]]
-
 
 class Published(msgspec.Struct, frozen=True):
     """The health and metrics of one process."""
