@@ -160,8 +160,8 @@ async def test_a_silent_process_is_named_and_the_others_go_on(
                 return False
             silent = [w for w in health["workers"] if w["state"] == "silent"]
             assert health["status"] == "ready"
-            assert silent
-            return "\nmillstream_collect_workers_answering 2\n" in metrics
+            # Its last file counts as fresh for some seconds.
+            return len(silent) == 1 and "\nmillstream_collect_workers_answering 2\n" in metrics
 
         await until(named)
     finally:
