@@ -43,7 +43,7 @@ from millstream.serve.description.messages import (
     ViewRow,
     ViewRows,
 )
-from millstream.serve.transports import frames, websocket
+from millstream.serve.transports import client_messages, connection, frames
 from millstream.values.ledger_entry import LedgerEntry
 from millstream.values.ledger_entry import encode as encode_entry
 from millstream.values.report import ProcessReport, StreamCounts, ViewCounts
@@ -300,7 +300,9 @@ def test_every_endpoint_of_collect_is_on_the_page() -> None:
     }
 
 
-@pytest.mark.parametrize("message", [*websocket.RECEIVED, *SENT], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "message", [*client_messages.RECEIVED, *SENT], ids=lambda each: each.__name__
+)
 def test_every_message_and_each_of_its_fields_is_on_the_page(message: type[msgspec.Struct]) -> None:
     described = message.__struct_config__.tag
     section = (
@@ -338,14 +340,14 @@ def test_every_close_code_is_on_the_page() -> None:
 def close_codes() -> set[int]:
     """The codes with which serve closes: in its calls, and in the errors that lead to them."""
     found = set()
-    for module in (websocket, frames, service):
+    for module in (connection, frames, service):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             match node:
                 case ast.Call(func=ast.Attribute(attr="close" | "send_close"), args=[code, *_]):
                     found |= set(_codes(code))
                 case ast.Call(func=ast.Name(id="ProtocolError"), args=[code, *_]):
                     found |= set(_codes(code))
-    assert websocket.TOO_SLOW in found
+    assert connection.TOO_SLOW in found
     return found
 
 
@@ -356,8 +358,8 @@ def _codes(value: ast.expr) -> Iterator[int]:
                 yield code
             case ast.Attribute(value=ast.Name(id="WSCloseCode"), attr=name) if name != "NO_INFO":
                 yield int(getattr(WSCloseCode, name))
-            case ast.Name(id=name) if isinstance(getattr(websocket, name, None), int):
-                yield getattr(websocket, name)
+            case ast.Name(id=name) if isinstance(getattr(connection, name, None), int):
+                yield getattr(connection, name)
 
 
 async def test_openapi_has_every_endpoint_and_the_page_every_parameter(place: Place) -> None:

@@ -17,10 +17,11 @@ from millstream.serve.views.replay import Replay
 from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
+from millstream.web.auth.caller import Caller
 from millstream.web.problem import RETRY, Problem
 
 if TYPE_CHECKING:
-    from millstream.serve.transports.websocket import Connection
+    from millstream.serve.transports.connection import Connection
 
 
 @dataclass(slots=True)
@@ -62,26 +63,38 @@ class Context:
         finally:
             self._wake_events.discard(event)
 
-    def view(self, name: str) -> ServedView:
-        """The view of that name; Problem if there is none, or the server is not ready."""
-        view = self.views.get(name)
-        if view is None:
-            raise Problem(404, f"there is no view {name[:100]!r}", remedy=suggest(name, self.views))
+    def view(self, name: str, caller: Caller) -> ServedView:
+        """The view of that name; Problem if there is none, it is not the caller's to read, or the
+        server is not ready.
+        """
+        view = self._find_view(name)
+        caller.check("read", "view", name)
         self.check_ready()
         return view
 
-    def read_on_demand(self, kind: str, name: str) -> AbstractAsyncContextManager[ServedView]:
+    def read_on_demand(
+        self, kind: str, name: str, caller: Caller
+    ) -> AbstractAsyncContextManager[ServedView]:
         """The stream of that name, or the ledger of that view; read within the block."""
         if kind == "ledger":
             self._check_ledger(name)
+            caller.check("read", "ledger", name)
+            self.check_ready()
             return self.ledgers.use(name)
         known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
+        caller.check("read", "stream", name)
         return self.streams.use(name)
 
+    def _find_view(self, name: str) -> ServedView:
+        view = self.views.get(name)
+        if view is None:
+            raise Problem(404, f"there is no view {name[:100]!r}", remedy=suggest(name, self.views))
+        return view
+
     def _check_ledger(self, name: str) -> None:
-        self.view(name)
+        self._find_view(name)
         if name not in self.ledgers.served:
             others = ", ".join(self.ledgers.served) or "none"
             raise Problem(

@@ -10,6 +10,7 @@ from millstream.errors import InvalidPosition, LogError, MillstreamError, QueryE
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.asgi import HeaderList, Message, Receive, Scope, Send, read_body
+from millstream.web.auth.caller import Caller, caller_of
 from millstream.web.problem import CONTENT_TYPE, RETRY, Problem
 
 _SAFE = (b"x-content-type-options", b"nosniff")
@@ -66,6 +67,7 @@ class HttpRequest:
     query: dict[str, str]
     headers: dict[bytes, bytes]
     raw_path: str
+    caller: Caller
     receive: Receive = field(default=no_body, repr=False)
 
     @classmethod
@@ -81,7 +83,8 @@ class HttpRequest:
         except ValueError:
             raise Problem(400, "the address is not UTF-8") from None
         query = {name: values[-1] for name, values in pairs.items()}
-        return cls(scope["method"], path, query, dict(scope["headers"]), raw, receive)
+        headers = dict(scope["headers"])
+        return cls(scope["method"], path, query, headers, raw, caller_of(scope), receive)
 
     def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
         """A number in the query string."""

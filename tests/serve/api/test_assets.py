@@ -8,6 +8,7 @@ import pytest
 
 from millstream.serve.api.assets import serve
 from millstream.serve.http import HttpRequest, Response
+from millstream.web.auth.caller import ANYBODY
 from millstream.web.problem import Problem
 
 
@@ -24,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 def get(root: Path, path: str, **headers: bytes) -> Response:
     known = {name.replace("_", "-").encode(): value for name, value in headers.items()}
-    return serve(HttpRequest("GET", tuple(path.split("/")[1:]), {}, known, path), root)
+    return serve(HttpRequest("GET", tuple(path.split("/")[1:]), {}, known, path, ANYBODY), root)
 
 
 def header(answer: Response, name: bytes) -> bytes:

@@ -47,7 +47,7 @@ class CollectServer(HttpServer):
             path = Path(settings.keys_file) if settings.keys_file else keys_file
             names = frozenset(streams)
             application = self._authentication = AuthenticationMiddleware(
-                application, settings, names, path, partial(_check_writes, names)
+                application, settings, path, partial(_check_writes, names)
             )
         if settings.cors_origins:
             application = CorsMiddleware(application, settings.cors_origins)
@@ -94,7 +94,7 @@ def _check_writes(streams: Collection[str], caller: Caller, path: str) -> None:
     """Refuse a request before its body is read if the caller may not write to the stream."""
     stream = path.removeprefix(_STREAMS)
     if stream != path and stream in streams:
-        caller.check_writes(stream)
+        caller.check("write", "stream", stream)
 
 
 def _certificate(settings: CollectSettings) -> Certificate | None:

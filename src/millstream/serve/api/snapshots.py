@@ -43,7 +43,7 @@ async def list_views(context: Context, request: HttpRequest) -> Response:
 
 async def show_view(context: Context, request: HttpRequest, name: str) -> Response:
     """A view's current rows, or 304 if the client has them already."""
-    view = context.view(name)
+    view = context.view(name, request.caller)
     request.refuse_unknown((*SELECTION_PARAMETERS, "order"))
     selection, order = read_selection(request), request.query.get("order") or None
     encoding = selection.encoding(view)
@@ -62,7 +62,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
 
 async def show_row(context: Context, request: HttpRequest, name: str, key: str) -> Response:
     """One row by its key: a JSON array, or the plain value where the key is one column."""
-    view = context.view(name)
+    view = context.view(name, request.caller)
     request.refuse_unknown(("select", "lineage"))
     if not view.table.keyed:
         raise Problem(404, f"view {name} has no key, so it has no row {key[:100]!r}")

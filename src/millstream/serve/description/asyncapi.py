@@ -9,7 +9,8 @@ import millstream
 from millstream.serve.context import Context
 from millstream.serve.description.messages import SENT
 from millstream.serve.description.openapi import message_schemas
-from millstream.serve.transports.websocket import PATH, RECEIVED
+from millstream.serve.transports.client_messages import RECEIVED
+from millstream.serve.transports.websocket import PATH
 
 JsonObject = dict[str, Any]
 _CHANNEL = "#/channels/connect"

@@ -11,7 +11,7 @@ import millstream
 from millstream.schema import json_schema
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
-from millstream.serve.transports import websocket
+from millstream.serve.transports import client_messages
 
 JsonObject = dict[str, Any]
 Parameter = tuple[str, str, JsonObject]
@@ -57,7 +57,7 @@ def message_schemas(types: Iterable[type]) -> JsonObject:
 
 def _schemas(context: Context) -> JsonObject:
     streams = {f"stream.{s.name}": json_schema(s.schema) for s in context.app.streams.values()}
-    return {**streams, **message_schemas((*RESPONSES, *SENT, *websocket.RECEIVED))}
+    return {**streams, **message_schemas((*RESPONSES, *SENT, *client_messages.RECEIVED))}
 
 
 def _fixed() -> JsonObject:
@@ -122,7 +122,7 @@ def _connect() -> JsonObject:
         "summary": "A WebSocket with any number of subscriptions; /v1/asyncapi.json describes it",
         "responses": refused,
         "x-websocket": {
-            "client-to-server": {"oneOf": _references(websocket.RECEIVED)},
+            "client-to-server": {"oneOf": _references(client_messages.RECEIVED)},
             "server-to-client": {"oneOf": _references(SENT)},
         },
     }

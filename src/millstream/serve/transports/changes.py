@@ -74,7 +74,7 @@ async def _subscribe(
     """A subscription as the request describes it, within the block."""
     selection, after = read_selection(request), _position(request)
     with context.wake_event() as wake_event:
-        async with _open(context, kind, name) as served:
+        async with _open(context, request, kind, name) as served:
             subscription = Subscription(
                 served, selection, message_format, wake_event.set, context.replay, after=after
             )
@@ -86,12 +86,14 @@ async def _subscribe(
 
 
 @contextlib.asynccontextmanager
-async def _open(context: Context, kind: str, name: str) -> AsyncIterator[ServedView]:
+async def _open(
+    context: Context, request: HttpRequest, kind: str, name: str
+) -> AsyncIterator[ServedView]:
     """The view, stream or ledger of that name, up to date within the block."""
     if kind == "view":
-        yield context.view(name)
+        yield context.view(name, request.caller)
         return
-    async with context.read_on_demand(kind, name) as served:
+    async with context.read_on_demand(kind, name, request.caller) as served:
         yield served
 
 

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.web.asgi import Scope
+from millstream.web.auth.rights import EVERYTHING, Action, Kind, Rights
 from millstream.web.problem import Problem
 
 _CALLER = "millstream.caller"
+_VERBS = {"write": "write to", "read": "read", "query": "query", "admin": "administer"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Caller:
     """An authenticated caller, or an address where no login is needed."""
 
-    kind: str  # key, jwt, certificate, address
+    kind: str  # key, jwt, certificate, operator, address
     name: str
-    streams: frozenset[str]  # existing streams that it may write to
+    rights: Rights
     rate: float | None = None  # events a second; None: as the settings say
+    claims: Mapping[str, Any] = field(default_factory=dict)  # for row policies: `caller.tenant`
+    expires: float = math.inf  # when the login expires, as time.time()
+    credential: bytes = b""  # the hash of its key or token; empty: it has none
 
-    def check_writes(self, stream: str) -> None:
-        """Problem 403 if the caller may not write to the stream."""
-        if stream not in self.streams:
-            raise Problem(
-                403,
-                f"{self.kind} {self.name!r} may not write to stream {stream!r}; give it that right",
-                missing={"write": stream},
-            )
+    def check(self, action: Action, kind: Kind | None = None, name: str = "") -> None:
+        """Problem 403 if the caller may not do this."""
+        if self.rights.allows(action, kind, name):
+            return
+        target = f"{kind} {name!r}" if kind else "this server"
+        raise Problem(
+            403,
+            f"{self.kind} {self.name!r} may not {_VERBS[action]} {target}; give it that right",
+            missing={action: name if kind else True},
+        )
 
 
-def matching(patterns: Iterable[str], names: Iterable[str]) -> frozenset[str]:
-    """The names that match one of the patterns; only `*` is special: it means any characters."""
-    either = "|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns)
-    return frozenset(filter(re.compile(either, re.DOTALL).fullmatch, names))
+ANYBODY = Caller("address", "unknown", EVERYTHING)
+"""The caller where no login is needed and the address does not matter."""
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
@@ -42,14 +48,18 @@ def set_caller(scope: Scope, caller: Caller) -> None:
     scope[_CALLER] = caller
 
 
+def caller_of(scope: Scope) -> Caller:
+    """The caller of this request; ANYBODY if no login was needed."""
+    caller: Caller = scope.get(_CALLER, ANYBODY)
+    return caller
+
+
 def caller_name(scope: Scope) -> str:
     """Kind and name of the authenticated caller; empty if no login was needed."""
-    caller: Caller | None = scope.get(_CALLER)
-    return "" if caller is None or caller.kind == "address" else f"{caller.kind} {caller.name}"
+    caller = caller_of(scope)
+    return "" if caller.kind == "address" else f"{caller.kind} {caller.name}"
 
 
 def check_writes(scope: Scope, stream: str) -> None:
     """Problem 403 if this request's caller may not write to the stream."""
-    caller: Caller | None = scope.get(_CALLER)
-    if caller is not None:
-        caller.check_writes(stream)
+    caller_of(scope).check("write", "stream", stream)

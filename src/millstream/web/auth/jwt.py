@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jwt
 
-from millstream.web.auth.caller import Caller, matching
+from millstream.web.auth.caller import Caller
 from millstream.web.auth.jwks import ALGORITHMS, IssuerKeys
+from millstream.web.auth.rights import Rights
 from millstream.web.auth.settings import AccessSettings
 
 _MAX_BYTES = 8 * 1024
@@ -25,9 +27,8 @@ class IssuerKeysUnavailable(Exception):
 class JwtVerifier:
     """Authenticates callers by JWT."""
 
-    def __init__(self, settings: AccessSettings, streams: frozenset[str]) -> None:
+    def __init__(self, settings: AccessSettings) -> None:
         self._settings = settings
-        self._streams = streams
         self.keys = IssuerKeys(
             settings.jwt_jwks,
             refresh=settings.jwt_refresh,
@@ -51,11 +52,11 @@ class JwtVerifier:
         if not keys:
             raise TokenRefused("no key of the issuer signed it")
         claims = self._decode(text, keys, algorithm)
-        allowed = matching(self._patterns(claims), self._streams)
+        rights = Rights.of({"write": self._patterns(claims)})
         name = str(claims.get("sub") or claims.get("client_id") or "")[:200]
         # Limited, because an issuer may write a number for "never" that no float can hold.
         until = float(min(int(claims["exp"]), 1 << 60)) + self._settings.jwt_leeway
-        return Caller("jwt", name, allowed), until
+        return Caller("jwt", name, rights, claims=claims, expires=until), until
 
     def _decode(self, token: str, keys: list[Any], algorithm: str) -> dict[str, Any]:
         error: Exception = TokenRefused("no key of the issuer signed it")
@@ -89,7 +90,7 @@ class JwtVerifier:
         return [
             word.removeprefix(prefix)
             for word in (words if isinstance(words, list) else ())
-            if isinstance(word, str) and word.startswith(prefix)
+            if isinstance(word, str) and word.startswith(prefix) and not re.search(r"\s", word)
         ]
 
 

@@ -20,9 +20,10 @@ from millstream.web.asgi import (
     send_problem,
 )
 from millstream.web.auth.api_keys import ApiKeys, digest
-from millstream.web.auth.caller import Caller, matching, set_caller
+from millstream.web.auth.caller import Caller, set_caller
 from millstream.web.auth.jwt import IssuerKeysUnavailable, JwtVerifier, TokenRefused, is_token
 from millstream.web.auth.rate import RateLimiter, TokenBucket, set_bucket
+from millstream.web.auth.rights import EVERYTHING, Rights, compile_patterns
 from millstream.web.auth.settings import AccessSettings
 from millstream.web.connections import CERTIFICATE, network_of
 from millstream.web.problem import RETRY, Problem
@@ -44,16 +45,14 @@ class AuthenticationMiddleware:
         self,
         inner: Application,
         settings: AccessSettings,
-        streams: Iterable[str],
         keys_file: Path,
         authorize: Callable[[Caller, str], None],
     ) -> None:
         self._inner = inner
         self._settings = settings
-        self._streams = frozenset(streams)
         self._authorize = authorize
         self.api_keys = ApiKeys(keys_file) if "key" in settings.auth else None
-        self.jwt_verifier = JwtVerifier(settings, self._streams) if "jwt" in settings.auth else None
+        self.jwt_verifier = JwtVerifier(settings) if "jwt" in settings.auth else None
         # Authenticated callers by the hash of their credential, and when that expires.
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._versions = (0, 0)
@@ -83,7 +82,7 @@ class AuthenticationMiddleware:
     async def _authenticate(self, scope: Scope) -> Caller:
         settings = self._settings
         if not settings.auth:
-            return Caller("address", _address(scope), self._streams)
+            return Caller("address", _address(scope), EVERYTHING)
         credential = _credential(scope["headers"])
         if credential is None:
             certificate = scope.get(CERTIFICATE)
@@ -114,7 +113,7 @@ class AuthenticationMiddleware:
         if key is None:
             raise self._unauthorized("the key is unknown, revoked or expired", "invalid_token")
         until = key.expires.timestamp() if key.expires else float("inf")
-        return Caller("key", key.name, matching(key.write, self._streams), key.rate), until
+        return Caller("key", key.name, Rights.of({"write": key.write}), key.rate), until
 
     async def _by_token(
         self, verifier: JwtVerifier, token: bytes, address: str
@@ -138,11 +137,14 @@ class AuthenticationMiddleware:
     def _by_certificate(self, names: tuple[str, ...]) -> Caller:
         granted = self._settings.tls_client_streams
         if not granted:
-            return Caller("certificate", names[0], self._streams)
+            return Caller("certificate", names[0], EVERYTHING)
         patterns = [
-            pattern for name in granted if matching([name], names) for pattern in granted[name]
+            pattern
+            for name in granted
+            if any(map(compile_patterns([name]).fullmatch, names))
+            for pattern in granted[name]
         ]
-        return Caller("certificate", names[0], matching(patterns, self._streams))
+        return Caller("certificate", names[0], Rights.of({"write": patterns}))
 
     def _take_token(self, caller: Caller) -> TokenBucket | None:
         rate = self._settings.rate if caller.rate is None else caller.rate
