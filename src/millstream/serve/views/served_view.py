@@ -29,6 +29,7 @@ from millstream.serve.views.filter import (
     compile_where,
     order_rows,
 )
+from millstream.serve.views.pages import SharedRows
 from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import ViewChange
 from millstream.store.views.table import ViewTable
@@ -82,6 +83,7 @@ class ServedView:
         # Called with the changes; an empty list means that the view starts again.
         self.listeners: list[Callable[[ServedView, list[ViewChange]], None]] = []
         self._settings = settings
+        self._shared_rows: weakref.ref[SharedRows] | None = None
         self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
 
@@ -130,6 +132,7 @@ class ServedView:
     def _start(self, epoch: str, table: ViewTable) -> None:
         self.epoch, self.table = epoch, table
         self.restarts += 1
+        self._shared_rows = None
         self.snapshots.clear()
         for encoding in self._encodings.values():
             encoding.clear()
@@ -219,6 +222,22 @@ class ServedView:
         return lambda: _select_rows(
             rows, encoding, columns, order, limit, Deadline(seconds), keyed=keyed
         )
+
+    def rows_now(self) -> SharedRows:
+        """References to all rows of a view with key, shared by clients at the same position."""
+        shared = self._shared_rows() if self._shared_rows is not None else None
+        if shared is None or shared.offsets != self.table.offsets:
+            shared = SharedRows(self.table.rows, self.table.offsets)
+            self._shared_rows = weakref.ref(shared)
+        return shared
+
+    def deadline(self) -> Deadline:
+        """The time limit for one filter over all rows, from now on."""
+        return Deadline(self._settings.query_seconds)
+
+    @property
+    def page_bytes(self) -> int:
+        return self._settings.page_bytes
 
     def is_expensive(self, encoding: Encoding, order: str | None = None) -> bool:
         """Whether selecting and encoding the rows would block the event loop for too long."""
