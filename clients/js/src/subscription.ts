@@ -1,8 +1,26 @@
 import type { Connection, Subscriber } from "./connection.js";
-import { explain, type Key, type Message, type Row } from "./messages.js";
+import { explain, type Key, type Lag, type Message, type Problem, type Row, type Value } from "./messages.js";
 import { Rows } from "./rows.js";
 
 const RETRY_MS = 3_000;
+
+/** What is followed: a view, a named query of the pipeline, or a SELECT over the views. */
+export type Source =
+  | { readonly view: string }
+  | { readonly query: string; readonly params?: Readonly<Record<string, Value>> }
+  | { readonly sql: string; readonly params?: Readonly<Record<string, Value>> };
+
+/** What can be changed while a subscription runs. */
+export interface Selection {
+  /** A SQL condition; empty for all rows. */
+  readonly where?: string;
+  /** The columns; the default is all of them. */
+  readonly select?: readonly string[];
+  /** What the server does when this client reads too slowly. */
+  readonly when_slow?: "buffer" | "conflate" | "sample" | "disconnect";
+  /** The most changes per second. */
+  readonly max_rate?: number;
+}
 
 /** Rows together with the position that they stand for. */
 export interface StoredRows {
@@ -18,56 +36,67 @@ export interface RowStore {
   save(view: string, where: string, rows: Rows): Promise<boolean>;
 }
 
-export interface SubscriptionOptions {
-  /** A SQL condition; the default is all rows. */
-  readonly where?: string;
+export interface SubscriptionOptions extends Selection {
+  /** The most rows in a snapshot. */
+  readonly limit?: number;
+  /** Keeps the rows of a view; the rows of a query are not kept. */
   readonly store?: RowStore | null | Promise<RowStore | null>;
-  /** The rows changed. */
+  /** The rows changed, or more of a snapshot arrived (`rows.loading`). */
   readonly onRows?: (rows: Rows) => void;
-  /** The filter in effect, and the server's explanation if it refused another one. */
+  /** The filter in effect, and the server's explanation if it refused the subscription or another filter. */
   readonly onFilter?: (where: string, error: string | null) => void;
-  /** The number of changes that this client has still to receive. */
-  readonly onLag?: (behind: number) => void;
+  /** This client is behind. */
+  readonly onLag?: (lag: Lag) => void;
+  /** The server left out this many changes, because of `when_slow` or `max_rate`. */
+  readonly onSkipped?: (count: number) => void;
 }
 
-/** One followed view: its rows and its filter. */
+/** One followed view or query: its rows and its filter. */
 export class Subscription implements Subscriber {
   readonly rows = new Rows();
-  private filterInEffect: string;
-  /** A filter that was sent and that the server has not answered yet. */
-  private pendingFilter: string | null = null;
+  /** The number of changes that the server has left out so far. */
+  skipped = 0;
+  private inEffect: Selection;
+  /** A selection that was sent and that the server has not answered yet. */
+  private pending: Selection | null = null;
   private savedPosition: string | null = null;
   private store: RowStore | null = null;
   private started = false;
   private stopped = false;
+  private paused = false;
 
   constructor(
     private readonly id: string,
-    readonly view: string,
-    private readonly connection: Pick<Connection, "subscribe" | "unsubscribe">,
+    private readonly source: Source,
+    private readonly connection: Pick<Connection, "subscribe" | "unsubscribe" | "tell">,
     private readonly options: SubscriptionOptions = {},
   ) {
-    this.filterInEffect = options.where ?? "";
+    const { where = "", select, when_slow, max_rate } = options;
+    this.inEffect = defined({ where, select, when_slow, max_rate });
   }
 
-  get where(): string {
-    return this.pendingFilter ?? this.filterInEffect;
+  get active(): boolean {
+    return !this.paused;
   }
 
-  get after(): string | null {
-    return this.pendingFilter === null ? this.rows.position : null;
+  /** The members of `subscribe`. Pages of a snapshot that has not ended are requested again. */
+  request(): object {
+    this.rows.stopLoading();
+    const { where, ...rest } = this.pending ?? this.inEffect;
+    const after = this.pending === null && "view" in this.source ? this.rows.position : null;
+    return defined({ ...this.source, where: where === "" ? undefined : where, ...rest, limit: this.options.limit, after: after ?? undefined });
   }
 
   /** Continues from the stored rows, or starts with a snapshot. */
   async start(): Promise<void> {
-    this.store = (await this.options.store) ?? null;
-    const stored = (await this.store?.load(this.view, this.filterInEffect).catch(() => null)) ?? null;
+    this.store = "view" in this.source ? ((await this.options.store) ?? null) : null;
+    const stored = (await this.store?.load(this.name, this.where).catch(() => null)) ?? null;
     if (this.stopped) return;
     if (stored !== null) {
       this.rows.replace(stored.rows, stored.position);
       this.options.onRows?.(this.rows);
     }
-    this.options.onFilter?.(this.filterInEffect, null);
+    this.options.onFilter?.(this.where, null);
     this.started = true;
     this.subscribe();
   }
@@ -79,20 +108,35 @@ export class Subscription implements Subscriber {
 
   /** Changes the filter. The old rows stay until the server answers. */
   filter(where: string): void {
-    this.pendingFilter = where.trim();
+    this.pending = { ...this.inEffect, where: where.trim() };
     if (this.started) this.subscribe();
   }
 
+  /** The server sends nothing until `resume`; then the changes since come, or a snapshot. */
+  pause(): void {
+    if (this.paused) return;
+    this.paused = true;
+    this.connection.tell(this.id, "pause");
+  }
+
+  resume(): void {
+    if (!this.paused) return;
+    this.paused = false;
+    // After a reconnect the server does not know the paused subscription.
+    if (!this.connection.tell(this.id, "resume") && this.started) this.subscribe();
+  }
+
   receive(message: Message): void {
+    this.countSkipped(message);
     switch (message.type) {
       case "snapshot":
-        this.acceptFilter();
+        if (message.last ?? true) this.accept();
         break;
       case "error":
-        this.refuseFilter(explain(message));
+        this.refuse(message);
         return;
       case "lag":
-        this.options.onLag?.(message.behind);
+        this.options.onLag?.(message);
         return;
       default:
     }
@@ -102,35 +146,57 @@ export class Subscription implements Subscriber {
   /** Stores rows and position if they changed since the last call. */
   async save(): Promise<void> {
     const { position } = this.rows;
-    if (this.store === null || this.pendingFilter !== null || position === null || position === this.savedPosition) return;
-    if (await this.store.save(this.view, this.filterInEffect, this.rows)) this.savedPosition = position;
+    if (this.store === null || this.pending !== null || position === null || position === this.savedPosition) return;
+    if (await this.store.save(this.name, this.where, this.rows)) this.savedPosition = position;
+  }
+
+  private get name(): string {
+    return "view" in this.source ? this.source.view : "";
+  }
+
+  private get where(): string {
+    return this.inEffect.where ?? "";
   }
 
   private subscribe(): void {
     this.connection.subscribe(this.id, this);
   }
 
-  private acceptFilter(): void {
-    if (this.pendingFilter === null) return;
-    this.filterInEffect = this.pendingFilter;
-    this.pendingFilter = null;
+  private countSkipped(message: Message): void {
+    const skipped = "skipped" in message ? (message.skipped ?? 0) : 0;
+    if (skipped === 0) return;
+    this.skipped += skipped;
+    this.options.onSkipped?.(skipped);
+  }
+
+  private accept(): void {
+    if (this.pending === null) return;
+    this.inEffect = this.pending;
+    this.pending = null;
     this.savedPosition = null;
-    this.options.onFilter?.(this.filterInEffect, null);
+    this.options.onFilter?.(this.where, null);
   }
 
-  private refuseFilter(error: string): void {
-    this.options.onFilter?.(this.filterInEffect, error);
-    const refused = this.where;
-    this.pendingFilter = null;
-    if (refused !== "" && refused === this.filterInEffect) this.filter("");
-    else if (refused !== this.filterInEffect) this.subscribe();
-    else this.subscribeLater();
+  private refuse(problem: Problem): void {
+    this.options.onFilter?.(this.where, explain(problem));
+    const refused = (this.pending ?? this.inEffect).where ?? "";
+    this.pending = null;
+    if (refused !== "" && refused === this.where) this.filter("");
+    else if (refused !== this.where) this.subscribe();
+    else if ("view" in this.source && problem.title !== "Forbidden") this.subscribeLater();
   }
 
-  /** The server refuses a subscription without a filter only while the view does not exist yet. */
+  /** The server refuses a permitted subscription without a filter only while the view does not exist yet. */
   private subscribeLater(): void {
     setTimeout(() => {
       if (!this.stopped) this.subscribe();
     }, RETRY_MS);
   }
+}
+
+/** The object without its members that are undefined. */
+function defined<T extends object>(members: T): { [Name in keyof T]: Exclude<T[Name], undefined> } {
+  return Object.fromEntries(Object.entries(members).filter(([, value]) => value !== undefined)) as {
+    [Name in keyof T]: Exclude<T[Name], undefined>;
+  };
 }

@@ -88,4 +88,55 @@ describe("the rows of a subscription", () => {
     const changed = [...rows.entries.values()].filter((entry) => entry.sequence > rows.snapshotSequence);
     expect(changed.map((entry) => entry.row)).toEqual([{ n: 1 }]);
   });
+
+  describe("while a snapshot comes in pages", () => {
+    const page = (number: number, last: boolean, rows: [Key, Row][]): Snapshot => ({ ...snapshot("e:0=9", rows), page: number, last, total: 3 });
+    const old = (): Rows => {
+      const rows = new Rows();
+      rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+      return rows;
+    };
+
+    it("are the old ones with the old position, until the last page has come", () => {
+      const rows = old();
+      expect(rows.apply(page(1, false, [[["Rome"], { n: 9 }], [["Bonn"], { n: 8 }]]))).toBe(true);
+      expect([held(rows), rows.position]).toEqual([[{ n: 2 }], "e:0=5"]);
+      expect(rows.loading).toMatchObject({ received: 2, total: 3 });
+      rows.apply(page(2, true, [[["Oslo"], { n: 7 }]]));
+      expect([held(rows), rows.position]).toEqual([[{ n: 9 }, { n: 8 }, { n: 7 }], "e:0=9"]);
+      expect(rows.loading).toBeNull();
+    });
+
+    it("get the changes of pages that have come, and the position of the last one", () => {
+      const rows = old();
+      rows.apply(page(1, false, [[["Rome"], { n: 9 }], [["Bonn"], { n: 8 }]]));
+      rows.apply(upsert("e:0=10", ["Rome"], { n: 10 }));
+      rows.apply(remove("e:0=11", ["Bonn"]));
+      expect([held(rows), rows.position]).toEqual([[{ n: 2 }], "e:0=5"]);
+      rows.apply(page(2, true, []));
+      expect([held(rows), rows.position]).toEqual([[{ n: 10 }], "e:0=11"]);
+    });
+
+    it("ignore the rest of a snapshot that starts again", () => {
+      const rows = old();
+      rows.apply(page(1, false, [[["Rome"], { n: 9 }]]));
+      rows.stopLoading();
+      expect(rows.apply(page(2, true, [[["Bonn"], { n: 8 }]]))).toBe(false);
+      expect([held(rows), rows.position]).toEqual([[{ n: 2 }], "e:0=5"]);
+    });
+
+    it("hold no more rows than otherwise", () => {
+      const rows = old();
+      const keys = (from: number): [Key, Row][] => Array.from({ length: MAX_ROWS }, (_, n) => [[from + n], {}]);
+      rows.apply(page(1, false, keys(0)));
+      rows.apply(page(2, true, keys(MAX_ROWS)));
+      expect([rows.entries.size, rows.truncated]).toEqual([MAX_ROWS, true]);
+    });
+  });
+
+  it("say that the server left some of them out", () => {
+    const rows = new Rows();
+    rows.apply({ ...snapshot("e:0=5", [[["Oslo"], { n: 2 }]]), truncated: true });
+    expect(rows.truncated).toBe(true);
+  });
 });
