@@ -1,6 +1,6 @@
 import { Connection, type ConnectionOptions } from "./connection.js";
 import { events, type EventsOptions } from "./events.js";
-import { Http, watch, type Watcher } from "./http.js";
+import { Http, TIMEOUT_MS, watch, type Watcher } from "./http.js";
 import type { Message, QueryResult } from "./messages.js";
 import type { OpenConnection } from "./open-connections.js";
 import { Subscription, type Source, type SubscriptionOptions } from "./subscription.js";
@@ -52,6 +52,12 @@ export class Client {
   /** Calls back each second with the system's description. Needs the right `admin`. Returns a function that stops it. */
   watchSystem(onSystem: Watcher<System>): () => void {
     return this.watch("v1/system", onSystem);
+  }
+
+  /** The views that the caller may read; throws a RequestError, with status 401 if the server wants another login. */
+  async views(): Promise<readonly ViewDescription[]> {
+    const answer = await this.http.json("v1/views", { signal: AbortSignal.timeout(TIMEOUT_MS) });
+    return (answer as { views: readonly ViewDescription[] }).views;
   }
 
   /** Calls back each second with the views that the caller may read. Returns a function that stops it. */

@@ -36,7 +36,7 @@ export async function* events(http: Http, path: string, options: EventsOptions =
     } catch (error) {
       if (error instanceof RequestError && error.status < 500 && error.status !== 429) throw error;
     }
-    if (signal?.aborted !== true) await pause(backoff(failures), signal);
+    await pause(backoff(failures), signal);
   }
 }
 
@@ -77,7 +77,7 @@ function pause(milliseconds: number, signal: AbortSignal | undefined): Promise<v
       signal?.removeEventListener("abort", end);
       resolve();
     };
-    const timer = setTimeout(end, milliseconds);
+    const timer = setTimeout(end, signal?.aborted === true ? 0 : milliseconds);
     signal?.addEventListener("abort", end);
   });
 }

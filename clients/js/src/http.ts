@@ -3,7 +3,8 @@ import { authorization, RequestError, type LoginOptions } from "./login.js";
 import { explain } from "./messages.js";
 
 const POLL_EVERY_MS = 1_000;
-const TIMEOUT_MS = 5_000;
+/** After this time a server counts as not answering. */
+export const TIMEOUT_MS = 5_000;
 
 /** A request whose headers are a plain object. */
 interface Request extends Omit<RequestInit, "headers"> {

@@ -75,6 +75,11 @@ export class Subscription implements Subscriber {
     this.inEffect = defined({ where, select, when_slow, max_rate });
   }
 
+  /** The requested filter; empty for all rows. */
+  get where(): string {
+    return (this.pending ?? this.inEffect).where ?? "";
+  }
+
   get active(): boolean {
     return !this.paused;
   }
@@ -90,13 +95,13 @@ export class Subscription implements Subscriber {
   /** Continues from the stored rows, or starts with a snapshot. */
   async start(): Promise<void> {
     this.store = "view" in this.source ? ((await this.options.store) ?? null) : null;
-    const stored = (await this.store?.load(this.name, this.where).catch(() => null)) ?? null;
+    const stored = (await this.store?.load(this.name, this.filterInEffect).catch(() => null)) ?? null;
     if (this.stopped) return;
     if (stored !== null) {
       this.rows.replace(stored.rows, stored.position);
       this.options.onRows?.(this.rows);
     }
-    this.options.onFilter?.(this.where, null);
+    this.options.onFilter?.(this.filterInEffect, null);
     this.started = true;
     this.subscribe();
   }
@@ -147,14 +152,14 @@ export class Subscription implements Subscriber {
   async save(): Promise<void> {
     const { position } = this.rows;
     if (this.store === null || this.pending !== null || position === null || position === this.savedPosition) return;
-    if (await this.store.save(this.name, this.where, this.rows)) this.savedPosition = position;
+    if (await this.store.save(this.name, this.filterInEffect, this.rows)) this.savedPosition = position;
   }
 
   private get name(): string {
     return "view" in this.source ? this.source.view : "";
   }
 
-  private get where(): string {
+  private get filterInEffect(): string {
     return this.inEffect.where ?? "";
   }
 
@@ -174,15 +179,15 @@ export class Subscription implements Subscriber {
     this.inEffect = this.pending;
     this.pending = null;
     this.savedPosition = null;
-    this.options.onFilter?.(this.where, null);
+    this.options.onFilter?.(this.filterInEffect, null);
   }
 
   private refuse(problem: Problem): void {
-    this.options.onFilter?.(this.where, explain(problem));
-    const refused = (this.pending ?? this.inEffect).where ?? "";
+    this.options.onFilter?.(this.filterInEffect, explain(problem));
+    const refused = this.where;
     this.pending = null;
-    if (refused !== "" && refused === this.where) this.filter("");
-    else if (refused !== this.where) this.subscribe();
+    if (refused !== "" && refused === this.filterInEffect) this.filter("");
+    else if (refused !== this.filterInEffect) this.subscribe();
     else if ("view" in this.source && problem.title !== "Forbidden") this.subscribeLater();
   }
 

@@ -61,7 +61,7 @@ export class FakeServer {
     } else if (path === "/v1/tickets" && this.key !== null) {
       const ticket = `ticket-${++this.tickets}`;
       this.valid.add(ticket);
-      send(response, 201, { ticket, expires_in: 30 });
+      send(response, 200, { ticket, expires: "2026-11-18T15:00:30Z" });
     } else {
       const answer = this.answers.get(path);
       if (answer === undefined) send(response, 404, { title: "Not Found" });
