@@ -14,6 +14,7 @@ export {
   Subscription,
   type RowStore,
   type Selection,
+  type SelectionChange,
   type Source,
   type StoredRows,
   type SubscriptionOptions,

@@ -11,6 +11,13 @@ export interface Column {
   readonly type: string;
 }
 
+/** A row with its key, and its place from 1 on if it is of a query that sorts its rows. */
+export interface KeyedRow {
+  readonly key: Key;
+  readonly row: Row;
+  readonly rank?: number;
+}
+
 /** What every message of a subscription may carry. */
 interface OfSubscription {
   readonly id: string;
@@ -22,7 +29,7 @@ interface OfSubscription {
 export interface Snapshot extends OfSubscription {
   readonly type: "snapshot";
   readonly position: string;
-  readonly rows: readonly { readonly key: Key; readonly row: Row }[];
+  readonly rows: readonly KeyedRow[];
   /** Counts from 1. Every page of a snapshot has the same position. */
   readonly page?: number;
   readonly last?: boolean;
@@ -35,6 +42,9 @@ export interface Change extends OfSubscription {
   readonly op: "upsert" | "delete";
   readonly key: Key;
   readonly row: Row | null;
+  readonly rank?: number;
+  /** Of a query: the number of changes that follow until the rows are those of one result. */
+  readonly more?: number;
   readonly position: string;
 }
 
@@ -54,6 +64,16 @@ export interface Lag extends OfSubscription {
   /** The age of the oldest of them. */
   readonly seconds?: number;
   readonly growing?: boolean;
+  /** What happens if the client stays slow. */
+  readonly warning?: string;
+}
+
+/** The answer to `update`, then with a position, to `pause` and to `resume`. */
+export interface Updated {
+  readonly type: "updated";
+  readonly id: string | null;
+  readonly paused: boolean;
+  readonly position?: string;
 }
 
 export interface Problem {
@@ -68,6 +88,7 @@ export type Message =
   | Change
   | Gap
   | Lag
+  | Updated
   | Problem
   | { readonly type: "unsubscribed"; readonly id: string }
   /** The login ends at `expires`: the server asks for a fresh token. */

@@ -1,9 +1,11 @@
-import type { Change, Key, Message, Row, Snapshot } from "./messages.js";
+import type { Change, Key, KeyedRow, Message, Row, Snapshot } from "./messages.js";
 
 export interface Entry {
   readonly id: string;
   readonly key: Key;
   readonly row: Row;
+  /** The place of the row from 1 on, in the result of a query that sorts its rows; null otherwise. */
+  readonly rank: number | null;
   /** Grows with every change of the view, so that a reader can find the rows that are new to it. */
   readonly sequence: number;
 }
@@ -35,6 +37,8 @@ export class Rows {
   /** The rows that the store has not written yet: all of them, or these ids. */
   unsaved: { all: boolean; readonly ids: Set<string> } = { all: true, ids: new Set() };
   private loadingSnapshot: LoadingSnapshot | null = null;
+  /** Changes of a query's result of which more are to come. Some of them alone are no result, so none is visible yet. */
+  private incomplete: Change[] = [];
   private sequence = 0;
 
   /** How much of a snapshot has arrived, while more of its pages are to come. The old rows stay visible until then. */
@@ -48,8 +52,12 @@ export class Rows {
       case "snapshot":
         return this.load(message);
       case "change":
-        return this.change(message);
+        return this.collect(message);
+      case "lag":
+        this.adopt(message.position);
+        return false;
       case "gap":
+        this.incomplete = [];
         // The rows stay visible until the snapshot arrives, but no subscription may continue from them.
         this.position = null;
         return false;
@@ -59,15 +67,16 @@ export class Rows {
   }
 
   /** Replaces all rows and the position, from a snapshot or from the store. */
-  replace(rows: Iterable<{ readonly key: Key; readonly row: Row }>, position: string): void {
+  replace(rows: Iterable<KeyedRow>, position: string): void {
     const snapshot = newSnapshot(position, null);
-    for (const { key, row } of rows) this.insert(snapshot, key, row);
+    for (const row of rows) this.insert(snapshot, row);
     this.show(snapshot);
   }
 
-  /** Forgets the pages of a snapshot whose rest will not come, because the subscription starts again. */
+  /** Forgets a part of a snapshot or of a result whose rest will not come, because the subscription starts again. */
   stopLoading(): void {
     this.loadingSnapshot = null;
+    this.incomplete = [];
   }
 
   private load({ rows, position, page = 1, last = true, total, truncated = false }: Snapshot): boolean {
@@ -75,7 +84,7 @@ export class Rows {
     const loading = this.loadingSnapshot;
     // Such a page belongs to a subscription that was replaced meanwhile.
     if (loading?.snapshotPosition !== position) return false;
-    for (const { key, row } of rows) this.insert(loading, key, row);
+    for (const row of rows) this.insert(loading, row);
     loading.received += rows.length;
     loading.truncated ||= truncated;
     if (last) this.show(loading);
@@ -88,10 +97,23 @@ export class Rows {
     this.truncated = snapshot.truncated;
     this.snapshotSequence = this.sequence;
     this.unsaved = { all: true, ids: new Set() };
-    this.loadingSnapshot = null;
+    this.stopLoading();
   }
 
-  private change({ op, key, row, position }: Change): boolean {
+  /** A position that is newer than the last change: all changes between are hidden by the filter. */
+  private adopt(position: string): void {
+    if (this.position !== null && this.loadingSnapshot === null && this.incomplete.length === 0) this.position = position;
+  }
+
+  private collect(change: Change): boolean {
+    this.incomplete.push(change);
+    if ((change.more ?? 0) > 0) return false;
+    const changes = this.incomplete;
+    this.incomplete = [];
+    return changes.map((each) => this.change(each)).includes(true);
+  }
+
+  private change({ op, key, row, rank, position }: Change): boolean {
     // The server sends a change only after the page with its row, so it belongs to the pages that arrived.
     if (this.loadingSnapshot !== null) this.loadingSnapshot.position = position;
     // Without rows that belong to a position, the change is of an earlier subscription.
@@ -99,11 +121,11 @@ export class Rows {
     else this.position = position;
     const target = this.loadingSnapshot ?? this;
     if (op === "delete" || row === null) return this.remove(target.entries, key);
-    this.insert(target, key, row);
+    this.insert(target, { key, row, ...(rank === undefined ? {} : { rank }) });
     return true;
   }
 
-  private insert(target: Pick<LoadingSnapshot, "entries" | "truncated">, key: Key, row: Row): void {
+  private insert(target: Pick<LoadingSnapshot, "entries" | "truncated">, { key, row, rank }: KeyedRow): void {
     const { entries } = target;
     const sequence = ++this.sequence;
     const id = key === null ? `#${sequence}` : JSON.stringify(key);
@@ -111,7 +133,7 @@ export class Rows {
       target.truncated = true;
       return;
     }
-    entries.set(id, { id, key, row, sequence });
+    entries.set(id, { id, key, row, rank: rank ?? null, sequence });
     this.markUnsaved(id);
     if (key === null) this.evictOldest(entries);
   }

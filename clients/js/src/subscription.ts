@@ -1,5 +1,5 @@
 import type { Connection, Subscriber } from "./connection.js";
-import { explain, type Key, type Lag, type Message, type Problem, type Row, type Value } from "./messages.js";
+import { explain, type KeyedRow, type Lag, type Message, type Problem, type Value } from "./messages.js";
 import { Rows } from "./rows.js";
 
 const RETRY_MS = 3_000;
@@ -18,14 +18,21 @@ export interface Selection {
   readonly select?: readonly string[];
   /** What the server does when this client reads too slowly. */
   readonly when_slow?: "buffer" | "conflate" | "sample" | "disconnect";
+  /** Changes per second, with `when_slow: "sample"`. */
+  readonly sample?: number;
   /** The most changes per second. */
   readonly max_rate?: number;
+  /** The most changes per second of one key; only the newest one is sent. */
+  readonly max_rate_per_key?: number;
 }
+
+/** The members to change; null stands for the default. */
+export type SelectionChange = { readonly [Name in keyof Selection]?: Selection[Name] | null };
 
 /** Rows together with the position that they stand for. */
 export interface StoredRows {
   readonly position: string;
-  readonly rows: readonly { readonly key: Key; readonly row: Row }[];
+  readonly rows: readonly KeyedRow[];
 }
 
 /** Stores the rows of views, so that a later run continues from their position. */
@@ -59,6 +66,8 @@ export class Subscription implements Subscriber {
   private inEffect: Selection;
   /** A selection that was sent and that the server has not answered yet. */
   private pending: Selection | null = null;
+  /** The number of `update` messages that the server has not answered yet. */
+  private updates = 0;
   private savedPosition: string | null = null;
   private store: RowStore | null = null;
   private started = false;
@@ -71,8 +80,8 @@ export class Subscription implements Subscriber {
     private readonly connection: Pick<Connection, "subscribe" | "unsubscribe" | "tell">,
     private readonly options: SubscriptionOptions = {},
   ) {
-    const { where = "", select, when_slow, max_rate } = options;
-    this.inEffect = defined({ where, select, when_slow, max_rate });
+    const { where = "", select, when_slow, sample, max_rate, max_rate_per_key } = options;
+    this.inEffect = defined({ where, select, when_slow, sample, max_rate, max_rate_per_key });
   }
 
   /** The requested filter; empty for all rows. */
@@ -87,8 +96,9 @@ export class Subscription implements Subscriber {
   /** The members of `subscribe`. Pages of a snapshot that has not ended are requested again. */
   request(): object {
     this.rows.stopLoading();
+    this.updates = 0;
     const { where, ...rest } = this.pending ?? this.inEffect;
-    const after = this.pending === null && "view" in this.source ? this.rows.position : null;
+    const after = this.pending === null ? this.rows.position : null;
     return defined({ ...this.source, where: where === "" ? undefined : where, ...rest, limit: this.options.limit, after: after ?? undefined });
   }
 
@@ -113,8 +123,19 @@ export class Subscription implements Subscriber {
 
   /** Changes the filter. The old rows stay until the server answers. */
   filter(where: string): void {
-    this.pending = { ...this.inEffect, where: where.trim() };
+    this.pending = { ...(this.pending ?? this.inEffect), where: where.trim() };
     if (this.started) this.subscribe();
+  }
+
+  /**
+   * Changes the filter, the columns or the pace while connected. The server sends only the rows that differ where it
+   * can; `onFilter` is called when all of them have come, or with the server's explanation if it refuses.
+   */
+  update(changes: SelectionChange): void {
+    const wanted = { ...(this.pending ?? this.inEffect), ...changes };
+    this.pending = Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== null));
+    // Without a connection, the next `subscribe` has the changes.
+    if (this.connection.tell(this.id, "update", changes)) this.updates++;
   }
 
   /** The server sends nothing until `resume`; then the changes since come, or a snapshot. */
@@ -135,14 +156,19 @@ export class Subscription implements Subscriber {
     this.countSkipped(message);
     switch (message.type) {
       case "snapshot":
-        if (message.last ?? true) this.accept();
+        // The answer to `update` is a message of its own.
+        if ((message.last ?? true) && this.updates === 0) this.accept();
         break;
+      case "updated":
+        // Without a position it answers `pause` or `resume`.
+        if (message.position !== undefined && this.updates > 0 && --this.updates === 0) this.accept();
+        return;
       case "error":
         this.refuse(message);
         return;
       case "lag":
         this.options.onLag?.(message);
-        return;
+        break;
       default:
     }
     if (this.rows.apply(message)) this.options.onRows?.(this.rows);
@@ -186,6 +212,11 @@ export class Subscription implements Subscriber {
     this.options.onFilter?.(this.filterInEffect, explain(problem));
     const refused = this.where;
     this.pending = null;
+    if (this.updates > 0) {
+      // The subscription goes on as it was.
+      this.updates--;
+      return;
+    }
     if (refused !== "" && refused === this.filterInEffect) this.filter("");
     else if (refused !== this.filterInEffect) this.subscribe();
     else if ("view" in this.source && problem.title !== "Forbidden") this.subscribeLater();

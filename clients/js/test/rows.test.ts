@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Change, Key, Row, Snapshot } from "../src/messages.js";
+import { ranked } from "../src/order.js";
 import { MAX_EVENTS, MAX_ROWS, Rows } from "../src/rows.js";
 
 const snapshot = (position: string, rows: [Key, Row][]): Snapshot => ({
@@ -138,5 +139,31 @@ describe("the rows of a subscription", () => {
     const rows = new Rows();
     rows.apply({ ...snapshot("e:0=5", [[["Oslo"], { n: 2 }]]), truncated: true });
     expect(rows.truncated).toBe(true);
+  });
+
+  it("keep the position of a lag report, with which a filtered view resumes", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("e:0=5", [[["Oslo"], { n: 2 }]]));
+    rows.apply({ type: "lag", id: "v", position: "e:0=900", behind: 0 });
+    expect(rows.position).toBe("e:0=900");
+  });
+
+  it("of a query change from one result to the next, never by half, and keep their order", () => {
+    const rows = new Rows();
+    const top: Snapshot = { ...snapshot("a:0=0", []), rows: [{ key: ["Oslo"], row: { n: 2 }, rank: 1 }, { key: ["Rome"], row: { n: 1 }, rank: 2 }] };
+    rows.apply(top);
+    expect(rows.apply({ ...upsert("b:0=1", ["Oslo"], { n: 2 }), rank: 2, more: 1 })).toBe(false);
+    expect([ranked(rows).map(({ key }) => key), rows.position]).toEqual([[["Oslo"], ["Rome"]], "a:0=0"]);
+    expect(rows.apply({ ...upsert("b:0=0", ["Rome"], { n: 3 }), rank: 1, more: 0 })).toBe(true);
+    expect([ranked(rows).map(({ key }) => key), rows.position]).toEqual([[["Rome"], ["Oslo"]], "b:0=0"]);
+  });
+
+  it("of a query forget a part of a result when a snapshot comes instead of its rest", () => {
+    const rows = new Rows();
+    rows.apply(snapshot("a:0=0", [[["Oslo"], { n: 2 }]]));
+    rows.apply({ ...remove("b:0=1", ["Oslo"]), more: 1 });
+    rows.apply(snapshot("c:0=0", [[["Oslo"], { n: 4 }]]));
+    rows.apply({ ...upsert("d:0=0", ["Bonn"], { n: 1 }), more: 0 });
+    expect(held(rows)).toEqual([{ n: 4 }, { n: 1 }]);
   });
 });

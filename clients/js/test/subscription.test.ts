@@ -175,4 +175,41 @@ describe("a subscription", () => {
     subscription.resume();
     expect(requests.at(-1)).toEqual({ view: "v", after: "e:0=4" });
   });
+
+  it("changes its filter and pace while connected, in effect when the server says so", async () => {
+    const { requests, told, filters, subscription } = follow("n > 1", null, { max_rate: 5 });
+    await subscription.start();
+    subscription.receive(snapshot);
+    subscription.update({ where: "n > 2", max_rate: null });
+    subscription.update({ when_slow: "conflate" });
+    expect(told).toEqual([["update", { where: "n > 2", max_rate: null }], ["update", { when_slow: "conflate" }]]);
+    subscription.receive({ type: "change", id: "1", op: "delete", key: ["a"], row: null, position: "e:0=4" });
+    subscription.receive({ type: "updated", id: "1", paused: false, position: "e:0=4" });
+    expect(filters.at(-1)).toEqual(["n > 1", null]);
+    subscription.receive({ type: "updated", id: "1", paused: false, position: "e:0=4" });
+    expect(filters.at(-1)).toEqual(["n > 2", null]);
+    expect([subscription.rows.entries.size, requests.length]).toEqual([0, 1]);
+    expect(subscription.request()).toEqual({ view: "v", where: "n > 2", when_slow: "conflate", after: "e:0=4" });
+  });
+
+  it("starts again with a snapshot if the connection breaks before an update is in effect", async () => {
+    const { subscription } = follow();
+    await subscription.start();
+    subscription.receive(snapshot);
+    subscription.update({ where: "n > 2" });
+    expect(subscription.request()).toEqual({ view: "v", where: "n > 2" });
+    subscription.receive(snapshot);
+    expect(subscription.request()).toEqual({ view: "v", where: "n > 2", after: "e:0=4" });
+  });
+
+  it("goes on as it was when the server refuses an update", async () => {
+    const { requests, filters, subscription } = follow();
+    await subscription.start();
+    subscription.receive(snapshot);
+    subscription.update({ where: "m > 1" });
+    subscription.receive(refusal);
+    expect(filters.at(-1)).toEqual(["", "no column m"]);
+    expect(requests).toHaveLength(1);
+    expect(subscription.request()).toEqual({ view: "v", after: "e:0=4" });
+  });
 });

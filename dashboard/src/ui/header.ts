@@ -15,6 +15,7 @@ export class Header {
   private readonly lag = element("dd", {}, "–");
   private connection: ConnectionState = { kind: "connecting" };
   private readonly behind = new Map<string, { lag: Lag; at: number }>();
+  private readonly brand = element("span", { class: "brand" }, "Millstream");
   private readonly systemFigures = [
     figure("end to end", this.latency, "Median time from collect to serve over the last seconds"),
     figure("p99", this.tail, "99 of 100 results are faster than this"),
@@ -27,7 +28,7 @@ export class Header {
   ) {
     const lag = figure("lag", this.lag, "Changes that this page has still to receive");
     const figures = element("dl", { class: "figures" }, ...this.systemFigures, lag);
-    const title = element("div", { class: "title" }, mark(), this.app, element("span", { class: "brand" }, "Millstream"));
+    const title = element("div", { class: "title" }, mark(), this.app, this.brand);
     this.root = element("header", {}, title, figures, this.pill, onLogout === null ? null : logoutButton(onLogout), themeButton());
     setInterval(() => {
       this.paintConnection();
@@ -44,9 +45,9 @@ export class Header {
     setText(this.tail, total === null ? "–" : format.duration(total.p99));
   }
 
-  /** Leaves out the figures that only the system's description has. */
+  /** Leaves out the figures and the name that only the system's description has. */
   showViewsOnly(): void {
-    for (const each of this.systemFigures) each.hidden = true;
+    for (const each of [...this.systemFigures, this.brand]) each.hidden = true;
   }
 
   setConnection(connection: ConnectionState): void {
