@@ -75,7 +75,7 @@ function help(): HTMLElement {
       "p",
       {},
       "No key yet? Whoever runs this server makes one with ",
-      element("code", {}, "millstream keys create NAME"),
+      element("code", {}, 'millstream keys create NAME --read "*"'),
       ". A token comes from your company's login.",
     ),
     element("p", {}, "The key stays in this tab until you log out or close it. It is not stored on disk and is never part of an address."),
