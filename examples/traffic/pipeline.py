@@ -17,7 +17,7 @@ app.stream(
     """,
     key="car",
     event_time="at",
-    lateness="2 minutes",
+    lateness="5 minutes",
     retention="31 days",
 )
 
@@ -44,8 +44,8 @@ ROADS = """
 app.view("roads", sql=ROADS, key=["city", "segment"])
 
 
-@app.view(key=["window", "city", "segment"], keep="1 day")
+@app.view(key=["window", "city"], keep="1 day")
 def speeds(positions: DataFrame) -> DataFrame:
-    """How fast cars drive on each segment in five minutes."""
-    segments = positions.groupBy(F.window("at", "5 minutes"), "city", "segment")
-    return segments.agg(F.avg("speed").alias("speed"), F.count("*").alias("reports"))
+    """How fast cars drive in each city, by five minutes."""
+    cities = positions.groupBy(F.window("at", "5 minutes"), "city")
+    return cities.agg(F.avg("speed").alias("speed"), F.count("*").alias("reports"))

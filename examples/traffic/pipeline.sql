@@ -5,7 +5,7 @@ CREATE STREAM positions (
   car STRING NOT NULL, owner STRING, make STRING, model STRING,
   city STRING NOT NULL, segment STRING NOT NULL, lat DOUBLE, lon DOUBLE,
   speed DOUBLE, condition STRING, at TIMESTAMP
-) WITH (key = 'car', event_time = 'at', lateness = '2 minutes', retention = '31 days');
+) WITH (key = 'car', event_time = 'at', lateness = '5 minutes', retention = '31 days');
 
 CREATE VIEW my_car WITH (key = 'car', keep = '1 day') AS
 SELECT car, max_by(owner, at) AS owner, max_by(make, at) AS make, max_by(model, at) AS model,
@@ -25,7 +25,7 @@ SELECT city, segment, count(*) AS reports,
 FROM positions
 GROUP BY city, segment;
 
-CREATE VIEW speeds WITH (key = ('window', 'city', 'segment'), keep = '1 day') AS
-SELECT window(at, '5 minutes') AS window, city, segment, avg(speed) AS speed, count(*) AS reports
+CREATE VIEW speeds WITH (key = ('window', 'city'), keep = '1 day') AS
+SELECT window(at, '5 minutes') AS window, city, avg(speed) AS speed, count(*) AS reports
 FROM positions
-GROUP BY window(at, '5 minutes'), city, segment;
+GROUP BY window(at, '5 minutes'), city;

@@ -25,7 +25,7 @@ from millstream.simulation import (
 )
 
 FIVE_MINUTES = Tumbling(300_000)
-LATENESS = 120_000
+LATENESS = 300_000
 Row = dict[str, Any]
 
 
@@ -39,10 +39,10 @@ def truth(predicted: Sequence[Predicted]) -> dict[str, Any]:
     logged = [each.sending.event for each in with_outcome(predicted, "logged")]
     return {
         "views": {
+            "speeds": _speeds(predicted),
+            "roads": _roads(logged),
             "my_car": _newest_of_each_car(logged),
             "sightings": [_sighting(event) for event in logged],
-            "roads": _roads(logged),
-            "speeds": _speeds(predicted),
         },
         "late": late_records(predicted, {"speeds": FIVE_MINUTES}, LATENESS),
         "logged": len(predicted) - len(with_outcome(predicted, "duplicate")),
@@ -74,19 +74,16 @@ def _roads(events: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _speeds(predicted: Sequence[Predicted]) -> list[Row]:
-    rows = grouped(
-        predicted, FIVE_MINUTES, LATENESS, lambda event: (event["city"], event["segment"])
-    )
+    rows = grouped(predicted, FIVE_MINUTES, LATENESS, lambda event: str(event["city"]))
     return [
         {
             "window": window_json(window),
             "city": city,
-            "segment": segment,
             "speed": sum(each.sending.event["speed"] for each in events) / len(events),
             "reports": len(events),
             "_state": state_of(window, events),
         }
-        for (window, (city, segment)), events in sorted(rows.items())
+        for (window, city), events in sorted(rows.items())
     ]
 
 

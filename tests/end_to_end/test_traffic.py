@@ -45,16 +45,16 @@ def traffic(start_system: StartSystem) -> Iterator[Traffic]:
             post.send(flowing)
             await_rows(
                 *(system, "speeds", SIMULATION.truth(list(predict(flowing)))["views"]["speeds"]),
-                *(("window", "city", "segment"), example.watermark),
+                *(("window", "city"), example.watermark),
             )
             post.send(sent[len(flowing) :])
         yield example
 
 
 @pytest.mark.timeout(600)
-def test_the_speed_on_each_road_is_true_in_all_five_minutes(traffic: Traffic) -> None:
+def test_the_speed_in_each_city_is_true_in_all_five_minutes(traffic: Traffic) -> None:
     true = traffic.truth["views"]["speeds"]
-    key = ("window", "city", "segment")
+    key = ("window", "city")
     await_rows(traffic.system, "speeds", true, key, traffic.watermark)
 
 
