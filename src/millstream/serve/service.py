@@ -33,6 +33,7 @@ from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
+from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
@@ -136,9 +137,9 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         self.context.ready = False
-        self.context.close()
-        for connection in list(self.context.connections):
+        for connection in self.context.connections:
             connection.close(1001, "the server is stopping; connect again")
+        self.context.close()
         self.http.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
@@ -175,7 +176,12 @@ class Server:
         app, settings = self._app, self._settings.serve
         views = {
             view.name: ServedView(
-                view.name, "view", view_topic(app.name, view.name), settings, key=view.key
+                view.name,
+                "view",
+                view_topic(app.name, view.name),
+                settings,
+                key=view.key,
+                policy=view.policy,
             )
             for view in app.views.values()
         }
@@ -186,11 +192,14 @@ class Server:
                 stream_topic(app.name, stream.name),
                 settings,
                 columns=event_columns(stream.schema),
+                policy=stream.policy,
             )
             for stream in app.streams.values()
         }
         ledgers = {
-            view.name: ServedLedger(views[view.name], ledger_topic(app.name, view.name), settings)
+            view.name: ServedLedger(
+                views[view.name], ledger_topic(app.name, view.name), settings, view.ledger_policy
+            )
             for view in app.views.values()
             if view.ledger
         }
@@ -213,6 +222,7 @@ class Server:
             replay=Replay(log, settings.replay_limit),
             system=System(app, views, streams, self._failures),
             sql=sql,
+            connections=Connections(settings.max_connections_per_caller),
         )
 
     def _describe(self, record: Record) -> None:
@@ -257,7 +267,7 @@ class Server:
                 views={
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
-                clients=self.context.clients,
+                clients=len(self.context.connections),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -270,7 +280,7 @@ class Server:
         """Send positions to clients whose filters have hidden all recent changes."""
         while True:
             await asyncio.sleep(_POSITION_SECONDS)
-            for connection in list(self.context.connections):
+            for connection in self.context.connections:
                 connection.send_positions()
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.serve.pipeline import SECONDS, Pipeline, socket
+from tests.serve.pipeline import SECONDS, Pipeline, socket, websocket_of
 from tests.wait_until import until
 
 from millstream.serve.service import Server
@@ -115,10 +115,9 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
             assert (message["type"], message["total"]) == ("snapshot", ROWS)
             if message["last"]:
                 got.add(message["id"])
-            (connection,) = server.context.connections
             held = [
                 each.has_pending
-                for each in connection.sources.values()
+                for each in websocket_of(server).sources.values()
                 if isinstance(each, Subscription)
             ]
             assert held.count(True) <= 1

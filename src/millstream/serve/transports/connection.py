@@ -12,6 +12,7 @@ from msgspec import UNSET
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from millstream.errors import MillstreamError, QueryError
+from millstream.serve.connections import SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.transports.client_messages import (
     Pause,
@@ -50,12 +51,15 @@ class Connection(WSListener):
     answers is disconnected.
     """
 
+    transport = "websocket"
+
     def __init__(self, context: Context, caller: Caller) -> None:
         super().__init__()
         self._context = context
         self.caller = caller
+        self.address = ""
+        self.traffic = Traffic()
         self.sources: dict[str, MessageSource] = {}
-        self.sent_bytes = 0  # of messages
         self._skipped = 0  # by subscriptions that have ended
         self._open_blocks: dict[str, asyncio.Task[None]] = {}  # they end with their sources
         self._deferred: dict[str, Subscribe] = {}  # until the client has room
@@ -77,6 +81,8 @@ class Connection(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        peer = transport.underlying_transport.get_extra_info("peername")
+        self.address = self.address or (peer[0] if isinstance(peer, tuple) else "")
         limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
         self._context.connections.add(self)
@@ -115,6 +121,9 @@ class Connection(WSListener):
         for source in self.sources.values():
             if not self._is_full and (message := source.refresh()) is not None:
                 self._send(message)
+
+    def subscriptions(self) -> list[SubscriptionReport]:
+        return [source.report for source in self.sources.values()]
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """Close the connection, and tell the client why."""
@@ -313,9 +322,8 @@ class Connection(WSListener):
             return
         # The others come first when there is room again.
         self.sources[identifier] = self.sources.pop(identifier)
-        if source.behind:
-            source.mark_slow()
-            self._check_slow()
+        source.mark_slow()
+        self._check_slow()
 
     def _has_room(self) -> bool:
         if self._is_full or self._is_closed:
@@ -328,10 +336,9 @@ class Connection(WSListener):
     def _write(self, messages: list[bytes]) -> None:
         for message in messages:
             self._transport.send(WSMsgType.TEXT, message)
-        size = sum(map(len, messages))
-        self.sent_bytes += size
+        self.traffic.add(messages)
         if self._byte_limit is not None:
-            self._byte_limit.take(size)
+            self._byte_limit.take(sum(map(len, messages)))
 
     def _check_slow(self) -> None:
         seconds = time.monotonic() - self._full_since if self._is_full else 0.0
@@ -367,6 +374,7 @@ class Connection(WSListener):
             if self._unread > self._context.settings.buffer_bytes:
                 self.close(TOO_SLOW, "the client does not read its answers")
                 return
+        self.traffic.add((message,))
         self._transport.send(WSMsgType.TEXT, message)
 
     def _send_pong(self, payload: bytes) -> None:

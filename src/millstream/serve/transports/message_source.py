@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.errors import QueryError
+from millstream.serve.connections import SubscriptionReport
 from millstream.serve.context import Context
 from millstream.serve.transports.client_messages import Subscribe
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.pace import Pace
 from millstream.serve.views.replay import read_start
+from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import RowSelection, Subscription
+from millstream.serve.views.subscription import Subscription
 from millstream.web.auth.caller import Caller
 
 
@@ -28,8 +30,8 @@ class MessageSource(Protocol):
     """
 
     @property
-    def behind(self) -> int:
-        """Changes that the client has not been sent yet; 0: it has everything."""
+    def report(self) -> SubscriptionReport:
+        """What `/v1/connections` shows."""
         ...
 
     @property
@@ -54,7 +56,7 @@ class MessageSource(Protocol):
         ...
 
     def mark_slow(self) -> None:
-        """Note that changes wait because the transport has no room."""
+        """Note that the transport has no room; changes may wait."""
         ...
 
     def is_too_slow(self, full_seconds: float) -> bool:
@@ -123,6 +125,7 @@ def _subscribe(
             tuple(request.select) if request.select else None,
             request.lineage,
             request.limit,
+            context.visibility(served.kind, served.name, subscriber.caller),
         ),
         WebSocketFormat(request.id),
         subscriber.wake,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.serve.views.encoding import Encoding, SnapshotPage, encode
+from millstream.serve.views.encoding import Encoding, SnapshotPage, delete_body, encode
 from millstream.serve.views.filter import Deadline
 from millstream.store.views.ring import Offsets, Ring, Row, ViewChange
 
@@ -38,7 +38,7 @@ class SharedRows:
         of many rows keeps them by key.
         """
         keys, rows = self.keys, self.rows
-        if encoding.where is not None:
+        if encoding.is_filtered:
             keys, rows = [], []
             for key, row in zip(self.keys, self.rows, strict=True):
                 deadline.check()
@@ -197,17 +197,14 @@ class Difference:
             else:
                 has, is_same = self._old.matches(row), True
             if is_new and not (has and is_same):
-                yield from self._body(key, row)
+                change = ViewChange(key, row, None, 0, 0, (), 0)
+                if (body := self._new.body(change)) is not None:
+                    yield body
             elif has and not is_new:
-                yield from self._body(key, None)
+                yield delete_body(key)
         for key, held in left.items():
             if held is not None and self._old.matches(held):
-                yield from self._body(key, None)
-
-    def _body(self, key: str, row: Row | None) -> Iterator[bytes]:
-        change = ViewChange(key, row, None, 0, 0, (), 0, known=False)
-        if (body := self._new.body(change)) is not None:
-            yield body
+                yield delete_body(key)
 
 
 def rows_before(ring: Ring, cursor: int) -> dict[str, Row | None]:
