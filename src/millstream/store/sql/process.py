@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,17 @@ class SqlProcess:
         self._kill()
         await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> dict[str, Any]:
+    async def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        parameters: Mapping[str, Any],
+    ) -> dict[str, Any]:
         arguments = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
-        return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
+        content = {"op": "query", **arguments, "parameters": dict(parameters)}
+        return await self.request(content, seconds + _GRACE_SECONDS)
 
     async def request(self, content: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer; TimeoutError if it takes too long, SqlProcessFailed if the process ends."""

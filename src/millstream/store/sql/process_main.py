@@ -17,7 +17,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from millstream.errors import QueryError
-from millstream.store.sql.tables import QueryTimeout, SqlTables, is_out_of_memory
+from millstream.store.sql.tables import (
+    QueryTimeout,
+    SqlTables,
+    UnsuitableValue,
+    is_out_of_memory,
+)
 from millstream.values.view_description import ViewColumn
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -61,8 +66,9 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
                     request["last"],
                 )
             case "query":
-                arguments = ("sql", "limit", "seconds", "max_bytes")
-                return {"result": tables.query(*(request[name] for name in arguments))}
+                arguments = ("sql", "limit", "seconds", "max_bytes", "parameters")
+                result, checked = tables.query(*(request[name] for name in arguments))
+                return {"result": result, "checked": checked}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)
     except Exception as error:
@@ -75,6 +81,8 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
 def _reason(error: QueryError) -> str:
     if isinstance(error, QueryTimeout):
         return "time"
+    if isinstance(error, UnsuitableValue):
+        return "value"
     return "memory" if is_out_of_memory(error) else "error"
 
 

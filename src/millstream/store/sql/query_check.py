@@ -39,12 +39,14 @@ _FORBIDDEN_PREFIXES = (
 # Tables of DuckDB that need no schema in their name. No CTE may have such a name, in case DuckDB's
 # scope of a CTE is smaller than ours.
 _CATALOGUE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
-# Functions whose answer changes although no view does.
-_VOLATILE = {
-    "now", "get_current_timestamp", "current_timestamp", "transaction_timestamp", "current_date",
-    "today", "current_time", "get_current_time", "localtime", "current_localtime",
-    "localtimestamp", "current_localtimestamp", "age", "random", "uuid", "gen_random_uuid",
-    "uuidv4", "uuidv7",
+# Functions whose answer changes although no view does. Some are written without parentheses.
+_VOLATILE_WORDS = {
+    "current_date", "current_time", "current_timestamp", "localtime", "localtimestamp",
+}  # fmt: skip
+_VOLATILE = _VOLATILE_WORDS | {
+    "now", "today", "age", "transaction_timestamp", "get_current_timestamp", "get_current_time",
+    "current_localtime", "current_localtimestamp", "random", "uuid", "gen_random_uuid", "uuidv4",
+    "uuidv7",
 }  # fmt: skip
 _Names = frozenset[str]
 
@@ -95,7 +97,7 @@ def _is_volatile(node: dict[str, Any]) -> bool:
         return True
     if node.get("type") == "COLUMN_REF":  # CURRENT_DATE is a column until DuckDB binds it
         names = node.get("column_names") or [""]
-        return str(names[-1]).lower() in _VOLATILE
+        return str(names[-1]).lower() in _VOLATILE_WORDS
     return str(node.get("function_name", "")).lower() in _VOLATILE
 
 
@@ -129,7 +131,7 @@ def _check_table(
     """The view that the node reads; empty if it reads a CTE."""
     name = str(node.get("table_name", ""))
     place = (node.get("catalog_name") or "", node.get("schema_name") or "")
-    # DuckDB prefers a CTE. If its scope were smaller than ours, the name would mean the view.
+    # A CTE may have the name of a view; the view then counts as read too, which does no harm.
     if place in (("", ""), ("", "main")) and name.lower() in views:
         return views[name.lower()]
     if place == ("", "") and name.lower() in named:

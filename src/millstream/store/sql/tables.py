@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
-from millstream.store.sql.query_check import check_query
+from millstream.store.sql.query_check import CheckedQuery, check_query
 from millstream.values.view_description import ViewColumn
 
 # Queries cannot change these settings, because the last one locks them.
@@ -34,6 +34,8 @@ _LOCK = (
     "SET lock_configuration=true",
 )
 
+_OF_VALUES = (duckdb.DataError, duckdb.InvalidInputException)
+
 
 class QueryTimeout(QueryError):
     """A query took too long."""
@@ -41,6 +43,10 @@ class QueryTimeout(QueryError):
 
 class QueryOutOfMemory(QueryError):
     """A query needs more memory than there is."""
+
+
+class UnsuitableValue(QueryError):
+    """A query failed at a value of some row, such as a text that is no number."""
 
 
 @dataclass(slots=True)
@@ -150,7 +156,14 @@ class SqlTables:
         self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
         self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
 
-    def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> bytes:
+    def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> tuple[bytes, CheckedQuery]:
         """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large."""
         began = time.perf_counter()
         session = self._database.cursor()
@@ -160,10 +173,11 @@ class SqlTables:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
             parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-            check_query(parsed.encode(), self._tables, self._broken)
+            checked = check_query(parsed.encode(), self._tables, self._broken, parameters or ())
             # The line break ends a comment at the end of the query.
             text = sql.strip().rstrip(";")
-            found = session.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
+            wrapped = f"SELECT * FROM ({text}\n) LIMIT {limit + 1}"
+            found = session.sql(wrapped, params=parameters or None)
             types = [str(type_) for type_ in found.types]
             table = found.to_arrow_table()
         except duckdb.InterruptException:
@@ -175,7 +189,8 @@ class SqlTables:
                 "the query needs too much memory", remedy="ask for less"
             ) from None
         except duckdb.Error as error:
-            raise QueryError(f"cannot answer the query: {_first_lines(error)}") from None
+            kind = UnsuitableValue if isinstance(error, _OF_VALUES) else QueryError
+            raise kind(f"cannot answer the query: {_first_lines(error)}") from None
         finally:
             timer.cancel()
             session.close()
@@ -183,7 +198,7 @@ class SqlTables:
         _check_size(table.nbytes // 4, max_bytes)  # eight bytes of Arrow are at least "0," in JSON
         answer = _encode_answer(table, types, limit, began)
         _check_size(len(answer), max_bytes)
-        return answer
+        return answer, checked
 
     def _run(self, statement: str) -> None:
         self._database.execute(statement).fetchall()
