@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from millstream.pipeline.app import App
 from millstream.serve.connections import Connections
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -33,6 +34,7 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    queries: NamedQueries
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason

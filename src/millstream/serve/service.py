@@ -35,6 +35,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
 from millstream.serve.transports.websocket import websocket_protocol
@@ -131,6 +132,7 @@ class Server:
             self._report(),
             self._send_positions(),
             self.http.watch(),
+            self.context.queries.run(),
         )
         self._tasks += [asyncio.create_task(work) for work in background]
         return self
@@ -204,6 +206,7 @@ class Server:
         for served in views.values():
             sql.add(served)
             served.listeners.append(sql.changed)
+        queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
         return Context(
             app=app,
@@ -212,8 +215,9 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures),
+            system=System(app, views, streams, self._failures, queries.served),
             sql=sql,
+            queries=queries,
             connections=Connections(settings.max_connections_per_caller),
         )
 

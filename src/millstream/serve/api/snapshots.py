@@ -50,7 +50,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     position = str(view.position).encode()
     tag = b'"%b"' % position
     headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     select = view.prepare_rows(encoding, order, selection.row_limit(view))
     if view.is_expensive(encoding, order):
@@ -73,7 +73,7 @@ async def show_row(context: Context, request: HttpRequest, name: str, key: str) 
     position = str(view.position).encode()
     tag = b'"%b"' % position
     headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     row = encode(encoding.project(view.table.rows[found]))
     body = b'{%b"key":%b,"row":%b}' % (_head(view, position), found.encode(), row)
@@ -122,7 +122,8 @@ def _encode_rows(encoding: Encoding, selected: SelectedRows) -> bytes:
     return b'"total":%d,"truncated":%b,"rows":[%b]' % (selected.total, truncated, rows)
 
 
-def _has_tag(request: HttpRequest, tag: bytes) -> bool:
+def has_tag(request: HttpRequest, tag: bytes) -> bool:
+    """Whether the client has the answer of that ETag."""
     given = request.headers.get(b"if-none-match", b"")
     tags = [one.strip().removeprefix(b"W/") for one in given.split(b", ")]
     return tag in tags or b"*" in tags
