@@ -35,6 +35,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.queries.live_query import LiveQueries
 from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
@@ -150,6 +151,7 @@ class Server:
         self._audit.stop()
         self.context.streams.stop()
         self.context.ledgers.stop()
+        self.context.live.stop()
         await self.context.sql.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
@@ -178,7 +180,12 @@ class Server:
         app, settings = self._app, self._settings.serve
         views = {
             view.name: ServedView(
-                view.name, "view", view_topic(app.name, view.name), settings, key=view.key
+                view.name,
+                "view",
+                view_topic(app.name, view.name),
+                settings,
+                key=view.key,
+                policy=view.policy,
             )
             for view in app.views.values()
         }
@@ -189,11 +196,14 @@ class Server:
                 stream_topic(app.name, stream.name),
                 settings,
                 columns=event_columns(stream.schema),
+                policy=stream.policy,
             )
             for stream in app.streams.values()
         }
         ledgers = {
-            view.name: ServedLedger(views[view.name], ledger_topic(app.name, view.name), settings)
+            view.name: ServedLedger(
+                views[view.name], ledger_topic(app.name, view.name), settings, view.ledger_policy
+            )
             for view in app.views.values()
             if view.ledger
         }
@@ -218,6 +228,7 @@ class Server:
             system=System(app, views, streams, self._failures, queries.served),
             sql=sql,
             queries=queries,
+            live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
         )
 

@@ -22,12 +22,13 @@ async def run_named_query(context: Context, request: HttpRequest, name: str) -> 
     context.check_ready()
     query.check_described()
     # The answer can be newer than its tag. The client then asks once more than needed.
-    tag = query.tag(values)
+    visible = context.visible_to(query.declared.views, request.caller)
+    tag = query.tag(values, visible)
     headers: tuple[tuple[bytes, bytes], ...] = ((b"cache-control", b"no-store"),)
     if tag is not None:
         headers = ((b"cache-control", b"no-cache"), (b"etag", tag))
         if has_tag(request, tag):
             return Response(status=304, headers=headers)
     limit = context.settings.query_rows
-    answer = await context.sql.answer(query.declared.sql, limit, values)
+    answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
     return Response(answer.body, headers=headers)

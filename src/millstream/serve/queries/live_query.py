@@ -17,6 +17,7 @@ from millstream.serve.views.encoding import encode
 from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.store.views.ring import ViewChange
+from millstream.values.visibility import Visibility
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
@@ -37,12 +38,20 @@ class Question:
     values: Mapping[str, ParameterValue] = field(default_factory=dict)
     key: tuple[str, ...] | None = None
     name: str = ""  # of the named query; empty: it is a client's own SQL
+    visible: Mapping[str, Visibility] | None = None  # the views that it may read; None: all
 
     @property
     def identity(self) -> bytes:
         """Subscribers whose questions have the same identity share an evaluation."""
         # JSON, because 1, 1.0 and True are equal in Python.
-        return encode([self.sql, sorted(self.values.items()), self.key])
+        seen = (
+            None
+            if self.visible is None
+            else sorted(
+                (name, each.rows, sorted(each.hidden)) for name, each in self.visible.items()
+            )
+        )
+        return encode([self.name, self.sql, sorted(self.values.items()), self.key, seen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,10 @@ class LiveQuery:
             self.evaluations += 1
             try:
                 answer = await self._sql.answer(
-                    question.sql, settings.live_query_rows, question.values
+                    question.sql,
+                    settings.live_query_rows,
+                    question.values,
+                    visible=question.visible,
                 )
                 result = read_result(answer, question.key, settings.live_query_bytes)
             except (QueryError, LogError) as error:

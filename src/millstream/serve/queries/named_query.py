@@ -18,6 +18,7 @@ from millstream.store.sql.query_check import CheckedQuery
 from millstream.store.sql.service import SqlAnswer, SqlService
 from millstream.store.views.ring import ViewChange
 from millstream.syntax.names import suggest
+from millstream.values.visibility import Visibility
 from millstream.web.auth.caller import Caller
 from millstream.web.problem import Problem
 
@@ -67,12 +68,14 @@ class ServedQuery:
             _log.error("query %s cannot run: %s", self.name, found)
         self.columns, self.checked, self.error = [], None, str(found)
 
-    def tag(self, values: Mapping[str, ParameterValue]) -> bytes | None:
+    def tag(
+        self, values: Mapping[str, ParameterValue], visible: Mapping[str, Visibility]
+    ) -> bytes | None:
         """The ETag of an answer from now on; None if it can change although no view does."""
         if self.checked is None or self.checked.volatile:
             return None
-        positions = [str(view.position) for view in self.views]
-        content = encode([self.declared.sql, positions, sorted(values.items())])
+        seen = [(str(view.position), visible[view.name].fingerprint) for view in self.views]
+        content = encode([self.declared.sql, seen, sorted(values.items())])
         return b'"%b"' % hashlib.blake2b(content, digest_size=12).hexdigest().encode()
 
     def describe(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import LogError
+from millstream.values.visibility import Visibility
 
 _ENDED: dict[str, Any] = {}  # the answer of a process that ended
 _GRACE_SECONDS = 2.0  # after a query's time, before its process is killed
@@ -96,10 +97,17 @@ class SqlProcess:
         seconds: float,
         max_bytes: int,
         parameters: Mapping[str, Any],
+        visible: Mapping[str, Visibility] | None,
     ) -> dict[str, Any]:
-        arguments = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
-        content = {"op": "query", **arguments, "parameters": dict(parameters)}
-        return await self.request(content, seconds + _GRACE_SECONDS)
+        arguments = {
+            "sql": sql,
+            "limit": limit,
+            "seconds": seconds,
+            "max_bytes": max_bytes,
+            "parameters": dict(parameters),
+            "visible": visible,
+        }
+        return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
 
     async def request(self, content: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer; TimeoutError if it takes too long, SqlProcessFailed if the process ends."""

@@ -55,7 +55,7 @@ _Names = frozenset[str]
 class CheckedQuery:
     """What the syntax tree of a query that may run tells."""
 
-    views: frozenset[str]  # that it reads
+    views: frozenset[str]  # that it reads, and perhaps more: a CTE may have the name of a view
     ordered: bool  # it says in which order its rows come
     volatile: bool  # its answer can change although no view does: it uses the time, or chance
 

@@ -24,6 +24,7 @@ from millstream.store.sql.query_check import CheckedQuery
 from millstream.store.views.ring import Row, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
+from millstream.values.visibility import Visibility
 
 _log = logging.getLogger(__name__)
 _UPDATE_SECONDS = 0.1
@@ -78,6 +79,7 @@ class _Question:
     sql: str
     limit: int
     parameters: Mapping[str, Any]
+    visible: Mapping[str, Visibility] | None
 
 
 class TooManyQueries(LogError):
@@ -141,12 +143,22 @@ class SqlService:
         finally:
             await self.stop()
 
-    async def query(self, sql: str, limit: int) -> bytes:
-        """The answer as JSON; QueryError if the query is wrong or needs too much."""
-        return (await self.answer(sql, limit)).body
+    async def query(
+        self, sql: str, limit: int, *, visible: Mapping[str, Visibility] | None = None
+    ) -> bytes:
+        """The answer as JSON; QueryError if the query is wrong or needs too much.
+
+        `visible`: the views that exist for the caller, and what it sees of each. None: everything.
+        """
+        return (await self.answer(sql, limit, visible=visible)).body
 
     async def answer(
-        self, sql: str, limit: int, parameters: Mapping[str, Any] | None = None
+        self,
+        sql: str,
+        limit: int,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        visible: Mapping[str, Visibility] | None = None,
     ) -> SqlAnswer:
         """The answer, with what the query's syntax tells; QueryError as `query` raises it.
 
@@ -156,7 +168,7 @@ class SqlService:
             raise TooManyQueries("too many queries are running", remedy="try again in a moment")
         self._waiting += 1
         self._queried_at = asyncio.get_running_loop().time()
-        question = _Question(sql, limit, parameters or {})
+        question = _Question(sql, limit, parameters or {}, visible)
         try:
             with contextlib.suppress(SqlProcessFailed):
                 async with self._slots:
@@ -182,7 +194,8 @@ class SqlService:
                     await process.request(message, _FILL_SECONDS)
             found: dict[str, SqlAnswer | QueryError] = {}
             for name, (sql, parameters) in queries.items():
-                answer = await process.query(sql, 0, self._seconds, self._max_bytes, parameters)
+                limits = 0, self._seconds, self._max_bytes
+                answer = await process.query(sql, *limits, parameters, None)
                 failure = answer.get("failure")
                 found[name] = _read_answer(answer) if failure is None else _error(failure)
             return found
@@ -216,6 +229,7 @@ class SqlService:
                     self._seconds,
                     self._max_bytes,
                     question.parameters,
+                    question.visible,
                 )
             except TimeoutError:
                 answer = _failure("time", f"the query took longer than {self._seconds:g} s")

@@ -19,7 +19,10 @@ import pyarrow as pa
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
 from millstream.store.sql.query_check import CheckedQuery, check_query
+from millstream.store.sql.quoting import quote
+from millstream.store.sql.visible_rows import VisibleRows, copy_visible
 from millstream.values.view_description import ViewColumn
+from millstream.values.visibility import SEES_ALL, Visibility
 
 # Queries cannot change these settings, because the last one locks them.
 _LOCK = (
@@ -54,6 +57,7 @@ class _StoredTable:
     """The table of one view."""
 
     keyed: bool
+    columns: tuple[str, ...]
     types: str  # of its columns, in the format of json_transform
     count: int = 0  # rows ever inserted; numbers them, so that the oldest can be deleted
 
@@ -65,12 +69,10 @@ class SqlTables:
     """
 
     def __init__(self, memory: str, threads: int = 2) -> None:
-        self._database = duckdb.connect(
-            ":memory:", config={"memory_limit": memory, "threads": threads}
-        )
+        self._database = _connect(memory, threads)
         self._run("CREATE SCHEMA store")
-        for statement in _LOCK:
-            self._run(statement)
+        _lock(self._database)
+        self._visible_rows = VisibleRows(lambda: _lock(_connect(memory, 1)))
         self._tables: dict[str, _StoredTable] = {}
         self._changing: tuple[str, _StoredTable] | None = None  # while a transaction is open
         self._broken: dict[str, str] = {}  # views that have no table, and why
@@ -82,12 +84,12 @@ class SqlTables:
         """Begin a batch with an empty table for the view."""
         types = {column.name: duckdb_type(parse_type(column.type)) for column in columns}
         structure = msgspec.json.encode(types).decode().replace("'", "''")
-        with self._batch(name, _StoredTable(keyed, f"'{structure}'")):
+        with self._batch(name, _StoredTable(keyed, tuple(types), f"'{structure}'")):
             self._drop(name)
-            struct = ", ".join(f"{_quote(column)} {type_}" for column, type_ in types.items())
-            stored, shown = f"store.{_quote(name)}", _quote(name)
+            struct = ", ".join(f"{quote(column)} {type_}" for column, type_ in types.items())
+            stored, shown = f"store.{quote(name)}", quote(name)
             self._run(f"CREATE TABLE {stored} (_key VARCHAR, _number BIGINT, {struct})")
-            listed = ", ".join(map(_quote, types))
+            listed = ", ".join(map(quote, types))
             self._run(f"CREATE VIEW main.{shown} AS SELECT {listed} FROM {stored}")
 
     def update(
@@ -107,7 +109,7 @@ class SqlTables:
         if held is None:
             return
         with self._batch(name, held):
-            self._write(f"store.{_quote(name)}", held, _incoming(keys, rows, held.count), newest)
+            self._write(f"store.{quote(name)}", held, _incoming(keys, rows, held.count), newest)
             held.count += len(rows)
             if last:
                 self._run("COMMIT")
@@ -153,8 +155,8 @@ class SqlTables:
             ) from None
 
     def _drop(self, name: str) -> None:
-        self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
-        self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
+        self._run(f"DROP VIEW IF EXISTS main.{quote(name)}")
+        self._run(f"DROP TABLE IF EXISTS store.{quote(name)}")
 
     def query(
         self,
@@ -163,23 +165,33 @@ class SqlTables:
         seconds: float,
         max_bytes: int,
         parameters: Mapping[str, Any] | None = None,
+        visible: Mapping[str, Visibility] | None = None,
     ) -> tuple[bytes, CheckedQuery]:
-        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large."""
+        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
+
+        `parameters`: values for `$name`.
+        `visible`: the views that exist for the caller, and what it sees of each. None: everything.
+        """
+        given = parameters or {}
         began = time.perf_counter()
         session = self._database.cursor()
-        timer = threading.Timer(seconds, session.interrupt)
+        alarm = _Alarm(session)
+        timer = threading.Timer(seconds, alarm.ring)
         timer.daemon = True
         try:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
-            parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-            checked = check_query(parsed.encode(), self._tables, self._broken, parameters or ())
-            # The line break ends a comment at the end of the query.
-            text = sql.strip().rstrip(";")
-            wrapped = f"SELECT * FROM ({text}\n) LIMIT {limit + 1}"
-            found = session.sql(wrapped, params=parameters or None)
-            types = [str(type_) for type_ in found.types]
-            table = found.to_arrow_table()
+            checked, read = self._check(session, sql, given, visible)
+            hidden = {name: seen for name, seen in read.items() if seen.is_restricted}
+            if not hidden:
+                table, types = _select(session, sql, limit, given)
+            else:
+                with self._visible_rows.database() as database:
+                    alarm.watch(database)
+                    for name, seen in read.items():
+                        columns = self._tables[name].columns
+                        copy_visible(session, database, name, columns, seen)
+                    table, types = _select(database, sql, limit, given)
         except duckdb.InterruptException:
             raise QueryTimeout(
                 f"the query took longer than {seconds:g} s", remedy="ask for less"
@@ -200,8 +212,73 @@ class SqlTables:
         _check_size(len(answer), max_bytes)
         return answer, checked
 
+    def _check(
+        self,
+        session: duckdb.DuckDBPyConnection,
+        sql: str,
+        parameters: Mapping[str, Any],
+        visible: Mapping[str, Visibility] | None,
+    ) -> tuple[CheckedQuery, dict[str, Visibility]]:
+        """What is visible of the views that the query reads; QueryError if it is wrong."""
+        known = dict.fromkeys(self._tables, SEES_ALL)
+        broken = self._broken
+        if visible is not None:
+            known = {name: visible[name] for name in known if name in visible}
+            # The reason can name columns.
+            broken = {
+                name: "it has no table" if visible[name].is_restricted else reason
+                for name, reason in broken.items()
+                if name in visible
+            }
+        parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
+        checked = check_query(parsed.encode(), known, broken, parameters)
+        return checked, {name: known[name] for name in checked.views}
+
     def _run(self, statement: str) -> None:
         self._database.execute(statement).fetchall()
+
+
+class _Alarm:
+    """Interrupts a query that takes too long, in whichever database it runs."""
+
+    def __init__(self, *databases: duckdb.DuckDBPyConnection) -> None:
+        self._databases = [*databases]
+        self._has_rung = False
+        self._lock = threading.Lock()
+
+    def watch(self, database: duckdb.DuckDBPyConnection) -> None:
+        with self._lock:
+            self._databases.append(database)
+            if self._has_rung:
+                raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+
+    def ring(self) -> None:
+        with self._lock:
+            self._has_rung = True
+            for database in self._databases:
+                database.interrupt()
+
+
+def _connect(memory: str, threads: int) -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(":memory:", config={"memory_limit": memory, "threads": threads})
+
+
+def _lock(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    for statement in _LOCK:
+        database.execute(statement).fetchall()
+    return database
+
+
+def _select(
+    database: duckdb.DuckDBPyConnection, sql: str, limit: int, parameters: Mapping[str, Any]
+) -> tuple[pa.Table, list[str]]:
+    """The first rows of a SELECT, one more than `limit`, and the types of its columns."""
+    # The line break ends a comment at the end of the query.
+    text = sql.strip().rstrip(";")
+    wrapped = f"SELECT * FROM ({text}\n) LIMIT {limit + 1}"
+    found = database.sql(wrapped, params=parameters or None)
+    types = [str(type_) for type_ in found.types]
+    return found.to_arrow_table(), types
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -275,10 +352,6 @@ def _plain(value: Any) -> Any:
         case bytes():
             return value.hex()
     return str(value)
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _first_lines(error: Exception) -> str:
