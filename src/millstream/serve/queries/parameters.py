@@ -32,7 +32,10 @@ def values_from_texts(
 
 
 def values_from_json(query: NamedQuery, given: Mapping[str, Any]) -> dict[str, ParameterValue]:
-    """The parameters for DuckDB, from JSON; QueryError names the one that is wrong."""
+    """The parameters for DuckDB, from JSON; QueryError names the one that is wrong.
+
+    A value is of the parameter's type, or a text as in a query string.
+    """
     _check_names(query, given, ())
     return {
         each.name: _from_json(each, given[each.name]) if each.name in given else each.default
@@ -63,6 +66,8 @@ def _from_text(parameter: QueryParameter, text: str) -> ParameterValue:
 def _from_json(parameter: QueryParameter, value: Any) -> ParameterValue:
     if value is None:
         return None
+    if isinstance(value, str) and parameter.type != "string":
+        return _from_text(parameter, value)
     if parameter.type == "number" and type(value) is int:
         value = float(value) if abs(value) < _INTEGERS else math.inf
     if type(value) is not _TYPES[parameter.type]:
