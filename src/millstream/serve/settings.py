@@ -30,6 +30,11 @@ class ServeSettings(HttpSettings):
     buffer_bytes: int = Field(
         256 * 1024, ge=1024, description="Unsent bytes per client at which sending to it pauses."
     )
+    page_bytes: int = Field(
+        256 * 1024,
+        ge=1024,
+        description="Bytes of a page of a snapshot, about; a page has at least one row.",
+    )
     max_frame_bytes: int = Field(
         64 * 1024, ge=1024, description="The largest WebSocket message a client may send."
     )
