@@ -75,7 +75,9 @@ async def test_a_wrong_key_is_refused_and_a_right_one_shows_the_page(
     shown: Screen, secrets: dict[str, str]
 ) -> None:
     await _log_in(shown, "ms_wrong")
-    await expect(shown.page.get_by_role("alert")).to_contain_text("Not accepted. The key is unknown")
+    await expect(shown.page.get_by_role("alert")).to_contain_text(
+        "Not accepted. The key is unknown"
+    )
     assert _tickets(shown) == []
     await _log_in(shown, secrets["ada"])
     await expect(shown.rows("by_city")).to_have_text(["Oslo3"])
