@@ -35,6 +35,9 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.drain import drain
+from millstream.serve.queries.live_query import LiveQueries
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
 from millstream.serve.transports.websocket import websocket_protocol
@@ -55,14 +58,19 @@ _POSITION_SECONDS = 15.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM, which drains, or SIGINT; a second signal ends a drain."""
     settings.serve.check_exposure()
 
     async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def handle(number: int) -> None:
+            if stop.is_set() or number == signal.SIGINT:
+                hurry.set()
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, handle, number)
         async with Server(app, settings, home) as server:
             if await server.wait_ready(stop):
                 # Views stay in memory: the garbage collector need not check them again.
@@ -74,6 +82,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
                     await server.wait(stop)
                 finally:
                     home.withdraw()
+                await drain(server.context, settings.serve.drain_seconds, hurry)
 
     uvloop.run(main())
 
@@ -131,6 +140,7 @@ class Server:
             self._report(),
             self._send_positions(),
             self.http.watch(),
+            self.context.queries.run(),
         )
         self._tasks += [asyncio.create_task(work) for work in background]
         return self
@@ -148,6 +158,7 @@ class Server:
         self._audit.stop()
         self.context.streams.stop()
         self.context.ledgers.stop()
+        self.context.live.stop()
         await self.context.sql.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
@@ -212,6 +223,7 @@ class Server:
         for served in views.values():
             sql.add(served)
             served.listeners.append(sql.changed)
+        queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
         return Context(
             app=app,
@@ -220,8 +232,10 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures),
+            system=System(app, views, streams, self._failures, queries.served),
             sql=sql,
+            queries=queries,
+            live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
         )
 
