@@ -18,7 +18,7 @@ from tests.expression.sample_rows import COLUMNS, TYPES, open_duckdb, rows
 
 from millstream.errors import QueryError
 from millstream.serve.views.encoding import Encoding
-from millstream.serve.views.filter import compile_where
+from millstream.serve.views.filter import Deadline, compile_where
 from millstream.serve.views.row_scan import RowScan, in_slices
 
 Rows = list[dict[str, Any]]
@@ -34,7 +34,7 @@ def scan(several: Rows, where: str = "", **options: Any) -> RowScan:
     test = compile_where(where, COLUMNS) if where else None
     keys = options.pop("keys", [json.dumps([number]) for number in range(len(several))])
     encoding = Encoding(test, dict, columns=COLUMNS)
-    return RowScan(keys, several, encoding, **{"seconds": 100.0, **options})
+    return RowScan(keys, several, encoding, Deadline(100.0), **options)
 
 
 def found(scanned: RowScan) -> Rows:

@@ -15,8 +15,8 @@ from millstream.serve.system import describe_view
 from millstream.serve.views.encoding import Encoding, encode
 from millstream.serve.views.filter import split_select
 from millstream.serve.views.row_scan import RowScan, in_slices
+from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import RowSelection
 from millstream.syntax.names import closest
 from millstream.values.hidden_columns import LINEAGE
 from millstream.web.problem import Problem
@@ -62,7 +62,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     make_format = choose_format(request.headers.get(b"accept", b""))
     position, tag = str(view.position).encode(), _tag(view, visibility)
     headers: Headers = ((b"etag", tag), *_HEADERS)
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     scan = view.scan_rows(encoding, order, selection.row_limit(view))
     head = _head(view, position, visibility)
@@ -89,7 +89,7 @@ async def show_row(context: Context, request: HttpRequest, name: str, key: str) 
         raise _no_row(view, key, encoding)
     position, tag = str(view.position).encode(), _tag(view, visibility)
     headers = ((b"etag", tag), *_HEADERS)
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     row = encode(encoding.project(view.table.rows[found]))
     head = _head(view, position, visibility)
@@ -160,7 +160,8 @@ def _rest_hint(view: ServedView, scan: RowScan) -> str:
     )
 
 
-def _has_tag(request: HttpRequest, tag: bytes) -> bool:
+def has_tag(request: HttpRequest, tag: bytes) -> bool:
+    """Whether the client has the answer of that ETag."""
     given = request.headers.get(b"if-none-match", b"")
     tags = [one.strip().removeprefix(b"W/") for one in given.split(b", ")]
     return tag in tags or b"*" in tags

@@ -33,7 +33,8 @@ class RowScan:
 
     `keys` and `rows` belong together and must not change; `keys` is None for a view without key.
     Rows with a key are sorted by it unless there is an order, so that every server gives the same
-    answer. Rows without a key are the newest ones.
+    answer. Rows without a key are the newest ones. `held` stays alive as long as the scan: other
+    clients can share it.
     """
 
     def __init__(
@@ -41,17 +42,19 @@ class RowScan:
         keys: Sequence[str] | None,
         rows: Sequence[Row],
         encoding: Encoding,
+        deadline: Deadline,
         *,
         order: str | None = None,
         limit: int | None = None,
-        seconds: float,
+        held: object = None,
     ) -> None:
         self._keys = keys
         self._rows = rows
         self._encoding = encoding
         self._orders = compile_order(order, encoding.columns) if order else []
         self._limit = limit
-        self._deadline = Deadline(seconds)
+        self._deadline = deadline
+        self._held = held
         self._found: Sequence[int] = ()
         self.total = 0  # matching rows, without the limit
 

@@ -24,6 +24,7 @@ from millstream.serve.views.encoding import (
     iso_time,
 )
 from millstream.serve.views.filter import (
+    Deadline,
     Projection,
     compile_select,
     compile_where,
@@ -32,6 +33,7 @@ from millstream.serve.views.filter import (
     without_columns,
     without_lineage,
 )
+from millstream.serve.views.pages import SharedRows
 from millstream.serve.views.row_scan import RowScan
 from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import ViewChange
@@ -88,6 +90,7 @@ class ServedView:
         self.policy = AppliedPolicy(policy, f"{kind} {name}")
         self.policy.fit(columns)
         self._settings = settings
+        self._shared_rows: weakref.ref[SharedRows] | None = None
         self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
 
@@ -147,6 +150,7 @@ class ServedView:
     def _start(self, epoch: str, table: ViewTable) -> None:
         self.epoch, self.table = epoch, table
         self.restarts += 1
+        self._shared_rows = None
         self.snapshots.clear()
         for encoding in self._encodings.values():
             encoding.clear()
@@ -270,11 +274,19 @@ class ServedView:
         self, encoding: Encoding, order: str | None = None, limit: int | None = None
     ) -> RowScan:
         """A scan of the current rows, which has not begun."""
-        table, seconds = self.table, self._settings.query_seconds
-        # Two lists of a million take milliseconds; a list of pairs takes most of a second.
-        keys = list(table.rows) if table.keyed else None
-        rows = list(table.rows.values()) if table.keyed else list(table.newest)
-        return RowScan(keys, rows, encoding, order=order, limit=limit, seconds=seconds)
+        if not self.table.keyed:
+            newest, deadline = list(self.table.newest), self.deadline()
+            return RowScan(None, newest, encoding, deadline, order=order, limit=limit)
+        shared = self.rows_now()
+        return RowScan(
+            shared.keys,
+            shared.rows,
+            encoding,
+            self.deadline(),
+            order=order,
+            limit=limit,
+            held=shared,
+        )
 
     def prepare_rows(
         self, encoding: Encoding, order: str | None = None, limit: int | None = None
@@ -292,6 +304,22 @@ class ServedView:
             return SelectedRows(list(scan), scan.total)
 
         return select
+
+    def rows_now(self) -> SharedRows:
+        """References to all rows of a view with key, shared by clients at the same position."""
+        shared = self._shared_rows() if self._shared_rows is not None else None
+        if shared is None or shared.offsets != self.table.offsets:
+            shared = SharedRows(self.table.rows, self.table.offsets)
+            self._shared_rows = weakref.ref(shared)
+        return shared
+
+    def deadline(self) -> Deadline:
+        """The time limit for one filter over all rows, from now on."""
+        return Deadline(self._settings.query_seconds)
+
+    @property
+    def page_bytes(self) -> int:
+        return self._settings.page_bytes
 
     def is_expensive(self, encoding: Encoding, order: str | None = None) -> bool:
         """Whether selecting and encoding the rows would block the event loop for too long."""
