@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from millstream.errors import QueryError
 from millstream.serve.views.encoding import Encoding
@@ -40,6 +40,15 @@ class Pace:
     def rate(self) -> float | None:
         rates = [rate for rate in (self.sample, self.max_rate) if rate is not None]
         return min(rates, default=None)
+
+    def changed(self, fields: Mapping[str, Any]) -> Pace:
+        """The same with other limits, if the fields have them."""
+        given = {name: fields[name] for name in self.__slots__ if name in fields}
+        if given.get("when_slow") == "catch_up":
+            given["when_slow"] = "buffer"
+        if given.get("when_slow", "sample") != "sample":
+            given.setdefault("sample", None)
+        return replace(self, **given)
 
     def check(self, served: ServedView) -> None:
         """QueryError if a limit is invalid, or would make the client's rows wrong."""
