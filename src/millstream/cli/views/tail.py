@@ -76,7 +76,7 @@ async def follow(
     async with Client(url) as client:
         if "ledger" not in request:
             request[await kind_of(client, name)] = name
-        async with client.changes(**request) as changes:
+        async with client.changes(**request, pages=True) as changes:
             async for message in changes:
                 for line in lines_of(message):
                     show(line)
