@@ -34,7 +34,8 @@ NAME = "startup"
 COLUMNS = [
     ViewColumn("city", "string"),
     ViewColumn("n", "bigint"),
-    ViewColumn("newest", "timestamp"),
+    ViewColumn("newest", "string"),
+    ViewColumn("at", "bigint"),
 ]
 
 
@@ -50,9 +51,7 @@ def fill(log: LogSettings, rows: int) -> None:
     """Write the view's description and its rows, as `analyze` does."""
     app = pipeline()
     ensure_topics(app, log)
-    producer = Producer(
-        client_config(log, linger_ms=20, queue_buffering_max_messages=2_000_000)
-    )
+    producer = Producer(client_config(log, linger_ms=20, queue_buffering_max_messages=2_000_000))
     described = ViewDescription(
         name="by_city",
         inputs=["rsvps"],
@@ -118,7 +117,8 @@ def main() -> None:
         measure(given.rows)
         return
     bootstrap, home = given.serve
-    settings = Settings(log=LogSettings(bootstrap=bootstrap), serve=ServeSettings(port=0))
+    serve = ServeSettings(port=0, max_connections=20_000, max_connections_per_address=20_000)
+    settings = Settings(log=LogSettings(bootstrap=bootstrap), serve=serve)
     service.run(pipeline(), settings, Home(Path(home)))
 
 
