@@ -14,6 +14,8 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from millstream.errors import MillstreamError, QueryError
 from millstream.serve.connections import SubscriptionReport, Traffic
 from millstream.serve.context import Context
+from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
+from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
     Pause,
     Ping,
@@ -31,8 +33,6 @@ from millstream.serve.transports.message_source import (
     open_source,
 )
 from millstream.serve.views.encoding import encode
-from millstream.serve.views.lag import DISCONNECT_SECONDS
-from millstream.serve.views.pace import TokenBucket
 from millstream.serve.views.replay import read_start
 from millstream.web.auth.caller import Caller
 
