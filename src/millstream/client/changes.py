@@ -130,6 +130,9 @@ def _subscribe(request: dict[str, Any]) -> str:
 
 def _check(message: ServerMessage) -> Message | None:
     match message:
+        case ErrorMessage(title, detail, False):
+            _log.warning("%s: %s; the server tries again", title, detail)
+            return None
         case ErrorMessage(title, detail):
             raise QueryError(f"{title}: {detail}" if detail else title)
         case Pong():
@@ -148,4 +151,5 @@ def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
 
 
 def _name(request: dict[str, Any]) -> str:
-    return str(request.get("view") or request.get("stream") or request.get("ledger"))
+    kinds = ("view", "stream", "ledger", "query", "sql")
+    return str(next(request[kind] for kind in kinds if request.get(kind)))

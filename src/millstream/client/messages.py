@@ -15,6 +15,7 @@ class Keyed(msgspec.Struct, frozen=True):
 
     key: list[Any] | None
     row: dict[str, Any]
+    rank: int | None = None  # of a query that sorts its rows: the row's place, from 1 on
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
@@ -32,6 +33,8 @@ class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
     position: str
     key: list[Any] | None = None
     row: dict[str, Any] | None = None
+    rank: int | None = None  # of a query that sorts its rows: the row's place, from 1 on
+    more: int = 0  # of a query: changes that follow before its new result is complete
 
 
 class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
@@ -54,6 +57,7 @@ class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
 
     title: str
     detail: str = ""
+    final: bool = True  # False: a live query failed for now, and is tried again
 
 
 class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -271,6 +272,7 @@ class LiveQueries:
         self._views = views
         self._settings = settings
         self._turn = asyncio.Semaphore(1)
+        self.own_sql: Counter[tuple[str, str]] = Counter()  # subscriptions to it, by caller
         self._queries: dict[bytes, LiveQuery] = {}
         self._past_evaluations = 0
 

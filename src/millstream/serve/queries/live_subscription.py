@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from millstream.errors import QueryError
+from millstream.serve.connections import SubscriptionReport
 from millstream.serve.queries.live_query import LiveError, LiveQuery
 from millstream.serve.queries.query_result import QueryResult, ResultChange
-from millstream.serve.views.encoding import MessageFormat, encode, iso_time
+from millstream.serve.views.encoding import MessageFormat, SnapshotPage, encode, iso_time
+from millstream.web.auth.caller import Caller
 
 _NO_HISTORY = "the result has changed, and a live query keeps no history"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSubscriber:
+    """The client's side of a subscription."""
+
+    caller: Caller
+    message_format: MessageFormat
+    wake: Callable[[], None]
+    after: str | None = None  # the position of the result that the client has
 
 
 class LiveSubscription:
@@ -23,18 +36,16 @@ class LiveSubscription:
     def __init__(
         self,
         query: LiveQuery,
-        message_format: MessageFormat,
-        wake: Callable[[], None],
+        subscriber: LiveSubscriber,
         *,
-        after: str | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.wake = wake
+        self.wake = subscriber.wake
         self.is_paused = False
         self._query = query
-        self._format = message_format
+        self._format = subscriber.message_format
         self._closed = closed
-        self._after = after
+        self._after = subscriber.after
         self._has: QueryResult | None = None
         self._target: QueryResult | None = None  # while changes that lead to it are being sent
         self._changes: deque[ResultChange] = deque()
@@ -56,12 +67,10 @@ class LiveSubscription:
         self._changes.clear()
 
     @property
-    def kind(self) -> str:
-        return "query"
-
-    @property
-    def name(self) -> str:
-        return self._query.question.name
+    def report(self) -> SubscriptionReport:
+        is_newest = self._has is self._query.result
+        behind = len(self._changes) or int(not is_newest)
+        return SubscriptionReport("query", self._query.question.name or "sql", behind=behind)
 
     @property
     def position(self) -> str:
@@ -71,12 +80,6 @@ class LiveSubscription:
     @property
     def watermark_json(self) -> bytes:
         return encode(iso_time(self._query.watermark))
-
-    @property
-    def behind(self) -> int:
-        """Changes that the client has not been sent yet, as far as they are known."""
-        is_newest = self._has is self._query.result
-        return len(self._changes) or int(not is_newest)
 
     @property
     def skipped(self) -> int:
@@ -163,13 +166,10 @@ class LiveSubscription:
         return None if is_resumed else self._snapshot(newest)
 
     def _snapshot(self, result: QueryResult) -> bytes:
-        fields = b'"watermark":%b,"query":%b,"total":%d,"truncated":false,"rows":%b' % (
-            self.watermark_json,
-            encode(self.name or None),
-            len(result.rows),
-            result.encode_rows(),
-        )
-        return self._format.message("snapshot", result.position, fields)
+        name, total = encode(self._query.question.name or None), len(result.rows)
+        head = b'"query":%b,"total":%d,"truncated":false' % (name, total)
+        page = SnapshotPage(self.watermark_json, head, 1, True, result.encode_rows())
+        return self._format.snapshot(result.position, page)
 
     def _error_message(self, error: LiveError) -> bytes:
         fields = b'"title":%b,"detail":%b,"final":%b' % (
