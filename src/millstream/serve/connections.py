@@ -15,6 +15,7 @@ from millstream.values.clock import now_ms, to_iso
 from millstream.web.auth.caller import Caller
 from millstream.web.problem import RETRY, Problem
 
+SERVICE_RESTART = 1012
 CLOSED_BY_ADMIN = 4500
 
 

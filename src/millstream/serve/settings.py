@@ -45,6 +45,12 @@ class ServeSettings(HttpSettings):
         "all of its addresses; more: 429.",
     )
     max_subscriptions: int = Field(100, ge=1, description="Subscriptions on one WebSocket.")
+    drain_seconds: float = Field(
+        5.0,
+        ge=0,
+        description="Seconds over which a server that gets SIGTERM sends its clients to other "
+        "servers. It ends as soon as no client is left.",
+    )
     ping_seconds: float = Field(
         30.0, gt=0, description="Idle seconds before a client is sent a ping."
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.errors import QueryError
 from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
-from millstream.serve.connections import SubscriptionReport, Traffic
+from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
 from millstream.serve.queries.live_subscription import LiveSubscriber, LiveSubscription
@@ -32,6 +32,7 @@ from millstream.web.problem import Problem
 _MAX_WAIT = 60.0
 _KEEP_ALIVE_SECONDS = 15.0
 _SLOW_SECONDS = 1.0
+_MOVE_MS = 100  # before a client connects to another server
 _PAGE_BYTES = 1 << 20  # of changes in the answer to a poll, about
 _MAX_POLL_BYTES = 16 << 20  # of rows in the answer to a poll, about
 # A client over HTTP ends its own request; nobody needs to disconnect it.
@@ -103,6 +104,11 @@ class HttpSubscription:
     def ended(self) -> bool:
         return self._is_ended or self._disconnected.done() or self._context.closing
 
+    @property
+    def must_answer(self) -> bool:
+        """Whether a long poll must be answered now, because the server is about to end."""
+        return self.ended or self._context.draining
+
     def end(self) -> None:
         """Send nothing more."""
         self._is_ended = True
@@ -133,7 +139,9 @@ class EventConnection:
         if not self._client.ended:
             closed = encode({"type": "closed", "code": code, "reason": reason})
             name = b"event: closed\n" if self._named else b""
-            self.farewell = b"%bdata: %b\n\n" % (name, closed)
+            # EventSource connects again after `retry`; the next server sets it back.
+            retry = b"retry: %d\n\n" % _MOVE_MS if code == SERVICE_RESTART else b""
+            self.farewell = b"%b%bdata: %b\n\n" % (retry, name, closed)
             self._client.end()
 
     def send_positions(self) -> None:
@@ -333,7 +341,7 @@ async def _collect(client: HttpSubscription, answer: PollFormat, wait: float) ->
         if (
             answer.has_rows
             or answer.error is not None
-            or client.ended
+            or client.must_answer
             or sum(map(len, changes)) >= _PAGE_BYTES
         ):
             return changes
