@@ -13,7 +13,7 @@ from millstream.serve.queries.query_result import QueryResult, ResultChange
 from millstream.serve.views.encoding import MessageFormat, SnapshotPage, encode, iso_time
 from millstream.web.auth.caller import Caller
 
-_NO_HISTORY = "the result has changed, and a live query keeps no history"
+_NO_HISTORY = "the result has changed since, and a live query keeps no history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,10 @@ class LiveSubscription:
         newest = self._query.result
         if newest is None or newest is self._has:
             return None
-        if self._has is None:
-            return self._start(newest)
+        if self._has is None and (message := self._start(newest)) is not None:
+            return message
+        if self._has is None or self._has is newest:
+            return None
         self._target = newest
         self._changes.extend(newest.changes_from(self._has))
         if not self._changes:  # another evaluation with an equal result
@@ -157,13 +159,16 @@ class LiveSubscription:
         return self._next_message()
 
     def _start(self, newest: QueryResult) -> bytes | None:
-        """A snapshot; before it a gap, if the client has another result."""
-        if self._after is not None and self._after != newest.position:
-            fields = b'"asked":%b,"reason":%b' % (encode(self._after), encode(_NO_HISTORY))
-            self._after = None
-            return self._format.message("gap", newest.position, fields)
-        is_resumed, self._after, self._has = self._after is not None, None, newest
-        return None if is_resumed else self._snapshot(newest)
+        """A snapshot, and a gap before it if the client has an unknown result; None: it resumes."""
+        after, self._after = self._after, None
+        if after is None:
+            self._has = newest
+            return self._snapshot(newest)
+        self._has = self._query.find(after)
+        if self._has is not None:
+            return None
+        fields = b'"asked":%b,"reason":%b' % (encode(after), encode(_NO_HISTORY))
+        return self._format.message("gap", newest.position, fields)
 
     def _snapshot(self, result: QueryResult) -> bytes:
         name, total = encode(self._query.question.name or None), len(result.rows)
