@@ -10,6 +10,7 @@ import msgspec
 import millstream
 from millstream.pipeline.model import QueryParameter
 from millstream.schema import json_schema
+from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import client_messages
@@ -29,11 +30,13 @@ _WAIT = ("wait", "Long poll: seconds to wait for a change", {"type": "number", "
 _NAMED = ("named", "Server-sent events: false sends all as `message`, for onmessage", _BOOLEAN)
 _LAST_EVENT = ("Last-Event-ID", "As after, which takes precedence; EventSource sends it", _STRING)
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
+_SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE)
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",
     "405": "The method is not allowed here; Allow lists the allowed ones",
     "403": "The page's origin is not listed in serve.origins",
+    "406": "Accept has no format that exists; `available` lists them",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "503": "The server is still reading the log, or Kafka does not answer; see Retry-After",
@@ -84,7 +87,8 @@ def _views(context: Context) -> JsonObject:
         at = f"/v1/views/{view.name}"
         what = (view.description.description if view.description else "") or view.name
         parameters = (_WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
-        paths[at] = _cached(_get(f"Rows of {what}", _json("ViewRows"), *parameters))
+        paths[at] = _cached(_get(f"Rows of {what}", _rows("ViewRows"), *parameters))
+        paths[at]["get"]["responses"]["406"] = _problem(_PROBLEMS["406"])
         paths[f"{at}/changes"] = _changes(view.name)
         if view.name in context.ledgers.served:
             paths[f"{at}/ledger"] = _changes(f"the ledger of {view.name}, from its first entry on")
@@ -103,6 +107,7 @@ def _queries(context: Context) -> JsonObject:
         call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
         call["get"]["responses"]["200"]["x-columns"] = query.columns
         paths[f"/v1/queries/{query.name}"] = call
+        paths[f"/v1/queries/{query.name}/changes"] = _changes(query.name, parameters)
     return paths
 
 
@@ -117,10 +122,9 @@ def _streams(context: Context) -> JsonObject:
     return {f"/v1/streams/{name}/events": _changes(name) for name in context.streams.served}
 
 
-def _changes(name: str) -> JsonObject:
+def _changes(name: str, selection: Iterable[Parameter] = _SELECTION) -> JsonObject:
     what = f"Changes of {name}: a long poll, or server-sent events with Accept: text/event-stream"
-    parameters = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _AFTER, _WAIT, _NAMED)
-    call = _get(what, _json("Poll"), *parameters)
+    call = _get(what, _json("Poll"), *selection, _AFTER, _WAIT, _NAMED)
     call["get"]["parameters"].append(_parameter("header", _LAST_EVENT))
     call["get"]["responses"]["200"]["content"]["text/event-stream"] = {
         "schema": {
@@ -167,7 +171,7 @@ def _query() -> JsonObject:
     return {
         "summary": "Read-only SQL over all views",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(_json("Table"), "403", "413", "415"),
+        "responses": _responses(_rows("Table"), "403", "406", "413", "415"),
     }
 
 
@@ -197,6 +201,14 @@ def _responses(answer: JsonObject, *more: str) -> JsonObject:
 def _json(schema: str = "") -> JsonObject:
     described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
     return _content("The answer", "application/json", described)
+
+
+def _rows(schema: str) -> JsonObject:
+    """An answer with rows, in every format."""
+    answer = _json(schema)
+    for media in list(FORMATS)[1:]:
+        answer["content"][media] = {"schema": _STRING}
+    return answer
 
 
 def _problem(what: str) -> JsonObject:
