@@ -56,6 +56,18 @@ class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     detail: str = ""
 
 
+class AskToken(msgspec.Struct, frozen=True, tag_field="type", tag="authenticate"):
+    """The token expires soon, and a fresh one is needed."""
+
+    expires: str
+
+
+class Authenticated(msgspec.Struct, frozen=True, tag_field="type", tag="authenticated"):
+    """The fresh token is in use."""
+
+    expires: str | None = None
+
+
 class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
@@ -63,7 +75,7 @@ class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
 Message = Snapshot | Change | Gap | Lag
 """Messages that `Client.changes` yields."""
 
-ServerMessage = Message | ErrorMessage | Pong
+ServerMessage = Message | ErrorMessage | AskToken | Authenticated | Pong
 
 
 class Rows(msgspec.Struct, frozen=True):

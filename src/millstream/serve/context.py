@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogins
+from millstream.web.auth.tickets import Tickets
 from millstream.web.problem import RETRY, Problem
 
 if TYPE_CHECKING:
@@ -36,9 +38,11 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    logins: LiveLogins = field(init=False)  # of open connections
+    tickets: Tickets = field(default_factory=Tickets)
     ready: bool = False  # every view has caught up with the log once
     event_clients: int = 0
-    refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
+    refused: Callable[[], Mapping[str, int]] = dict  # connections and requests, by reason
     connections: set[Connection] = field(default_factory=set)
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, metrics, query, snapshots
+from millstream.serve.api import assets, metrics, query, snapshots, tickets
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -17,9 +17,18 @@ from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
-_RESOURCES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
+_RESOURCES = (
+    "views",
+    "streams",
+    "query",
+    "system",
+    "tickets",
+    "connect",
+    "openapi.json",
+    "asyncapi.json",
+)
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
-_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
+_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST", ("v1", "tickets"): b"POST"}
 
 
 class HttpApi:
@@ -73,7 +82,10 @@ class HttpApi:
                 return await self._changes(request, send, "stream", name)
             case ("POST", "v1", "query"):
                 return await query.run_query(context, request)
+            case ("POST", "v1", "tickets"):
+                return await tickets.issue_ticket(context, request)
             case ("GET", "v1", "system"):
+                request.caller.check("admin")
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
             case ("GET", "v1", "openapi.json"):
                 return Response(encode(openapi.describe(context)))
@@ -85,6 +97,7 @@ class HttpApi:
                 context.check_ready()
                 return Response(b'{"ready":true}')
             case ("GET", "metrics"):
+                request.caller.check("admin")
                 text = metrics.render(context)
                 return Response(text.encode(), content_type=metrics.CONTENT_TYPE)
             case ("GET", first, *_) if first not in ("v1", "health", "metrics"):

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.shared.options import (
+    access_options,
     home_option,
     json_option,
     pipeline_argument,
+    serve_access,
     set_option,
-    url_of,
     url_option,
 )
 
 if TYPE_CHECKING:
     from millstream.client import Table
+    from millstream.client.credentials import Credentials
 
 HISTORY_ROWS = 10_000  # default of --limit with --history
 
@@ -29,6 +31,7 @@ HISTORY_ROWS = 10_000  # default of --limit with --history
 @pipeline_argument(required=False)
 @home_option
 @url_option
+@access_options
 @set_option
 @json_option
 @click.option("--limit", type=click.IntRange(1), default=None, help="The maximum number of rows.")
@@ -44,6 +47,8 @@ def query(
     pipeline: Path | None,
     home: Path,
     url: str,
+    key_file: Path | None,
+    ca: str,
     assignments: tuple[str, ...],
     as_json: bool,
     limit: int | None,
@@ -75,7 +80,8 @@ def query(
     else:
         import asyncio
 
-        answer = asyncio.run(ask(url_of("serve", url, home), text, limit))
+        address, access = serve_access(url, home, key_file, ca)
+        answer = asyncio.run(ask(address, access, text, limit))
     if as_json or not sys.stdout.isatty():
         show_lines(answer)
     else:
@@ -110,10 +116,10 @@ def ask_history(
     return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
 
 
-async def ask(url: str, sql: str, limit: int | None) -> Table:
+async def ask(url: str, access: Credentials, sql: str, limit: int | None) -> Table:
     from millstream.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, credentials=access) as client:
         return await client.query(sql, limit=limit)
 
 

@@ -9,19 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.cli.shared.options import home_option, json_option, url_of, url_option
-from millstream.errors import MillstreamError
+from millstream.cli.shared.options import (
+    access_options,
+    home_option,
+    json_option,
+    serve_access,
+    url_option,
+)
+from millstream.errors import MillstreamError, RequestRefused
 
 if TYPE_CHECKING:
     from millstream.client import Client, Message
+    from millstream.client.credentials import Credentials
 
 Line = dict[str, Any]
+FORBIDDEN = 403
 
 
 @click.command()
 @click.argument("name", metavar="VIEW")
 @home_option
 @url_option
+@access_options
 @json_option
 @click.option("--where", default=None, help="Only rows that match this SQL condition.")
 @click.option("--after", default=None, help="Continue after this position, without a snapshot.")
@@ -38,6 +47,8 @@ def tail(
     name: str,
     home: Path,
     url: str,
+    key_file: Path | None,
+    ca: str,
     as_json: bool,
     where: str | None,
     after: str | None,
@@ -63,17 +74,23 @@ def tail(
     request: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
     if ledger:
         request["ledger"] = name
-    asyncio.run(follow(url_of("serve", url, home), name, request, plain, limit_count))
+    address, access = serve_access(url, home, key_file, ca)
+    asyncio.run(follow(address, access, name, request, plain, limit_count))
 
 
 async def follow(
-    url: str, name: str, request: dict[str, Any], plain: bool, count: int | None
+    url: str,
+    access: Credentials,
+    name: str,
+    request: dict[str, Any],
+    plain: bool,
+    count: int | None,
 ) -> None:
     from millstream.client import Client
 
     count_shown, pretty = 0, show_entry if "ledger" in request else show_pretty
     show = show_json if plain else pretty
-    async with Client(url) as client:
+    async with Client(url, credentials=access) as client:
         if "ledger" not in request:
             request[await kind_of(client, name)] = name
         async with client.changes(**request) as changes:
@@ -89,7 +106,14 @@ async def kind_of(client: Client, name: str) -> str:
     """`view` or `stream`; MillstreamError for an unknown name lists the known ones."""
     from difflib import get_close_matches
 
-    system = await client.system()
+    if name in [view["name"] for view in await client.views()]:
+        return "view"
+    try:
+        system = await client.system()
+    except RequestRefused as refused:
+        if refused.status == FORBIDDEN:  # without the right `admin`, only the server knows
+            return "stream"
+        raise
     views = [view["name"] for view in system["views"]]
     streams = [stream["name"] for stream in system["streams"]]
     if name in views:

@@ -26,7 +26,7 @@ def render(context: Context) -> str:
         "# TYPE millstream_serve_turned_away_total counter",
         *(
             f'millstream_serve_turned_away_total{{reason="{reason}"}} {count}'
-            for reason, count in sorted(context.refused.items())
+            for reason, count in sorted(context.refused().items())
         ),
     ]
     for title, value in _GAUGES.items():

@@ -37,7 +37,12 @@ def read_selection(request: HttpRequest) -> RowSelection:
 
 async def list_views(context: Context, request: HttpRequest) -> Response:
     request.refuse_unknown(())
-    views = [describe_view(context.app, view) for view in context.views.values()]
+    may_read = request.caller.rights.allows
+    views = [
+        describe_view(context.app, view)
+        for view in context.views.values()
+        if may_read("read", "view", view.name)
+    ]
     return Response(encode({"views": views}))
 
 

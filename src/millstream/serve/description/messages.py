@@ -92,11 +92,25 @@ class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
     id: Identifier
 
 
+class AskToken(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """The token expires soon: send a fresh one, or the connection is closed then with 4001."""
+
+    expires: Annotated[str, Meta(description="When the token expires (RFC 3339).")]
+
+
+class Authenticated(msgspec.Struct, tag_field="type", tag="authenticated"):
+    """The answer to a fresh token, which is used from now on."""
+
+    expires: Annotated[
+        str | None, Meta(description="When it expires (RFC 3339); null if it does not.")
+    ]
+
+
 class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
 
-SENT = (Snapshot, Change, Gap, Lag, Error, Unsubscribed, Pong)
+SENT = (Snapshot, Change, Gap, Lag, Error, Unsubscribed, AskToken, Authenticated, Pong)
 """Messages that a server sends on a WebSocket."""
 
 EVENTS = (Snapshot, Change, Gap, Lag)
@@ -178,6 +192,13 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
+class Ticket(msgspec.Struct):
+    """A ticket for one WebSocket or EventSource connection: `?ticket=`."""
+
+    ticket: str
+    expires: Annotated[str, Meta(description="It must be used before then (RFC 3339).")]
+
+
 class ProblemDetails(msgspec.Struct):
     """An error, in the format of RFC 9457."""
 
@@ -187,4 +208,4 @@ class ProblemDetails(msgspec.Struct):
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
 
 
-RESPONSES = (Poll, ViewRows, ViewRow, Table, Views, ProblemDetails)
+RESPONSES = (Poll, ViewRows, ViewRow, Table, Views, Ticket, ProblemDetails)

@@ -57,12 +57,20 @@ class HttpSubscription:
         self._context = context
         self._disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         self._disconnected.add_done_callback(lambda _: wake_event.set())
+        self._has_login = True
+        self._login = context.logins.open(request.caller, self._end_login)
 
     @property
     def ended(self) -> bool:
-        return self._disconnected.done() or self._context.closing
+        return self._disconnected.done() or self._context.closing or not self._has_login
+
+    def _end_login(self, code: int, reason: str) -> None:
+        """The key or token has expired or was revoked."""
+        self._has_login = False
+        self.wake_event.set()
 
     def close(self) -> None:
+        self._login.close()
         self._disconnected.cancel()
         self.subscription.close()
 
@@ -73,6 +81,7 @@ async def _subscribe(
 ) -> AsyncIterator[HttpSubscription]:
     """A subscription as the request describes it, within the block."""
     selection, after = read_selection(request), _position(request)
+    context.logins.check_room(request.caller)
     with context.wake_event() as wake_event:
         async with _open(context, request, kind, name) as served:
             subscription = Subscription(

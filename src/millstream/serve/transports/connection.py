@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -10,6 +11,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from millstream.errors import MillstreamError, QueryError
 from millstream.serve.context import Context
 from millstream.serve.transports.client_messages import (
+    Authenticate,
     Ping,
     Subscribe,
     Unsubscribe,
@@ -20,8 +22,11 @@ from millstream.serve.transports.frames import MessageAssembler, ProtocolError, 
 from millstream.serve.views.encoding import WebSocketFormat, encode
 from millstream.serve.views.served_view import ServedView
 from millstream.serve.views.subscription import RowSelection, Subscription
+from millstream.values.clock import to_iso
 from millstream.values.position import Position
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogin
+from millstream.web.problem import Problem
 
 TOO_SLOW = 4008
 _MAX_ID_LENGTH = 200
@@ -36,10 +41,13 @@ class Connection(WSListener):
     answers is disconnected.
     """
 
-    def __init__(self, context: Context, caller: Caller) -> None:
+    def __init__(self, context: Context, caller: Caller, address: str = "") -> None:
         super().__init__()
         self._context = context
         self.caller = caller
+        self.address = address
+        self._login: LiveLogin | None = None  # while connected
+        self._renewal: asyncio.Task[None] | None = None  # of the login, by a fresh token
         self._subscriptions: dict[str, tuple[Subscription, Subscribe]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # until it has room
@@ -56,6 +64,7 @@ class Connection(WSListener):
         limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
         self._context.connections.add(self)
+        self._login = self._context.logins.open(self.caller, self.close, self._ask_token)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._end()
@@ -63,6 +72,10 @@ class Connection(WSListener):
     def _end(self) -> None:
         self._is_closed = True
         self._context.connections.discard(self)
+        if self._login is not None:
+            self._login.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
         for identifier in self._identifiers():
             self._drop(identifier)
 
@@ -148,6 +161,28 @@ class Connection(WSListener):
                 self._send(encode({"type": "unsubscribed", "id": request.id}))
             case Ping():
                 self._send(b'{"type":"pong"}')
+            case Authenticate():
+                self._authenticate(request.token)
+
+    def _ask_token(self, expires: float) -> None:
+        """Ask for a fresh token, because the one in use expires soon."""
+        self._send(encode({"type": "authenticate", "expires": _time(expires)}))
+
+    def _authenticate(self, token: str) -> None:
+        if self._renewal is not None and not self._renewal.done():
+            self._error(None, "Too Many Requests", "another token is being checked")
+            return
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(token))
+
+    async def _renew(self, token: str) -> None:
+        assert self._login is not None
+        try:
+            self.caller = await self._context.logins.renew(self._login, token, self.address)
+        except Problem as problem:
+            self._error(None, problem.content["title"], str(problem))
+        else:
+            expires = _time(self.caller.expires)
+            self._send(encode({"type": "authenticated", "expires": expires}))
 
     def _subscribe(self, request: Subscribe) -> None:
         try:
@@ -272,3 +307,7 @@ class Connection(WSListener):
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))
+
+
+def _time(moment: float) -> str | None:
+    return None if math.isinf(moment) else to_iso(moment * 1000)

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,21 @@ class SqlProcess:
         self._kill()
         await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> dict[str, Any]:
-        arguments = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
+    async def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        views: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        arguments = {
+            "sql": sql,
+            "limit": limit,
+            "seconds": seconds,
+            "max_bytes": max_bytes,
+            "views": None if views is None else list(views),
+        }
         return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
 
     async def request(self, content: dict[str, Any], seconds: float) -> dict[str, Any]:

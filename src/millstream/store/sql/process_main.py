@@ -61,7 +61,7 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
                     request["last"],
                 )
             case "query":
-                arguments = ("sql", "limit", "seconds", "max_bytes")
+                arguments = ("sql", "limit", "seconds", "max_bytes", "views")
                 return {"result": tables.query(*(request[name] for name in arguments))}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -117,8 +117,11 @@ class SqlService:
         finally:
             await self.stop()
 
-    async def query(self, sql: str, limit: int) -> bytes:
-        """The answer as JSON; QueryError if the query is wrong or needs too much."""
+    async def query(self, sql: str, limit: int, *, views: Collection[str] | None = None) -> bytes:
+        """The answer as JSON; QueryError if the query is wrong or needs too much.
+
+        `views` are the ones that exist for this query; None: all.
+        """
         if self._waiting >= _MAX_WAITING:
             raise TooManyQueries("too many queries are running", remedy="try again in a moment")
         self._waiting += 1
@@ -126,11 +129,11 @@ class SqlService:
         try:
             with contextlib.suppress(SqlProcessFailed):
                 async with self._slots:
-                    return await self._answer(sql, limit)
+                    return await self._answer(sql, limit, views)
             # Another query may have used the memory or ended the process. Alone, this query fails
             # only because of itself.
             async with self._all_slots():
-                return await self._answer(sql, limit, final=True)
+                return await self._answer(sql, limit, views, final=True)
         finally:
             self._waiting -= 1
 
@@ -148,12 +151,14 @@ class SqlService:
         async with self._exclusive, self._slots, self._slots:
             yield
 
-    async def _answer(self, sql: str, limit: int, *, final: bool = False) -> bytes:
+    async def _answer(
+        self, sql: str, limit: int, views: Collection[str] | None, *, final: bool = False
+    ) -> bytes:
         """The answer; SqlProcessFailed, unless `final`, if another query may be the cause."""
         process = await self._update()
         with process.running() as run:
             try:
-                answer = await process.query(sql, limit, self._seconds, self._max_bytes)
+                answer = await process.query(sql, limit, self._seconds, self._max_bytes, views)
             except TimeoutError:
                 answer = _failure("time", f"the query took longer than {self._seconds:g} s")
             except SqlProcessFailed:  # perhaps it had ended before the query

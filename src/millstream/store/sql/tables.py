@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -150,8 +150,18 @@ class SqlTables:
         self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
         self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
 
-    def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> bytes:
-        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large."""
+    def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        views: Collection[str] | None = None,
+    ) -> bytes:
+        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
+
+        `views` are the ones that exist for this query; None: all.
+        """
         began = time.perf_counter()
         session = self._database.cursor()
         timer = threading.Timer(seconds, session.interrupt)
@@ -160,7 +170,10 @@ class SqlTables:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
             parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-            check_query(parsed.encode(), self._tables, self._broken)
+            exists = self._tables.keys() | self._broken.keys() if views is None else set(views)
+            tables = [name for name in self._tables if name in exists]
+            broken = {name: why for name, why in self._broken.items() if name in exists}
+            check_query(parsed.encode(), tables, broken)
             # The line break ends a comment at the end of the query.
             text = sql.strip().rstrip(";")
             found = session.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
