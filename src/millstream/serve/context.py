@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.pipeline.app import App
+from millstream.serve.access.visibility import Visibility
+from millstream.serve.connections import Connections
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -20,10 +21,7 @@ from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
 from millstream.web.auth.live_logins import LiveLogins
 from millstream.web.auth.tickets import Tickets
-from millstream.web.problem import RETRY, Problem
-
-if TYPE_CHECKING:
-    from millstream.serve.transports.connection import Connection
+from millstream.web.problem import CLOSE, RETRY, Problem
 
 
 @dataclass(slots=True)
@@ -40,16 +38,25 @@ class Context:
     sql: SqlService
     logins: LiveLogins = field(init=False)  # of open connections
     tickets: Tickets = field(default_factory=Tickets)
+    connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
-    event_clients: int = 0
     refused: Callable[[], Mapping[str, int]] = dict  # connections and requests, by reason
-    connections: set[Connection] = field(default_factory=set)
+    draining: bool = False  # the server is about to end
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)
 
-    @property
-    def clients(self) -> int:
-        return self.event_clients + len(self.connections)
+    def start_draining(self) -> None:
+        """Refuse new requests, and answer the long polls that wait."""
+        self.draining = True
+        for event in self._wake_events:
+            event.set()
+
+    def check_draining(self) -> None:
+        """Problem 503 if the server is about to end."""
+        if self.draining:
+            raise Problem(
+                503, "the server is ending", remedy="ask another one", headers=[RETRY, CLOSE]
+            )
 
     def close(self) -> None:
         """End the HTTP responses that would go on."""
@@ -90,6 +97,19 @@ class Context:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
         caller.check("read", "stream", name)
         return self.streams.use(name)
+
+    def visibility(self, kind: str, name: str, caller: Caller) -> Visibility:
+        """What the caller sees of a view, stream or ledger that exists."""
+        served = {"view": self.views, "stream": self.streams.served, "ledger": self.ledgers.served}
+        return served[kind][name].policy.visibility(caller.claims)
+
+    def queryable(self, caller: Caller) -> dict[str, Visibility]:
+        """The views that the caller's own SQL may read, and what it sees of them."""
+        return {
+            name: self.visibility("view", name, caller)
+            for name in self.views
+            if caller.rights.allows("query", "view", name)
+        }
 
     def _find_view(self, name: str) -> ServedView:
         view = self.views.get(name)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, metrics, query, snapshots, tickets
+from millstream.serve.api import assets, connections, metrics, query, snapshots, tickets
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -24,10 +24,12 @@ _RESOURCES = (
     "system",
     "tickets",
     "connect",
+    "connections",
     "openapi.json",
     "asyncapi.json",
 )
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
+_WHILE_DRAINING = (("health", "live"), ("metrics",))
 _METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST", ("v1", "tickets"): b"POST"}
 
 
@@ -67,6 +69,8 @@ class HttpApi:
         if request.method == "HEAD":
             # Without a body, so that the response does not wait for changes.
             request = dataclasses.replace(request, method="GET", receive=no_body)
+        if request.path not in _WHILE_DRAINING:
+            context.check_draining()
         match (request.method, *request.path):
             case ("GET", "v1", "views"):
                 return await snapshots.list_views(context, request)
@@ -87,6 +91,10 @@ class HttpApi:
             case ("GET", "v1", "system"):
                 request.caller.check("admin")
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
+            case ("GET", "v1", "connections"):
+                return await connections.list_connections(context, request)
+            case ("DELETE", "v1", "connections", identifier):
+                return await connections.close_connection(context, request, identifier)
             case ("GET", "v1", "openapi.json"):
                 return Response(encode(openapi.describe(context)))
             case ("GET", "v1", "asyncapi.json"):
@@ -123,6 +131,8 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
+    if len(request.path) == 3 and request.path[:2] == ("v1", "connections"):
+        allowed = b"DELETE"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])

@@ -32,9 +32,9 @@ class ServeServer(AccessServer):
             operator=digest(operator_key.encode()) if operator_key else b"",
             certified=_CERTIFIED,
             tickets=context.tickets,
-            max_connections_per_caller=settings.max_connections_per_caller,
             websocket=websocket_protocol(context),
             check_websocket=partial(check_upgrade, context),
+            check_caller=context.connections.check_caller,
         )
         context.logins = self.logins
         context.refused = lambda: self.refused

@@ -36,7 +36,9 @@ from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.runtime.operator_key import operator_key
+from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.drain import drain
 from millstream.serve.server import ServeServer
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
@@ -56,14 +58,19 @@ _POSITION_SECONDS = 15.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM, which drains, or SIGINT; a second signal ends a drain."""
     settings.serve.check_exposure()
 
     async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def handle(number: int) -> None:
+            if stop.is_set() or number == signal.SIGINT:
+                hurry.set()
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, handle, number)
         async with Server(app, settings, home) as server:
             if await server.wait_ready(stop):
                 # Views stay in memory: the garbage collector need not check them again.
@@ -75,6 +82,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
                     await server.wait(stop)
                 finally:
                     home.withdraw()
+                await drain(server.context, settings.serve.drain_seconds, hurry)
 
     uvloop.run(main())
 
@@ -137,9 +145,9 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         self.context.ready = False
-        self.context.close()
-        for connection in list(self.context.connections):
+        for connection in self.context.connections:
             connection.close(1001, "the server is stopping; connect again")
+        self.context.close()
         self.http.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
@@ -182,7 +190,12 @@ class Server:
         app, settings = self._app, self._settings.serve
         views = {
             view.name: ServedView(
-                view.name, "view", view_topic(app.name, view.name), settings, key=view.key
+                view.name,
+                "view",
+                view_topic(app.name, view.name),
+                settings,
+                key=view.key,
+                policy=view.policy,
             )
             for view in app.views.values()
         }
@@ -193,11 +206,14 @@ class Server:
                 stream_topic(app.name, stream.name),
                 settings,
                 columns=event_columns(stream.schema),
+                policy=stream.policy,
             )
             for stream in app.streams.values()
         }
         ledgers = {
-            view.name: ServedLedger(views[view.name], ledger_topic(app.name, view.name), settings)
+            view.name: ServedLedger(
+                views[view.name], ledger_topic(app.name, view.name), settings, view.ledger_policy
+            )
             for view in app.views.values()
             if view.ledger
         }
@@ -220,6 +236,7 @@ class Server:
             replay=Replay(log, settings.replay_limit),
             system=System(app, views, streams, self._failures),
             sql=sql,
+            connections=Connections(settings.max_connections_per_caller),
         )
 
     def _describe(self, record: Record) -> None:
@@ -264,7 +281,7 @@ class Server:
                 views={
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
-                clients=self.context.clients,
+                clients=len(self.context.connections),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -277,7 +294,7 @@ class Server:
         """Send positions to clients whose filters have hidden all recent changes."""
         while True:
             await asyncio.sleep(_POSITION_SECONDS)
-            for connection in list(self.context.connections):
+            for connection in self.context.connections:
                 connection.send_positions()
 
 

@@ -32,10 +32,27 @@ class ServeSettings(AccessSettings):
     buffer_bytes: int = Field(
         256 * 1024, ge=1024, description="Unsent bytes per client at which sending to it pauses."
     )
+    page_bytes: int = Field(
+        256 * 1024,
+        ge=1024,
+        description="Bytes of a page of a snapshot, about; a page has at least one row.",
+    )
     max_frame_bytes: int = Field(
         64 * 1024, ge=1024, description="The largest WebSocket message a client may send."
     )
+    max_connections_per_caller: int = Field(
+        1024,
+        ge=1,
+        description="Maximum connections (WebSockets and streams of events) of one caller, over "
+        "all of its addresses; more: 429.",
+    )
     max_subscriptions: int = Field(100, ge=1, description="Subscriptions on one WebSocket.")
+    drain_seconds: float = Field(
+        5.0,
+        ge=0,
+        description="Seconds over which a server that gets SIGTERM sends its clients to other "
+        "servers. It ends as soon as no client is left.",
+    )
     ping_seconds: float = Field(
         30.0, gt=0, description="Idle seconds before a client is sent a ping."
     )
@@ -59,12 +76,6 @@ class ServeSettings(AccessSettings):
         ge=0,
         description="Requests a second for each login (or address, without logins), WebSockets "
         "that connect included; beyond it, 429. 0: no limit.",
-    )
-    max_connections_per_caller: int = Field(
-        0,
-        ge=0,
-        description="Maximum WebSockets, server-sent events and long polls at once of each login "
-        "(or address, without logins); beyond it, 429. 0: no limit.",
     )
 
     def check_exposure(self) -> None:

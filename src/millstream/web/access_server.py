@@ -37,10 +37,11 @@ def is_health(path: str) -> bool:
 class AccessServer(HttpServer):
     """A server that knows its callers.
 
-    `authorize(caller, path)` refuses a request before its body is read. `operator` is the hash of
-    the key of commands on this machine, `certified` what a client certificate may do if the
-    settings do not say it. SettingsError if the keys, the issuer's keys or the certificate cannot
-    be read.
+    `authorize(caller, path)` refuses a request before its body is read. `check_websocket(scope)`
+    refuses a WebSocket before its caller is known, and `check_caller(caller)` after that.
+    `operator` is the hash of the key of commands on this machine, `certified` what a client
+    certificate may do if the settings do not say it. SettingsError if the keys, the issuer's keys
+    or the certificate cannot be read.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class AccessServer(HttpServer):
         operator: bytes = b"",
         certified: Rights = EVERYTHING,
         tickets: Tickets | None = None,
-        max_connections_per_caller: int = 0,
         fast_path: FastPath | None = None,
         websocket: type[Any] | None = None,
         check_websocket: Callable[[Scope], None] | None = None,
+        check_caller: Callable[[Caller], None] | None = None,
     ) -> None:
         self.authenticator = Authenticator(
             settings,
@@ -69,7 +70,7 @@ class AccessServer(HttpServer):
             certified=certified,
             tickets=tickets,
         )
-        self.logins = LiveLogins(self.authenticator, max_connections_per_caller)
+        self.logins = LiveLogins(self.authenticator)
         self._authentication = AuthenticationMiddleware(
             application,
             settings,
@@ -93,7 +94,7 @@ class AccessServer(HttpServer):
             websocket=websocket,
             certificate=_certificate(settings, has_operator=bool(operator)),
             trusted_proxies=settings.trusted_proxies,
-            admit_websocket=self._admit_websocket(check_websocket),
+            admit_websocket=self._admit_websocket(check_websocket, check_caller),
         )
 
     async def watch(self) -> None:
@@ -109,12 +110,17 @@ class AccessServer(HttpServer):
     def refused(self) -> Counter[str]:
         return super().refused + self._authentication.refused
 
-    def _admit_websocket(self, check: Callable[[Scope], None] | None) -> AdmitWebSocket:
+    def _admit_websocket(
+        self,
+        check: Callable[[Scope], None] | None,
+        check_caller: Callable[[Caller], None] | None,
+    ) -> AdmitWebSocket:
         async def admit(scope: Scope) -> None:
             if check is not None:
                 check(scope)
             await self._authentication.admit(scope, takes_ticket=True)
-            self.logins.check_room(caller_of(scope))
+            if check_caller is not None:
+                check_caller(caller_of(scope))
 
         return admit
 

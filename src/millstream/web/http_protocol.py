@@ -8,13 +8,8 @@ from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote
 
-import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from millstream.web.asgi import HeaderList, Scope
@@ -24,9 +19,10 @@ from millstream.web.connections import (
     certificate_names,
     network_of,
     peer_network,
+    set_user_timeout,
 )
 from millstream.web.fast_path import HEAD_END, FastRequest, Route
-from millstream.web.problem import CLOSE, CONTENT_TYPE, RETRY, Problem
+from millstream.web.problem import CLOSE, RETRY, Problem
 from millstream.web.request_head import CHUNKED, read_request_head
 
 _log = logging.getLogger(__name__)
@@ -89,10 +85,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not self._network:
             network = peer_network(transport)
             if not self._limits.admit(network):
-                transport.write(_encode_problem(Problem(503, TOO_MANY, headers=[RETRY]), ()))
+                transport.write(Problem(503, TOO_MANY, headers=[RETRY]).encode())
                 transport.close()
                 return
             self._network = network
+        # A peer that vanished must not hold a connection for the kernel's 15 minutes.
+        set_user_timeout(transport, self._limits.settings.write_timeout)
         super().connection_made(transport)
         self._names = certificate_names(transport.get_extra_info("peercert"))
 
@@ -404,7 +402,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # The application must not wait for the rest of the body.
             cycle.disconnected = cycle.response_complete = True
             cycle.message_event.set()
-        self.transport.write(_encode_problem(problem, self.server_state.default_headers))
+        self.transport.write(problem.encode(self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
@@ -443,6 +441,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         connection is lost.
         """
         self.connections.discard(self)
+        set_user_timeout(self.transport, 0)  # pings watch a WebSocket, which may pause for longer
         head = [scope["method"].encode(), b" ", scope["raw_path"], b" HTTP/1.1\r\n"]
         for name, value in self.headers:
             if name not in _CREDENTIALS:
@@ -484,16 +483,3 @@ def _other_host(host: bytes, tier: str) -> Problem:
 
 def _too_slow(what: str) -> Problem:
     return Problem(408, f"the {what}; nothing was accepted, send it faster")
-
-
-def _encode_problem(problem: Problem, more: Any) -> bytes:
-    body = msgspec.json.encode(problem.content)
-    headers = [
-        *more,
-        (b"content-type", CONTENT_TYPE),
-        (b"content-length", str(len(body)).encode()),
-        *[each for each in problem.headers if each != CLOSE],
-        CLOSE,
-    ]
-    lines = [STATUS_LINE[problem.status], *(b"%b: %b\r\n" % each for each in headers), b"\r\n"]
-    return b"".join([*lines, body])

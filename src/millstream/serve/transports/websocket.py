@@ -33,6 +33,7 @@ def check_upgrade(context: Context, scope: Scope) -> None:
             f"a page of {origin[:200]} may not connect",
             remedy="name its origin in serve.cors_origins if it may",
         )
+    context.check_draining()
     context.check_ready()
 
 

@@ -7,13 +7,14 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from millstream.errors import LogError
+from millstream.values.visibility import Visibility
 
 _ENDED: dict[str, Any] = {}  # the answer of a process that ended
 _GRACE_SECONDS = 2.0  # after a query's time, before its process is killed
@@ -95,14 +96,14 @@ class SqlProcess:
         limit: int,
         seconds: float,
         max_bytes: int,
-        views: Collection[str] | None = None,
+        visible: Mapping[str, Visibility] | None = None,
     ) -> dict[str, Any]:
         arguments = {
             "sql": sql,
             "limit": limit,
             "seconds": seconds,
             "max_bytes": max_bytes,
-            "views": None if views is None else list(views),
+            "visible": visible,
         }
         return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from millstream.web.auth.authenticator import Authenticator
 from millstream.web.auth.caller import Caller
-from millstream.web.problem import RETRY, Problem
+from millstream.web.problem import Problem
 
 # Close codes of a WebSocket: with 4000–4499 connecting again makes sense, with 4500–4999 not.
 EXPIRED = 4001
@@ -50,27 +50,13 @@ class LiveLogin:
 
 
 class LiveLogins:
-    """All open connections of a server, with their callers.
+    """The logins of all open connections of a server."""
 
-    `max_per_caller` limits how many a caller may have at once; 0: as many as it likes.
-    """
-
-    def __init__(self, authenticator: Authenticator, max_per_caller: int = 0) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._max_per_caller = max_per_caller
         self._logins: set[LiveLogin] = set()
         self._expiring: set[LiveLogin] = set()
-        self._by_caller: Counter[str] = Counter()
         self._versions = authenticator.versions
-
-    def check_room(self, caller: Caller) -> None:
-        """Problem 429 if the caller has as many connections as it may."""
-        if self._max_per_caller and self._by_caller[caller.label] >= self._max_per_caller:
-            raise Problem(
-                429,
-                f"{caller.label} has {self._max_per_caller} connections already; close one",
-                headers=[RETRY],
-            )
 
     def open(
         self,
@@ -85,25 +71,25 @@ class LiveLogins:
         """
         login = LiveLogin(self, caller, end, ask)
         self._logins.add(login)
-        self._by_caller[caller.label] += 1
         if caller.expires != float("inf"):
             self._expiring.add(login)
         if not self._authenticator.is_valid(caller):  # revoked since the request was checked
             asyncio.get_running_loop().call_soon(self._end, login)
         return login
 
+    @contextlib.contextmanager
+    def watched(self, caller: Caller, end: Callable[[int, str], None]) -> Iterator[None]:
+        """Watch the login of a connection within the block."""
+        login = self.open(caller, end)
+        try:
+            yield
+        finally:
+            login.close()
+
     def discard(self, login: LiveLogin) -> None:
         """Forget a connection that has ended."""
-        if login in self._logins:
-            self._logins.discard(login)
-            self._expiring.discard(login)
-            self._by_caller[login.caller.label] -= 1
-            if not self._by_caller[login.caller.label]:
-                del self._by_caller[login.caller.label]
-
-    def connections(self) -> Mapping[str, int]:
-        """The number of open connections by caller."""
-        return self._by_caller
+        self._logins.discard(login)
+        self._expiring.discard(login)
 
     async def renew(self, login: LiveLogin, token: str, address: str) -> Caller:
         """Use a fresh token of the same caller on its connection; Problem if it is refused.
