@@ -19,7 +19,7 @@ from tests.serve.pipeline import SECONDS, Pipeline, Socket, events, following, s
 from tests.wait_until import until
 from tests.web.auth.token_issuer import jwk, jwks, private_key, token
 
-from millstream.serve.description.messages import AskToken, Authenticated
+from millstream.serve.description.messages import AskToken, Authenticated, UsageList
 from millstream.serve.service import Server
 from millstream.values.clock import to_iso
 
@@ -385,3 +385,26 @@ async def test_requests_are_counted_by_caller(pipeline: Pipeline, keys: Keys) ->
             async with socket(server, additional_headers=fast):
                 pass
         assert (await http.get("/v1/views", headers=other)).status_code == 200
+
+
+async def test_usage_is_counted_by_caller(pipeline: Pipeline, keys: Keys) -> None:
+    reader, admin = keys.create("reader", read=["*"], query=["*"]), keys.create("ada", admin=True)
+    async with (
+        pipeline.server(**keys.settings) as server,
+        client_of(server) as http,
+        socket(server, additional_headers=reader) as client,
+    ):
+        await client.subscribe(view="by_city")
+        rows = await http.get("/v1/views/by_city", headers=reader)
+        await http.post("/v1/query", json={"sql": "SELECT 1"}, headers=reader)
+        answer = (await http.get("/v1/usage", headers=reader)).json()
+        check(answer, UsageList)
+        [own] = answer["callers"]
+        assert (own["caller"], own["requests"], own["connections"]) == ("key reader", 4, 1)
+        assert own["events"] == 1
+        assert own["bytes"] > len(rows.content)
+        assert own["query_seconds"] > 0
+        everybody = (await http.get("/v1/usage", headers=admin)).json()["callers"]
+        assert [each["caller"] for each in everybody] == ["key reader", "key ada"]
+        text = (await http.get("/metrics", headers=admin)).text
+        assert 'millstream_serve_caller_requests_total{caller="key reader"} 4' in text

@@ -279,6 +279,7 @@ async def _assemble(
         health=partial(_health, reporter, orphaned),
         sources=lambda: [source.state for source in readers],
         refused_requests=lambda: server.refused,
+        usage=lambda: server.usage,
         peers=peers,
     )
     server = CollectServer(

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, metrics, query, snapshots, tickets
+from millstream.serve.api import assets, connections, metrics, query, snapshots, tickets, usage
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -14,6 +14,7 @@ from millstream.serve.transports import changes
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
+from millstream.web.auth.usage import count
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ _RESOURCES = (
     "query",
     "system",
     "tickets",
+    "usage",
     "connect",
     "connections",
     "openapi.json",
@@ -62,6 +64,7 @@ class HttpApi:
             problem = Problem(500, "this is a fault of the server; its log says more")
             response = error_response(problem)
         if response is not None and not has_started:
+            count(scope, size=len(response.body))
             await response.send(send, head=scope["method"] == "HEAD")
 
     async def _respond(self, request: HttpRequest, send: Send) -> Response | None:
@@ -91,6 +94,8 @@ class HttpApi:
             case ("GET", "v1", "system"):
                 request.caller.check("admin")
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
+            case ("GET", "v1", "usage"):
+                return await usage.show_usage(context, request)
             case ("GET", "v1", "connections"):
                 return await connections.list_connections(context, request)
             case ("DELETE", "v1", "connections", identifier):

@@ -32,6 +32,7 @@ class ServeServer(AccessServer):
             operator=digest(operator_key.encode()) if operator_key else b"",
             certified=_CERTIFIED,
             tickets=context.tickets,
+            usage=context.connections.usage,
             websocket=websocket_protocol(context),
             check_websocket=partial(check_upgrade, context),
             check_caller=context.connections.check_caller,

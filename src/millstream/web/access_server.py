@@ -18,6 +18,7 @@ from millstream.web.auth.middleware import AuthenticationMiddleware
 from millstream.web.auth.rights import EVERYTHING, Rights
 from millstream.web.auth.settings import AccessSettings
 from millstream.web.auth.tickets import Tickets
+from millstream.web.auth.usage import Usage
 from millstream.web.connections import AdmitWebSocket
 from millstream.web.cors import CorsMiddleware
 from millstream.web.fast_path import FastPath
@@ -58,6 +59,7 @@ class AccessServer(HttpServer):
         operator: bytes = b"",
         certified: Rights = EVERYTHING,
         tickets: Tickets | None = None,
+        usage: Usage | None = None,
         fast_path: FastPath | None = None,
         websocket: type[Any] | None = None,
         check_websocket: Callable[[Scope], None] | None = None,
@@ -78,6 +80,7 @@ class AccessServer(HttpServer):
             is_open=is_open,
             authorize=authorize,
             unit=unit,
+            usage=usage,
         )
         # The fast path knows no callers and no origins, and without it every request has a caller.
         if fast_path is None or settings.auth or settings.rate:
@@ -105,6 +108,11 @@ class AccessServer(HttpServer):
             tasks.create_task(self.logins.watch())
             if self.authenticator.jwt_verifier is not None:
                 tasks.create_task(self.authenticator.jwt_verifier.keys.watch())
+
+    @property
+    def usage(self) -> Usage:
+        """What each caller has used; nothing where callers are not known."""
+        return self._authentication.usage
 
     @property
     def refused(self) -> Counter[str]:

@@ -15,6 +15,8 @@ _GAUGES: dict[str, Callable[[ServedView], int]] = {
     "subscriptions gauge": lambda view: len(view.subscribers),
 }
 
+_USED = ("requests", "events", "bytes", "query_seconds")
+
 
 def render(context: Context) -> str:
     """The counters and gauges of this process, in Prometheus' text format."""
@@ -29,6 +31,11 @@ def render(context: Context) -> str:
             for reason, count in sorted(context.refused().items())
         ),
     ]
+    for field in _USED:
+        name = f"millstream_serve_caller_{field}_total"
+        lines.append(f"# TYPE {name} counter")
+        for label, amount in context.connections.usage.samples(field).items():
+            lines.append(f"{name}{{{label}}} {amount}")
     for title, value in _GAUGES.items():
         name, kind = title.split()
         lines.append(f"# TYPE millstream_view_{name} {kind}")

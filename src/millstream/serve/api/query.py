@@ -34,7 +34,8 @@ async def run_query(context: Context, request: HttpRequest) -> Response:
     if not 0 <= limit <= max_rows:
         raise Problem(400, f"limit {limit} is not from 0 to {max_rows}")
     visible = context.queryable(request.caller)
-    return Response(await context.sql.query(query.sql, limit, visible=visible))
+    with context.connections.usage.querying(request.caller):
+        return Response(await context.sql.query(query.sql, limit, visible=visible))
 
 
 def _check_origin(context: Context, request: HttpRequest) -> None:

@@ -241,6 +241,23 @@ class Ticket(msgspec.Struct):
     expires: Annotated[str, Meta(description="It must be used before then (RFC 3339).")]
 
 
+class UsageOfCaller(msgspec.Struct):
+    """What a caller has used of this server since it started."""
+
+    caller: Annotated[str, Meta(description="Kind and name; `address`: without a login.")]
+    requests: int
+    events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
+    bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
+    connections: Annotated[int, Meta(description="Open now.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+
+
+class UsageList(msgspec.Struct):
+    """The usage of all callers, for administrators; else of the caller alone."""
+
+    callers: list[UsageOfCaller]
+
+
 class ProblemDetails(msgspec.Struct):
     """An error, in the format of RFC 9457."""
 
@@ -257,6 +274,7 @@ RESPONSES = (
     Table,
     Views,
     Ticket,
+    UsageList,
     ConnectionList,
     ClosedConnection,
     ProblemDetails,

@@ -73,6 +73,7 @@ def _fixed() -> JsonObject:
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
         "/v1/query": {"post": _query()},
         "/v1/tickets": {"post": _tickets()},
+        "/v1/usage": _get("What each caller has used, or only oneself", _json("UsageList")),
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
         "/v1/connections/{id}": {"delete": _close_connection()},

@@ -115,10 +115,10 @@ class EventConnection:
 
     transport = "sse"
 
-    def __init__(self, client: HttpSubscription, request: HttpRequest) -> None:
+    def __init__(self, context: Context, client: HttpSubscription, request: HttpRequest) -> None:
         self.caller = request.caller
         self.address = request.address
-        self.traffic = Traffic()
+        self.traffic = Traffic(context.connections.usage.of(request.caller))
         self.farewell = b""  # the last event
         self._client = client
         self._where = request.query.get("where") or None
@@ -188,7 +188,7 @@ async def send_events(
     context.connections.check_caller(request.caller)
     message_format = EventStreamFormat(named=request.flag("named", default=True))
     async with _subscribe(context, request, message_format, kind, name) as client:
-        connection = EventConnection(client, request)
+        connection = EventConnection(context, client, request)
         context.connections.add(connection)
         try:
             headers = [*_HEADERS, (b"x-accel-buffering", b"no")]

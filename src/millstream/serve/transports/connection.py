@@ -65,7 +65,7 @@ class Connection(WSListener):
         self.address = address
         self._login: LiveLogin | None = None  # while connected
         self._renewal: asyncio.Task[None] | None = None  # of the login, by a fresh token
-        self.traffic = Traffic()
+        self.traffic = Traffic(context.connections.usage.of(caller))
         self.sources: dict[str, MessageSource] = {}
         self._skipped = 0  # by subscriptions that have ended
         self._open_blocks: dict[str, asyncio.Task[None]] = {}  # they end with their sources

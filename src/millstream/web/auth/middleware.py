@@ -23,6 +23,7 @@ from millstream.web.auth.caller import Caller, set_caller
 from millstream.web.auth.rate import RateLimiter, TokenBucket, set_bucket
 from millstream.web.auth.rights import Rights
 from millstream.web.auth.settings import AccessSettings
+from millstream.web.auth.usage import Usage, set_usage
 from millstream.web.connections import CERTIFICATE, network_of
 from millstream.web.problem import Problem
 
@@ -48,7 +49,9 @@ class AuthenticationMiddleware:
         is_open: Callable[[str], bool],
         authorize: Callable[[Caller, str], None] | None = None,
         unit: str = "events",
+        usage: Usage | None = None,
     ) -> None:
+        self.usage = usage or Usage()
         self._inner = inner
         self._settings = settings
         self._authenticator = authenticator
@@ -99,6 +102,9 @@ class AuthenticationMiddleware:
             self.refused[_REASONS.get(problem.status, "no_keys")] += 1
             raise
         set_caller(scope, caller)
+        usage = self.usage.of(caller)
+        usage.requests += 1
+        set_usage(scope, usage)
         return bucket
 
     def _take_token(self, caller: Caller) -> TokenBucket | None:
