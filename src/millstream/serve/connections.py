@@ -27,7 +27,7 @@ class SubscriptionReport(msgspec.Struct, omit_defaults=True):
     name: str
     where: str | None = None
     behind: int = 0  # changes that the client has not been sent yet
-    skipped: int = 0  # changes that were left out for the client
+    skipped: int = 0  # changes that were left out, because the client asked for that
 
 
 class Traffic:

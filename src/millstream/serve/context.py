@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from millstream.pipeline.app import App
 from millstream.serve.access.visibility import Visibility
 from millstream.serve.connections import Connections
+from millstream.serve.queries.live_query import LiveQueries
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -36,6 +38,8 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    queries: NamedQueries
+    live: LiveQueries
     logins: LiveLogins = field(init=False)  # of open connections
     tickets: Tickets = field(default_factory=Tickets)
     connections: Connections = field(default_factory=Connections)
@@ -103,13 +107,14 @@ class Context:
         served = {"view": self.views, "stream": self.streams.served, "ledger": self.ledgers.served}
         return served[kind][name].policy.visibility(caller.claims)
 
+    def visible_to(self, views: Iterable[str], caller: Caller) -> dict[str, Visibility]:
+        """What the caller sees of these views."""
+        return {name: self.visibility("view", name, caller) for name in views}
+
     def queryable(self, caller: Caller) -> dict[str, Visibility]:
         """The views that the caller's own SQL may read, and what it sees of them."""
-        return {
-            name: self.visibility("view", name, caller)
-            for name in self.views
-            if caller.rights.allows("query", "view", name)
-        }
+        allowed = [name for name in self.views if caller.rights.allows("query", "view", name)]
+        return self.visible_to(allowed, caller)
 
     def _find_view(self, name: str) -> ServedView:
         view = self.views.get(name)

@@ -6,7 +6,16 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, metrics, query, snapshots, tickets, usage
+from millstream.serve.api import (
+    assets,
+    connections,
+    metrics,
+    named_queries,
+    query,
+    snapshots,
+    tickets,
+    usage,
+)
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -22,6 +31,7 @@ _RESOURCES = (
     "views",
     "streams",
     "query",
+    "queries",
     "system",
     "tickets",
     "usage",
@@ -51,6 +61,10 @@ class HttpApi:
             has_started = True
             await send(message)
 
+        async def counted(message: Message) -> None:
+            count(scope, size=len(message.get("body", b"")))
+            await send(message)
+
         try:
             response = await self._respond(HttpRequest.of(scope, receive), watched)
         except Disconnected:
@@ -64,8 +78,7 @@ class HttpApi:
             problem = Problem(500, "this is a fault of the server; its log says more")
             response = error_response(problem)
         if response is not None and not has_started:
-            count(scope, size=len(response.body))
-            await response.send(send, head=scope["method"] == "HEAD")
+            await response.send(counted, head=scope["method"] == "HEAD")
 
     async def _respond(self, request: HttpRequest, send: Send) -> Response | None:
         context = self._context
@@ -89,6 +102,10 @@ class HttpApi:
                 return await self._changes(request, send, "stream", name)
             case ("POST", "v1", "query"):
                 return await query.run_query(context, request)
+            case ("GET", "v1", "queries"):
+                return await named_queries.list_queries(context, request)
+            case ("GET", "v1", "queries", name):
+                return await named_queries.run_named_query(context, request, name)
             case ("POST", "v1", "tickets"):
                 return await tickets.issue_ticket(context, request)
             case ("GET", "v1", "system"):

@@ -39,6 +39,8 @@ from millstream.runtime.operator_key import operator_key
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.drain import drain
+from millstream.serve.queries.live_query import LiveQueries
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.server import ServeServer
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
@@ -139,6 +141,7 @@ class Server:
             self._report(),
             self._send_positions(),
             self.http.watch(),
+            self.context.queries.run(),
         )
         self._tasks += [asyncio.create_task(work) for work in background]
         return self
@@ -156,6 +159,7 @@ class Server:
         self._audit.stop()
         self.context.streams.stop()
         self.context.ledgers.stop()
+        self.context.live.stop()
         await self.context.sql.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
@@ -226,6 +230,7 @@ class Server:
         for served in views.values():
             sql.add(served)
             served.listeners.append(sql.changed)
+        queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
         return Context(
             app=app,
@@ -234,8 +239,10 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures),
+            system=System(app, views, streams, self._failures, queries.served),
             sql=sql,
+            queries=queries,
+            live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
         )
 

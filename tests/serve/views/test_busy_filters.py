@@ -115,10 +115,9 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
             assert (message["type"], message["total"]) == ("snapshot", ROWS)
             if message["last"]:
                 got.add(message["id"])
-            connection = websocket_of(server)
             held = [
                 each.has_pending
-                for each in connection.sources.values()
+                for each in websocket_of(server).sources.values()
                 if isinstance(each, Subscription)
             ]
             assert held.count(True) <= 1

@@ -1,4 +1,4 @@
-"""`query`: runs SQL over the views of a running system, or over history."""
+"""`query`: runs SQL or a named query over the views of a running system, or SQL over history."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from millstream.cli.shared.options import (
     access_options,
     home_option,
     json_option,
+    parameter_option,
     pipeline_argument,
+    read_parameters,
     serve_access,
     set_option,
     url_option,
 )
+from millstream.syntax.names import name_problem
 
 if TYPE_CHECKING:
     from millstream.client import Table
@@ -27,13 +30,14 @@ HISTORY_ROWS = 10_000  # default of --limit with --history
 
 
 @click.command()
-@click.argument("sql")
+@click.argument("sql", metavar="SQL|NAME")
 @pipeline_argument(required=False)
 @home_option
 @url_option
 @access_options
 @set_option
 @json_option
+@parameter_option
 @click.option("--limit", type=click.IntRange(1), default=None, help="The maximum number of rows.")
 @click.option("--history", is_flag=True, help="Also over streams, as they are in the log.")
 @click.option(
@@ -51,15 +55,16 @@ def query(
     ca: str,
     assignments: tuple[str, ...],
     as_json: bool,
+    parameters: tuple[str, ...],
     limit: int | None,
     history: bool,
     since: str,
     until: str,
 ) -> None:
-    """Run an SQL query over all views, read only.
+    """Run an SQL query over all views, read only, or a named query of the pipeline.
 
     Prints a table on a terminal, and one JSON row per line into a pipe or with --json. `-` reads
-    the SQL from stdin.
+    the SQL from stdin. A single word is the name of a query; -p gives it a parameter.
 
     With --history the query is Spark SQL over the log: the events of the streams with all their
     columns (_id, _received_at, _event_time, _position and _watermark only by name), and the rows of
@@ -69,10 +74,14 @@ def query(
 
     \b
     millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
+    millstream query top_products -p n=10
     millstream query - < report.sql
     millstream query --history "SELECT city, avg(amount) FROM orders GROUP BY city" --from "1 day"
     """
     text = sys.stdin.read() if sql == "-" else sql
+    is_name = not name_problem(text.strip())
+    if parameters and (history or not is_name):
+        raise click.UsageError("-p is for a named query")
     if history:
         answer = ask_history(text, pipeline, home, assignments, limit or HISTORY_ROWS, since, until)
     elif pipeline or since or until or assignments:
@@ -81,7 +90,13 @@ def query(
         import asyncio
 
         address, access = serve_access(url, home, key_file, ca)
-        answer = asyncio.run(ask(address, access, text, limit))
+        if is_name and limit is not None:
+            raise click.UsageError("--limit is for SQL; a named query has its own LIMIT")
+        if is_name:
+            given = read_parameters(parameters)
+            answer = asyncio.run(ask_named(address, access, text.strip(), given))
+        else:
+            answer = asyncio.run(ask(address, access, text, limit))
     if as_json or not sys.stdout.isatty():
         show_lines(answer)
     else:
@@ -121,6 +136,13 @@ async def ask(url: str, access: Credentials, sql: str, limit: int | None) -> Tab
 
     async with Client(url, credentials=access) as client:
         return await client.query(sql, limit=limit)
+
+
+async def ask_named(url: str, access: Credentials, name: str, parameters: dict[str, str]) -> Table:
+    from millstream.client import Client
+
+    async with Client(url, credentials=access) as client:
+        return await client.run(name, **parameters)
 
 
 def show_lines(answer: Table) -> None:

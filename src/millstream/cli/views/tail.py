@@ -1,4 +1,4 @@
-"""`tail`: follow a view or stream as it changes."""
+"""`tail`: follow a view, a stream or a query as it changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from millstream.cli.shared.options import (
     access_options,
     home_option,
     json_option,
+    parameter_option,
+    read_parameters,
     serve_access,
     url_option,
 )
@@ -27,7 +29,7 @@ FORBIDDEN = 403
 
 
 @click.command()
-@click.argument("name", metavar="VIEW")
+@click.argument("name", metavar="NAME|SQL")
 @home_option
 @url_option
 @access_options
@@ -35,6 +37,7 @@ FORBIDDEN = 403
 @click.option("--where", default=None, help="Only rows that match this SQL condition.")
 @click.option("--after", default=None, help="Continue after this position, without a snapshot.")
 @click.option("--ledger", is_flag=True, help="Follow the entries of the view's ledger.")
+@parameter_option
 @click.option("--lineage", is_flag=True, help="Also show the lineage columns (_revision …).")
 @click.option(
     "-n",
@@ -53,10 +56,11 @@ def tail(
     where: str | None,
     after: str | None,
     ledger: bool,
+    parameters: tuple[str, ...],
     lineage: bool,
     limit_count: int | None,
 ) -> None:
-    """Follow a view, or the events of a stream.
+    """Follow a view, the events of a stream, a named query, or a SELECT over views.
 
     Prints the current rows, then every change, until Ctrl-C. A lost connection is opened again and
     continues at the same position. Into a pipe, or with --json, each row is a line of JSON with the
@@ -66,6 +70,8 @@ def tail(
     millstream tail by_city
     millstream tail by_city --where "n > 10"
     millstream tail rsvps --json -n 5
+    millstream tail top_products -p n=10
+    millstream tail "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
     millstream tail per_minute --ledger --where "kind = 'retraction'"
     """
     import asyncio
@@ -74,6 +80,10 @@ def tail(
     request: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
     if ledger:
         request["ledger"] = name
+    elif " " in name:
+        request["sql"] = name
+    if parameters:
+        request["params"] = read_parameters(parameters)
     address, access = serve_access(url, home, key_file, ca)
     asyncio.run(follow(address, access, name, request, plain, limit_count))
 
@@ -91,9 +101,9 @@ async def follow(
     count_shown, pretty = 0, show_entry if "ledger" in request else show_pretty
     show = show_json if plain else pretty
     async with Client(url, credentials=access) as client:
-        if "ledger" not in request:
+        if not request.keys() & {"ledger", "sql"}:
             request[await kind_of(client, name)] = name
-        async with client.changes(**request) as changes:
+        async with client.changes(**request, pages=True) as changes:
             async for message in changes:
                 for line in lines_of(message):
                     show(line)
@@ -103,27 +113,33 @@ async def follow(
 
 
 async def kind_of(client: Client, name: str) -> str:
-    """`view` or `stream`; MillstreamError for an unknown name lists the known ones."""
+    """`view`, `stream` or `query`; MillstreamError for an unknown name lists the known ones."""
     from difflib import get_close_matches
 
-    if name in [view["name"] for view in await client.views()]:
-        return "view"
+    queries = [query["name"] for query in await client.queries()]
     try:
         system = await client.system()
     except RequestRefused as refused:
-        if refused.status == FORBIDDEN:  # without the right `admin`, only the server knows
-            return "stream"
-        raise
+        if refused.status != FORBIDDEN:
+            raise
+        # Without the right `admin`, only the server knows the streams.
+        views = [view["name"] for view in await client.views()]
+        return "view" if name in views else "query" if name in queries else "stream"
     views = [view["name"] for view in system["views"]]
     streams = [stream["name"] for stream in system["streams"]]
     if name in views:
         return "view"
     if name in streams:
         return "stream"
-    close = get_close_matches(name, views + streams, n=1)
-    known = f"views: {', '.join(views) or 'none'}; streams: {', '.join(streams) or 'none'}"
+    if name in queries:
+        return "query"
+    close = get_close_matches(name, views + streams + queries, n=1)
+    known = "; ".join(
+        f"{kind}: {', '.join(names) or 'none'}"
+        for kind, names in (("views", views), ("streams", streams), ("queries", queries))
+    )
     raise MillstreamError(
-        f"there is no view or stream {name!r}",
+        f"there is no view, stream or query {name!r}",
         remedy=f"did you mean {close[0]!r}? ({known})" if close else known,
     )
 

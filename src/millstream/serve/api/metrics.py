@@ -36,6 +36,12 @@ def render(context: Context) -> str:
         lines.append(f"# TYPE {name} counter")
         for label, amount in context.connections.usage.samples(field).items():
             lines.append(f"{name}{{{label}}} {amount}")
+    lines += [
+        "# TYPE millstream_serve_live_queries gauge",
+        f"millstream_serve_live_queries {len(context.live)}",
+        "# TYPE millstream_serve_live_query_evaluations_total counter",
+        f"millstream_serve_live_query_evaluations_total {context.live.evaluations}",
+    ]
     for title, value in _GAUGES.items():
         name, kind = title.split()
         lines.append(f"# TYPE millstream_view_{name} {kind}")

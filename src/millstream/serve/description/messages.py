@@ -198,6 +198,7 @@ class ViewRows(msgspec.Struct):
     total: Total
     truncated: Truncated
     rows: list[Row]
+    hint: Annotated[str, Meta(description="How to get the rest.")] | UnsetType = UNSET
     warning: Annotated[str, Meta(description=_STALE)] | UnsetType = UNSET
 
 
@@ -258,6 +259,36 @@ class UsageList(msgspec.Struct):
     callers: list[UsageOfCaller]
 
 
+class Parameter(msgspec.Struct):
+    """A parameter of a named query."""
+
+    name: str
+    type: Literal["string", "integer", "number", "boolean"]
+    default: Annotated[Any, Meta(description="Its value if a caller gives none; null is NULL.")]
+
+
+class Query(msgspec.Struct):
+    """A named query."""
+
+    name: str
+    description: str
+    sql: Annotated[str, Meta(description="In DuckDB's SQL, with parameters as $name.")]
+    parameters: list[Parameter]
+    key: Annotated[
+        list[str] | None,
+        Meta(description="Columns that identify a row in its changes; null if it declares none."),
+    ]
+    views: Annotated[list[str], Meta(description="The views that it reads.")]
+    columns: Annotated[list[SqlColumn], Meta(description="Empty until DuckDB has checked it.")]
+    error: Annotated[str | None, Meta(description="Why it cannot be answered now.")]
+
+
+class Queries(msgspec.Struct):
+    """The named queries that the caller may call."""
+
+    queries: list[Query]
+
+
 class ProblemDetails(msgspec.Struct):
     """An error, in the format of RFC 9457."""
 
@@ -275,6 +306,7 @@ RESPONSES = (
     Views,
     Ticket,
     UsageList,
+    Queries,
     ConnectionList,
     ClosedConnection,
     ProblemDetails,

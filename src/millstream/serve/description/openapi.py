@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 import millstream
+from millstream.pipeline.model import QueryParameter
 from millstream.schema import json_schema
+from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import client_messages
@@ -38,6 +40,7 @@ _PROBLEMS = {
     "405": "The method is not allowed here; Allow lists the allowed ones",
     "401": "No key or token, or one that is unknown, expired or revoked",
     "403": "The caller lacks the right, or the page's origin is not in serve.cors_origins",
+    "406": "Accept has no format that exists; `available` lists them",
     "429": "The caller sends too many requests, or has too many connections; see Retry-After",
     "413": "The body is too large",
     "415": "The body is not application/json",
@@ -50,7 +53,7 @@ def describe(context: Context) -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
-        "paths": {**_fixed(), **_views(context), **_streams(context)},
+        "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
         "components": {"schemas": _schemas(context), "securitySchemes": _LOGINS},
         **({"security": [{"bearer": []}, {"key": []}]} if context.settings.auth else {}),
     }
@@ -74,6 +77,7 @@ def _fixed() -> JsonObject:
         "/v1/query": {"post": _query()},
         "/v1/tickets": {"post": _tickets()},
         "/v1/usage": _get("What each caller has used, or only oneself", _json("UsageList")),
+        "/v1/queries": _get("All named queries", _json("Queries")),
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
         "/v1/connections/{id}": {"delete": _close_connection()},
@@ -91,7 +95,8 @@ def _views(context: Context) -> JsonObject:
         at = f"/v1/views/{view.name}"
         what = (view.description.description if view.description else "") or view.name
         parameters = (_WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
-        paths[at] = _cached(_get(f"Rows of {what}", _json("ViewRows"), *parameters))
+        paths[at] = _cached(_get(f"Rows of {what}", _rows("ViewRows"), *parameters))
+        paths[at]["get"]["responses"]["406"] = _problem(_PROBLEMS["406"])
         paths[f"{at}/changes"] = _changes(view.name)
         if view.name in context.ledgers.served:
             paths[f"{at}/ledger"] = _changes(f"the ledger of {view.name}, from its first entry on")
@@ -101,6 +106,23 @@ def _views(context: Context) -> JsonObject:
             row["get"]["parameters"].append(_parameter("path", ("key", what, _STRING)))
             paths[f"{at}/{{key}}"] = _cached(row)
     return paths
+
+
+def _queries(context: Context) -> JsonObject:
+    paths: JsonObject = {}
+    for query in context.queries.served.values():
+        parameters = [_query_parameter(each) for each in query.declared.parameters]
+        call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
+        call["get"]["responses"]["200"]["x-columns"] = query.columns
+        paths[f"/v1/queries/{query.name}"] = call
+    return paths
+
+
+def _query_parameter(parameter: QueryParameter) -> Parameter:
+    schema: JsonObject = {"type": parameter.type, "default": parameter.default}
+    if parameter.default is None:
+        schema["type"] = [parameter.type, "null"]
+    return parameter.name, f"The query's :{parameter.name}", schema
 
 
 def _streams(context: Context) -> JsonObject:
@@ -159,7 +181,7 @@ def _query() -> JsonObject:
     return {
         "summary": "Read-only SQL over all views that the caller may query",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(_json("Table"), "413", "415"),
+        "responses": _responses(_rows("Table"), "406", "413", "415"),
     }
 
 
@@ -196,6 +218,14 @@ def _responses(answer: JsonObject, *more: str) -> JsonObject:
 def _json(schema: str = "") -> JsonObject:
     described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
     return _content("The answer", "application/json", described)
+
+
+def _rows(schema: str) -> JsonObject:
+    """An answer with rows, in every format."""
+    answer = _json(schema)
+    for media in list(FORMATS)[1:]:
+        answer["content"][media] = {"schema": _STRING}
+    return answer
 
 
 def _problem(what: str) -> JsonObject:

@@ -121,13 +121,10 @@ class EventConnection:
         self.traffic = Traffic(context.connections.usage.of(request.caller))
         self.farewell = b""  # the last event
         self._client = client
-        self._where = request.query.get("where") or None
         self._named = request.flag("named", default=True)
 
     def subscriptions(self) -> list[SubscriptionReport]:
-        subscription = self._client.subscription
-        served = subscription.served
-        return [SubscriptionReport(served.kind, served.name, self._where, subscription.behind)]
+        return [self._client.subscription.report]
 
     def close(self, code: int, reason: str) -> None:
         if not self._client.ended:

@@ -135,7 +135,7 @@ class Connection(WSListener):
                 self._send(message)
 
     def subscriptions(self) -> list[SubscriptionReport]:
-        return [source.report() for source in self.sources.values()]
+        return [source.report for source in self.sources.values()]
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """Close the connection, and tell the client why."""
@@ -357,9 +357,8 @@ class Connection(WSListener):
             return
         # The others come first when there is room again.
         self.sources[identifier] = self.sources.pop(identifier)
-        if source.behind:
-            source.mark_slow()
-            self._check_slow()
+        source.mark_slow()
+        self._check_slow()
 
     def _has_room(self) -> bool:
         if self._is_full or self._is_closed:

@@ -16,8 +16,9 @@ from millstream.serve.transports.client_messages import Subscribe
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.pace import Pace
 from millstream.serve.views.replay import read_start
+from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import RowSelection, Subscription
+from millstream.serve.views.subscription import Subscription
 from millstream.web.auth.caller import Caller
 
 
@@ -29,8 +30,8 @@ class MessageSource(Protocol):
     """
 
     @property
-    def behind(self) -> int:
-        """Changes that the client has not been sent yet; 0: it has everything."""
+    def report(self) -> SubscriptionReport:
+        """What `/v1/connections` shows."""
         ...
 
     @property
@@ -50,16 +51,12 @@ class MessageSource(Protocol):
         """The next messages, about `size` bytes of them; empty if there are none now."""
         ...
 
-    def report(self) -> SubscriptionReport:
-        """What administrators see of it."""
-        ...
-
     def refresh(self) -> bytes | None:
         """A message with the position, if the filter has hidden all changes since the last one."""
         ...
 
     def mark_slow(self) -> None:
-        """Note that changes wait because the transport has no room."""
+        """Note that the transport has no room; changes may wait."""
         ...
 
     def is_too_slow(self, full_seconds: float) -> bool:

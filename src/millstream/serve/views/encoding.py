@@ -120,20 +120,17 @@ class Encoding:
         return "delete" if self.concerns(change) else None
 
     def _encode(self, change: ViewChange) -> bytes | None:
-        match self.operation(change):
-            case "upsert":
-                return self.encode_change(change.key, change.row)
-            case "delete":
-                return self.encode_change(change.key, None)
-        return None
+        operation = self.operation(change)
+        if operation == "upsert" and change.row is not None:
+            key = b"null" if change.key is None else change.key.encode()
+            row = encode(self.project(change.row))
+            return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key, row)
+        return delete_body(change.key) if operation == "delete" and change.key else None
 
-    def encode_change(self, key: str | None, row: Mapping[str, Any] | None) -> bytes:
-        """A change from `"op"` to before the position; without a row: a delete."""
-        key_json = b"null" if key is None else key.encode()
-        if row is None:
-            return b'"op":"delete","key":%b,"row":null,"position":"' % key_json
-        row_json = encode(self.project(row))
-        return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key_json, row_json)
+
+def delete_body(key: str) -> bytes:
+    """JSON of the change that takes a row from a client, as `Encoding.body` gives it."""
+    return b'"op":"delete","key":%b,"row":null,"position":"' % key.encode()
 
 
 class SnapshotCache:

@@ -6,8 +6,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from millstream.serve.views.encoding import Encoding, encode
+from millstream.store.views.ring import Ring
+from millstream.values.clock import now_ms
+
 DISCONNECT_SECONDS = 3.0  # without any room for a client that asked for `disconnect`
 _REPORT_SECONDS = 2.0  # between two reports while a client is slow
+_MAX_COUNTED = 1_000  # changes that a filter or policy is evaluated for, only to count them
 Clock = Callable[[], float]
 
 
@@ -18,7 +23,16 @@ class Waiting(NamedTuple):
     seconds: float  # since the oldest of them was written
 
 
-NOTHING = Waiting(0, 0.0)
+def waiting_changes(ring: Ring, cursor: int, encoding: Encoding) -> Waiting:
+    """The changes since `cursor`. Only those that are for the client count, up to 1,000."""
+    numbers = range(max(cursor, ring.start), ring.end)
+    count = max(0, ring.end - cursor)
+    if encoding.is_filtered:
+        found = [n for n in numbers[:_MAX_COUNTED] if encoding.concerns(ring[n])]
+        numbers, count = range(found[0], ring.end) if found else range(0), len(found)
+    if not numbers:
+        return Waiting(0, 0.0)
+    return Waiting(count, max(0.0, (now_ms() - ring[numbers[0]].timestamp) / 1000))
 
 
 class LagWatch:
@@ -30,10 +44,10 @@ class LagWatch:
         self._reported_at: float | None = None  # since the client is slow
         self._behind = 0  # at the last report, or when the client became slow
 
-    def mark(self, behind: int) -> None:
+    def mark(self, waiting: Callable[[], Waiting]) -> None:
         """Note that changes wait because the client has no room."""
         if not self._is_marked and self._reported_at is None:
-            self._behind = behind
+            self._behind = waiting().changes
         self._is_marked = True
 
     @property
@@ -49,12 +63,14 @@ class LagWatch:
         """Whether to report that nothing waits any more, if nothing does."""
         return self._reported_at is not None
 
-    def report(self, waiting: Waiting) -> bool:
-        """Note a report; whether the lag grows."""
+    def report(self, waiting: Waiting, when_slow: str, capacity: int, replay_limit: int) -> bytes:
+        """The fields of a `lag`, as JSON without the braces."""
         growing = waiting.changes > self._behind
         self._is_marked, self._behind = False, waiting.changes
         self._reported_at = self._clock() if waiting.changes else None
-        return growing
+        fields = b'"behind":%d,"seconds":%.3f,"growing":%b' % (*waiting, encode(growing))
+        warning = warning_of(when_slow, waiting.changes, capacity, replay_limit)
+        return fields + (b',"warning":%b' % encode(warning) if warning else b"")
 
 
 def warning_of(when_slow: str, behind: int, capacity: int, replay_limit: int) -> str:

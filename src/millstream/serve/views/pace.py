@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from millstream.errors import QueryError
 from millstream.serve.views.encoding import Encoding
@@ -40,6 +40,15 @@ class Pace:
     def rate(self) -> float | None:
         rates = [rate for rate in (self.sample, self.max_rate) if rate is not None]
         return min(rates, default=None)
+
+    def changed(self, fields: Mapping[str, Any]) -> Pace:
+        """The same with other limits, if the fields have them."""
+        given = {name: fields[name] for name in self.__slots__ if name in fields}
+        if given.get("when_slow") == "catch_up":
+            given["when_slow"] = "buffer"
+        if given.get("when_slow", "sample") != "sample":
+            given.setdefault("sample", None)
+        return replace(self, **given)
 
     def check(self, served: ServedView) -> None:
         """QueryError if a limit is invalid, or would make the client's rows wrong."""
@@ -169,6 +178,12 @@ class KeyLimit:
         heapq.heappush(self._due, (self._sent.get(key, self._clock()), key))
         return False
 
+    def take_over(self, other: KeyLimit) -> None:
+        """Hold what `other` holds; all of it is due now."""
+        now = self._clock()
+        self._held = dict(other._held)
+        self._due = [(now, key) for key in self._held]
+
     def wait(self) -> float | None:
         """Seconds until a held change is due; None if none is held."""
         return max(0.0, self._due[0][0] - self._clock()) if self._due else None
@@ -191,17 +206,26 @@ class Thinning:
         self.skipped = 0  # changes left out
         self._unreported = 0  # since the last message
         self._served = served
+        self.key_limit: KeyLimit | None = None
         self.use(pace)
 
     def use(self, pace: Pace) -> None:
-        """Use these limits from now on; none of the old ones counts any more."""
+        """Use these limits from now on. Changes that are held become due."""
         self.pace = pace
         self.rate = TokenBucket.of(pace.rate)
-        per_key = pace.max_rate_per_key
-        self.key_limit = None if per_key is None else KeyLimit(per_key)
+        held = self.key_limit
+        if pace.max_rate_per_key is not None or held is not None:
+            self.key_limit = KeyLimit(pace.max_rate_per_key or _MAX_RATE)
+            if held is not None:
+                self.key_limit.take_over(held)
         # Rows without key have no newer version to wait for: those beyond the rate are dropped.
         self.drops = pace.when_slow == "sample" and not self._served.table.keyed
         self.is_active = pace.conflates or self.rate is not None or self.key_limit is not None
+
+    def forget_held(self) -> None:
+        """Drop the changes that are held: the client gets their rows otherwise."""
+        self.key_limit = None
+        self.use(self.pace)
 
     @property
     def held_since(self) -> Offsets | None:
@@ -212,7 +236,11 @@ class Thinning:
         """Seconds until another change may be looked at."""
         if self.key_limit is not None and self.key_limit.is_full:
             return self.key_limit.wait() or 0.001
-        return 0.0 if self.rate is None or self.drops else self.rate.wait()
+        return 0.0 if self.drops else self.rate_wait()
+
+    def rate_wait(self) -> float:
+        """Seconds until the rate allows another change."""
+        return 0.0 if self.rate is None else self.rate.wait()
 
     def leaves_out(
         self, change: ViewChange, number: int, before: Offsets, encoding: Encoding
@@ -228,7 +256,7 @@ class Thinning:
         ring, newest = self._served.table.ring, number
         if change.key is not None:
             newest = ring.newest_of(change.key)
-        if newest == number and not (self.drops and self.rate is not None and self.rate.wait()):
+        if newest == number and not (self.drops and self.rate_wait()):
             return False
         operation = encoding.operation(change)
         if operation == "delete" and encoding.operation(ring[newest]) != "upsert":
@@ -251,7 +279,7 @@ class Thinning:
 
     def take_held(self) -> ViewChange | None:
         """A change of a fast key that is due, if the rate allows it."""
-        if self.key_limit is None or (self.rate is not None and self.rate.wait()):
+        if self.key_limit is None or self.rate_wait():
             return None
         return self.key_limit.take()
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.serve.views.encoding import Encoding, SnapshotPage, encode
+from millstream.serve.views.encoding import Encoding, SnapshotPage, delete_body, encode
 from millstream.serve.views.filter import Deadline
-from millstream.store.views.ring import Offsets, Ring, Row
+from millstream.store.views.ring import Offsets, Ring, Row, ViewChange
 
 if TYPE_CHECKING:
     from millstream.serve.views.served_view import ServedView
@@ -197,12 +197,14 @@ class Difference:
             else:
                 has, is_same = self._old.matches(row), True
             if is_new and not (has and is_same):
-                yield self._new.encode_change(key, row)
+                change = ViewChange(key, row, None, 0, 0, (), 0)
+                if (body := self._new.body(change)) is not None:
+                    yield body
             elif has and not is_new:
-                yield self._new.encode_change(key, None)
+                yield delete_body(key)
         for key, held in left.items():
             if held is not None and self._old.matches(held):
-                yield self._new.encode_change(key, None)
+                yield delete_body(key)
 
 
 def rows_before(ring: Ring, cursor: int) -> dict[str, Row | None]:

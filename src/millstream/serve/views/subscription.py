@@ -15,51 +15,29 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from millstream.errors import LogError, MillstreamError, QueryError
-from millstream.serve.access.visibility import SEES_ALL, Visibility
 from millstream.serve.connections import SubscriptionReport
 from millstream.serve.views.encoding import Encoding, MessageFormat, SnapshotPage, encode
-from millstream.serve.views.lag import DISCONNECT_SECONDS, NOTHING, LagWatch, Waiting, warning_of
+from millstream.serve.views.lag import DISCONNECT_SECONDS, LagWatch, Waiting, waiting_changes
+from millstream.serve.views.outbox import Outbox, Turns
 from millstream.serve.views.pace import Pace, Thinning
 from millstream.serve.views.pages import Difference, Snapshot, name_json, rows_before
-from millstream.serve.views.replay import PositionUnavailable, Replay, Start, StartTime
-from millstream.serve.views.served_view import ServedView
-from millstream.store.views.ring import Offsets, ViewChange, covers
+from millstream.serve.views.replay import Replay, Start, StartTime
+from millstream.serve.views.selection import RowSelection
+from millstream.serve.views.served_view import PositionUnavailable, ServedView
+from millstream.store.views.ring import Offsets, ViewChange, covers, highest
 from millstream.values.clock import now_ms
 from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05  # then other clients have their turn
 _MAX_PENDING = 200  # messages from Kafka that wait for the transport
-_MAX_COUNTED = 1_000  # waiting changes that a filter is evaluated for, only to count them
-_DEFAULT_LIMIT = 100  # rows of a view without key
-_LATE_SECONDS = 2.0  # a client with max_rate is told about its lag from then on
-
-
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """Which rows a client wants, and which of their columns."""
-
-    where: str | None = None
-    select: tuple[str, ...] | None = None
-    lineage: bool = False
-    limit: int | None = None
-    visibility: Visibility = SEES_ALL  # which rows and columns exist for the client
-
-    def encoding(self, served: ServedView) -> Encoding:
-        return served.encoding(self.where, self.select, self.lineage, self.visibility)
-
-    def row_limit(self, served: ServedView) -> int | None:
-        """The limit for a snapshot; views without key have a default."""
-        if self.limit is None and not (served.table.keyed or served.sends_full_history):
-            return _DEFAULT_LIMIT
-        return self.limit
+_LATE_MS = 2_000  # a client with max_rate is told about its lag from then on
 
 
 class Subscription:
@@ -91,10 +69,8 @@ class Subscription:
         self._wake = wake
         self._replay = replay
         self._limit = selection.row_limit(served)
-        self._pending: deque[tuple[bytes, bool]] = deque()  # whether it is a change
-        self._drained = asyncio.Event()  # no pending message is left
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._outbox = Outbox(wake)
+        self._turns = Turns(wake)
         self._epoch = served.epoch
         self._restarts = served.restarts
         self._cursor = served.table.ring.end
@@ -103,17 +79,16 @@ class Subscription:
         self._ahead = False  # the client has seen changes that our next ones do not cover
         self._from_time = False  # the client asked for everything since a time
         self._lag = LagWatch()
-        self._owed_updates = 0  # `updated` messages that follow rows
+        self._answers = 0  # `updated` messages to send at once
+        self._answers_after_rows = 0  # and those that follow rows
         self._failed = False
-        self._has_more = False  # the turn ended before all changes were looked at
         served.subscribers.add(wake)
         self._begin(after)
 
     def close(self) -> None:
         self.served.subscribers.discard(self._wake)
-        self._stop_task()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._outbox.clear()
+        self._turns.stop()
 
     @property
     def position(self) -> Position:
@@ -131,35 +106,32 @@ class Subscription:
 
     @property
     def behind(self) -> int:
-        """Changes that the client has not been sent yet.
+        """Changes that wait for the client, as far as it may know of them."""
+        return self._waiting().changes
 
-        Changes of rows that a policy hides do not count; of the others, the newest 1,000 do.
-        """
-        ring = self.served.table.ring
-        if not self._encoding.hides_rows:
-            return max(0, ring.end - self._cursor)
-        start = max(self._cursor, ring.start, ring.end - _MAX_COUNTED)
-        return sum(self._encoding.concerns(ring[n]) for n in range(start, ring.end))
+    @property
+    def _has_waiting(self) -> bool:
+        return self._cursor < self.served.table.ring.end
+
+    @property
+    def report(self) -> SubscriptionReport:
+        served, where = self.served, self._selection.where
+        return SubscriptionReport(served.kind, served.name, where, self.behind, self.skipped)
 
     @property
     def has_pending(self) -> bool:
         """Whether messages are ready to be sent; `position` is after them."""
-        return bool(self._pending)
+        return bool(self._outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether `next_messages` stopped early. It will wake the client again."""
-        return self._has_more
+        return self._turns.is_next
 
     @property
     def is_busy(self) -> bool:
         """Whether messages will come without a new change: a snapshot, a replay, a slow filter."""
-        return self._task is not None or bool(self._pending) or self._has_more
-
-    def report(self) -> SubscriptionReport:
-        """What administrators see of it."""
-        served, where = self.served, self._selection.where
-        return SubscriptionReport(served.kind, served.name, where, self.behind, self.skipped)
+        return self._outbox.is_working or bool(self._outbox) or self._turns.is_next
 
     def refresh(self) -> bytes | None:
         """A message with the position, if the filter has hidden all changes since the last one."""
@@ -169,11 +141,12 @@ class Subscription:
 
     def mark_slow(self) -> None:
         """Note that the transport is full; the client is told its lag when there is room."""
-        self._lag.mark(self.behind)
+        if self._has_waiting and not self.is_paused:
+            self._lag.mark(self._waiting)
 
     def is_too_slow(self, full_seconds: float) -> bool:
         """Whether to disconnect the client, because it asked for that."""
-        if self._thinning.pace.when_slow != "disconnect" or not self.behind or self.is_paused:
+        if self._thinning.pace.when_slow != "disconnect" or not self._has_waiting or self.is_paused:
             return False
         return full_seconds >= DISCONNECT_SECONDS or self._cursor < self.served.table.ring.start
 
@@ -193,39 +166,23 @@ class Subscription:
 
         `updated` follows when the client has all rows that it asks for now.
         """
-        pace = self._changed_pace(fields)
+        pace = self._thinning.pace.changed(fields)
         pace.check(self.served)
-        selection = self._selection
-        if "where" in fields:
-            selection = replace(selection, where=fields["where"] or None)
-        if "select" in fields:
-            selection = replace(selection, select=tuple(fields["select"] or ()) or None)
+        selection = self._selection.changed(fields)
         encoding = selection.encoding(self.served)
-        held = self._thinning.held_since is not None
         if pace != self._thinning.pace:
             self._thinning.use(pace)
-        if encoding is self._encoding and not (held and self._thinning.held_since is None):
-            self._push(self._updated())
+        if encoding is self._encoding:
+            self._answers += 1
             return
         only_where = replace(selection, where=self._selection.where) == self._selection
         old, self._encoding, self._selection = self._encoding, encoding, selection
-        self._owed_updates += 1
-        if only_where and not held and self._can_compare():
-            self._start(partial(self._send_difference, old))
+        self._answers_after_rows += 1
+        if only_where and self._can_compare():
+            self._outbox.start(partial(self._send_difference, old))
         else:
-            self._stop_task()
-            self._pending.clear()
+            self._outbox.clear()
             self._send_snapshot()
-
-    def _changed_pace(self, fields: Mapping[str, Any]) -> Pace:
-        given = {name: fields[name] for name in Pace.__slots__ if name in fields}
-        if given.get("when_slow") == "catch_up":
-            given["when_slow"] = "buffer"
-        if given.get("when_slow", "sample") != "sample":
-            given.setdefault("sample", None)
-        return replace(self._thinning.pace, **given)
-
-    # --- the next messages ----------------------------------------------------------------------
 
     def next_messages(self, size: int = 65_536) -> list[bytes]:
         """The next messages, about `size` bytes of them; empty if there are none now.
@@ -233,43 +190,37 @@ class Subscription:
         Stops after a short time, because a filter may skip many changes. It then wakes the client
         again.
         """
-        if self._has_more or self.is_paused:  # the next turn is scheduled already
+        if self._turns.is_next or self.is_paused:  # the next turn is scheduled already
             return []
         if self._failed:
-            messages = [message for message, _ in self._pending]
-            self._pending.clear()
-            return messages
+            return self._outbox.take(size, lambda: True)
         if self._restarts != self.served.restarts:
             is_new = self._epoch != self.served.epoch
-            self._restart(_replaced(self.served) if is_new else "the server had to read it again")
-        messages = self._take_pending(size)
-        if self._task is not None or self._pending:
+            self._restart(self.served.replaced if is_new else "the server had to read it again")
+        messages = [self._updated()] * self._answers
+        self._answers = 0
+        messages += self._outbox.take(size, self._admits_change)
+        if self._outbox.is_working or self._outbox:
             return messages
+        messages += [self._updated()] * self._answers_after_rows
+        self._answers_after_rows = 0
         size -= sum(map(len, messages))
-        if self._lag.is_due and not messages and self.behind:
+        if self._lag.is_due and not messages and self._has_waiting:
             messages.append(self._report_lag())
         if self._thinning.key_limit is not None:
             messages += self._take_held(size)
         messages += self._walk(size)
-        if self._lag.has_recovered and not self.behind and self._task is None:
+        if self._lag.has_recovered and not self._has_waiting and not self._outbox.is_working:
             messages.append(self._report_lag())
         return messages
 
-    def _take_pending(self, size: int) -> list[bytes]:
-        messages: list[bytes] = []
-        while size > 0 and self._pending:
-            message, is_change = self._pending[0]
-            if is_change:
-                if (wait := self._thinning.wait()) > 0:
-                    self._again(wait)
-                    break
-                self._thinning.count_sent()
-            self._pending.popleft()
-            messages.append(message)
-            size -= len(message)
-        if not self._pending:
-            self._drained.set()
-        return messages
+    def _admits_change(self) -> bool:
+        """Whether the rate allows a change from Kafka now."""
+        if wait := self._thinning.rate_wait():
+            self._turns.after(wait)
+            return False
+        self._thinning.count_sent()
+        return True
 
     def _take_held(self, size: int) -> list[bytes]:
         """Changes of fast keys that are due."""
@@ -289,7 +240,7 @@ class Subscription:
                 self._leave_ring()
                 break
             if time.monotonic() > end:
-                self._again(0)
+                self._turns.again()
                 break
             if self._thinning.is_active and self._must_wait():
                 break
@@ -303,38 +254,18 @@ class Subscription:
                 self._offsets, self._ahead = self.served.table.offsets, False
         limit = self._thinning.key_limit
         if limit is not None and (wait := limit.wait()) is not None:
-            self._again(max(wait, 0.001))
+            self._turns.after(max(wait, 0.001))
         return messages
 
     def _must_wait(self) -> bool:
         """Whether a rate allows no change now."""
         if not (wait := self._thinning.wait()):
             return False
-        self._again(wait)
-        if not self._thinning.pace.conflates and self._waiting().seconds > _LATE_SECONDS:
-            self._lag.mark(self.behind)
+        self._turns.after(wait)
+        waited = now_ms() - self.served.table.ring[self._cursor].timestamp
+        if not self._thinning.pace.conflates and waited > _LATE_MS:
+            self._lag.mark(self._waiting)
         return True
-
-    def _again(self, seconds: float) -> None:
-        """Wake the client after that time, or sooner; 0: after the others had their turn."""
-        loop = asyncio.get_running_loop()
-        if not seconds:
-            self._has_more = True
-            loop.call_later(0, self._next_turn)
-            return
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._time_is_up)
-
-    def _next_turn(self) -> None:
-        self._has_more = False
-        self._wake()
-
-    def _time_is_up(self) -> None:
-        self._timer = None
-        self._wake()
 
     def _advance(self, change: ViewChange, number: int) -> bytes | None:
         """Move past a change; its message if it is for this client, and for now."""
@@ -342,15 +273,14 @@ class Subscription:
         if self._ahead:
             if change.partition < len(before) and change.offset < before[change.partition]:
                 return None
-            self._offsets = _highest(before, change.offsets)
+            self._offsets = highest(before, change.offsets)
             self._ahead = not covers(change.offsets, before)
         else:
             self._offsets = change.offsets
-        if self._thinning.is_active and self._thinning.leaves_out(
-            change, number, before, self._encoding
-        ):
+        thinning, encoding = self._thinning, self._encoding
+        if thinning.is_active and thinning.leaves_out(change, number, before, encoding):
             return None
-        body = self._encoding.body(change, number)
+        body = encoding.body(change, number)
         return None if body is None else self._change(body)
 
     def _change(self, body: bytes) -> bytes:
@@ -364,77 +294,45 @@ class Subscription:
             return b"%b:0=%d" % (self._epoch.encode(), offsets[0])
         return str(self.position).encode()
 
-    # --- messages about the subscription --------------------------------------------------------
-
-    def _push(self, message: bytes, *, is_change: bool = False) -> None:
-        self._pending.append((message, is_change))
-
     def _updated(self) -> bytes:
         return self._format.message("updated", str(self.position), b'"paused":false')
 
     def _gap(self, asked: Position, reason: str) -> None:
         fields = b'"asked":%b,"reason":%b' % (encode(str(asked)), encode(reason))
         fields = self._thinning.skipped_json() + fields
-        self._push(self._format.message("gap", str(self.served.position), fields))
+        self._outbox.push(self._format.message("gap", str(self.served.position), fields))
         self._send_snapshot()
 
     def _report_lag(self) -> bytes:
         self._sent_offsets = self._safe_offsets
-        waiting = self._waiting()
-        growing = encode(self._lag.report(waiting))
-        fields = b'%b"behind":%d,"seconds":%.3f,"growing":%b' % (
-            self._thinning.skipped_json(),
-            *waiting,
-            growing,
-        )
-        capacity = self.served.table.ring.capacity
-        warning = warning_of(
-            self._thinning.pace.when_slow, waiting.changes, capacity, self._replay.limit
-        )
-        if warning:
-            fields += b',"warning":%b' % encode(warning)
+        limits = self.served.table.ring.capacity, self._replay.limit
+        report = self._lag.report(self._waiting(), self._thinning.pace.when_slow, *limits)
+        fields = self._thinning.skipped_json() + report
         return self._format.message("lag", str(self.position), fields)
 
     def _waiting(self) -> Waiting:
-        """The changes that wait for the client. Only those that its filter lets through count."""
-        ring, encoding = self.served.table.ring, self._encoding
-        first, count = max(self._cursor, ring.start), self.behind
-        if encoding.is_filtered:
-            looked_at = range(first, min(ring.end, first + _MAX_COUNTED))
-            found = [n for n in looked_at if encoding.operation(ring[n]) is not None]
-            first, count = (found[0] if found else ring.end), len(found)
-        if first >= ring.end:
-            return NOTHING
-        return Waiting(count, max(0.0, (now_ms() - ring[first].timestamp) / 1000))
+        return waiting_changes(self.served.table.ring, self._cursor, self._encoding)
 
     def _fail(self, error: MillstreamError) -> None:
         """End with an error: without the rows, changes to them mean nothing."""
         fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
-        self._push(self._format.message("error", str(self.served.position), fields))
+        self._outbox.push(self._format.message("error", str(self.served.position), fields))
         self._failed = True
         self.served.subscribers.discard(self._wake)
-
-    # --- where it begins and continues ----------------------------------------------------------
 
     def _begin(self, after: Start | None) -> None:
         if after is None:
             self._send_snapshot()
         elif isinstance(after, StartTime):
             self._from_time = True
-            self._start(partial(self._begin_at_time, after))
+            self._outbox.start(partial(self._begin_at_time, after))
         else:
-            self._begin_after(after)
-
-    def _begin_after(self, after: Position) -> None:
-        if after.epoch != self._epoch:
-            self._gap(after, _replaced(self.served))
-            return
-        partitions = len(self._offsets)
-        if any(partition >= partitions for partition in after.offsets):
-            self._gap(after, "the position names a partition that the topic does not have")
-            return
-        self._offsets = tuple(after.offsets.get(p, 0) for p in range(partitions))
-        self._resume()
+            try:
+                self._offsets = self.served.offsets_at(after)
+            except PositionUnavailable as reason:
+                self._gap(after, str(reason))
+            else:
+                self._resume()
 
     async def _begin_at_time(self, after: StartTime) -> None:
         try:
@@ -449,7 +347,7 @@ class Subscription:
         """Continue from the client's position, in the ring or in the log."""
         table = self.served.table
         if not table.ring.holds(self._offsets):
-            self._start(self._read_log)
+            self._outbox.start(self._read_log)
             return
         ring, self._cursor = table.ring, table.ring.find(self._offsets)
         # Another server, which gave the position, may have read the partitions in another order.
@@ -457,27 +355,26 @@ class Subscription:
         following = ring[self._cursor].offsets if self._cursor < ring.end else table.offsets
         self._ahead = not covers(following, self._offsets)
         if not covers(table.offsets, self._offsets):
-            self._start(partial(self._check_end, self.position))
+            self._outbox.start(partial(self._check_end, self.position))
 
     def _leave_ring(self) -> None:
         """Continue although the ring no longer has the next change."""
         ring = self.served.table.ring
         if not self._thinning.pace.conflates:
-            self._start(self._read_log)
+            self._outbox.start(self._read_log)
         elif self._thinning.drops:
             self._thinning.skip("sample", ring.start - self._cursor)
-            self._cursor, self._offsets = ring.start, _highest(self._offsets, ring.floor)
-            self._again(0)
+            self._cursor, self._offsets = ring.start, highest(self._offsets, ring.floor)
+            self._turns.again()
         else:
             # The newest rows are wanted, not every step to them.
             self._gap(self.position, "too many changes waited")
 
     def _restart(self, reason: str) -> None:
-        self._stop_task()
-        self._pending.clear()
+        self._outbox.clear()
         asked = self.position
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
-        self._thinning.use(self._thinning.pace)
+        self._thinning.forget_held()
         with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
             self._encoding = self._selection.encoding(self.served)
         try:
@@ -498,7 +395,7 @@ class Subscription:
         try:
             end = time.monotonic() + _TURN_SECONDS
             async for change in changes:
-                self._offsets = _highest(self._offsets, change.offsets)
+                self._offsets = highest(self._offsets, change.offsets)
                 body = self._encoding.body(change)
                 if time.monotonic() > end:
                     await asyncio.sleep(0)
@@ -507,9 +404,9 @@ class Subscription:
                     message = self._format.change(
                         self._thinning.skipped_json() + body, self._position_text()
                     )
-                    self._push(message, is_change=True)
-                    if len(self._pending) >= _MAX_PENDING:
-                        await self._wait_until_drained()
+                    self._outbox.push(message, is_change=True)
+                    if len(self._outbox) >= _MAX_PENDING:
+                        await self._outbox.wait_until_taken()
         except PositionUnavailable as reason:
             self._gap(asked, str(reason))
             return
@@ -518,7 +415,7 @@ class Subscription:
             self._gap(asked, "the log could not be read")
             return
         # The last offsets before the ring may be no records, but the end of a transaction.
-        self._offsets = _highest(self._offsets, floor)
+        self._offsets = highest(self._offsets, floor)
         self._resume()
 
     async def _check_end(self, asked: Position) -> None:
@@ -526,21 +423,18 @@ class Subscription:
         if await self._replay.is_beyond_end(self.served, self._offsets):
             self._gap(asked, "the position is beyond the end of the log")
 
-    # --- rows -----------------------------------------------------------------------------------
-
     def _send_snapshot(self) -> None:
-        self._thinning.use(self._thinning.pace)  # changes that are held are in the rows
+        self._thinning.forget_held()  # they are in the rows
         if self.served.sends_full_history and self._limit is None:
-            self._start(self._send_full_history)
+            self._outbox.start(self._send_full_history)
         elif self.served.is_expensive(self._encoding):
-            self._start(self._send_pages)
+            self._outbox.start(self._send_pages)
         else:
             snapshot = self._take_snapshot()
             if (page := snapshot.whole()) is None:
-                self._start(self._send_pages)
+                self._outbox.start(self._send_pages)
                 return
             self._push_page(snapshot.position, page)
-            self._settle_updates()
 
     def _take_snapshot(self) -> Snapshot:
         """The rows now; changes after them follow."""
@@ -559,9 +453,7 @@ class Subscription:
             try:
                 async for page in snapshot.pages():
                     self._push_page(snapshot.position, page)
-                    if page.is_last:
-                        self._settle_updates()
-                    await self._wait_until_drained()
+                    await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)
 
@@ -571,17 +463,16 @@ class Subscription:
         self._sent_offsets = self._offsets
         page = SnapshotPage(self.served.watermark_json, name_json(self.served), 1, True, b"[]")
         self._push_page(str(self.position), page)
-        self._settle_updates()
         self._resume()
 
     def _push_page(self, position: str, page: SnapshotPage) -> None:
         head = self._thinning.skipped_json() + page.head
-        self._push(self._format.snapshot(position, page._replace(head=head)))
+        self._outbox.push(self._format.snapshot(position, page._replace(head=head)))
 
     def _can_compare(self) -> bool:
         """Whether the client has exactly the rows of its filter at the cursor."""
         ring, keyed = self.served.table.ring, self.served.table.keyed
-        is_settled = not (self.is_busy or self._ahead or self._failed)
+        is_settled = not (self.is_busy or self._ahead or self._thinning.held_since)
         return keyed and is_settled and self._limit is None and self._cursor >= ring.start
 
     async def _send_difference(self, old: Encoding) -> None:
@@ -589,7 +480,7 @@ class Subscription:
         served = self.served
         async with self._snapshot_lock:
             if self._cursor < served.table.ring.start:
-                self._start(self._send_pages)
+                self._outbox.start(self._send_pages)
                 return
             changed = rows_before(served.table.ring, self._cursor)
             difference = Difference(
@@ -599,49 +490,7 @@ class Subscription:
             try:
                 while bodies := await asyncio.to_thread(difference.next, served.page_bytes):
                     for body in bodies:
-                        self._push(self._format.change(body, self._position_text()))
-                    await self._wait_until_drained()
+                        self._outbox.push(self._format.change(body, self._position_text()))
+                    await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)
-                return
-            self._settle_updates()
-
-    def _settle_updates(self) -> None:
-        while self._owed_updates:
-            self._owed_updates -= 1
-            self._push(self._updated())
-
-    async def _wait_until_drained(self) -> None:
-        self._drained.clear()
-        self._wake()
-        await self._drained.wait()
-
-    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            try:
-                await work()
-            finally:
-                if self._task is asyncio.current_task():
-                    self._task = None
-            self._wake()
-
-        self._task = asyncio.get_running_loop().create_task(run())
-
-    def _stop_task(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-
-def _replaced(served: ServedView) -> str:
-    """Why a position of another epoch cannot be used."""
-    if served.kind == "view":
-        return f"view {served.name} was rebuilt"
-    return f"the topic of {served.kind} {served.name} was created again"
-
-
-def _highest(one: Sequence[int], other: Sequence[int]) -> Offsets:
-    """The higher offset of each partition."""
-    width = max(len(one), len(other))
-    padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
-    return tuple(map(max, *padded))

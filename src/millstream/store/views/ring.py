@@ -104,3 +104,10 @@ class Ring:
 def covers(offsets: Sequence[int], others: Sequence[int]) -> bool:
     """Whether `offsets` is at or after `others` in every partition."""
     return all((offsets[p] if p < len(offsets) else 0) >= other for p, other in enumerate(others))
+
+
+def highest(one: Sequence[int], other: Sequence[int]) -> Offsets:
+    """The higher offset of each partition."""
+    width = max(len(one), len(other))
+    padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
+    return tuple(map(max, *padded))
