@@ -119,6 +119,11 @@ class Changes:
 
     def _check(self, message: ServerMessage) -> Message | None:
         match message:
+            case ErrorMessage(detail=detail, final=False):
+                _log.warning(
+                    "following %s: %s; the server tries again", _name(self._request), detail
+                )
+                return None
             case ErrorMessage(title, detail):
                 raise QueryError(f"{title}: {detail}" if detail else title)
             case Updated():
@@ -306,4 +311,5 @@ def _detail(body: bytes | bytearray | None) -> str:
 
 
 def _name(request: dict[str, Any]) -> str:
-    return str(request.get("view") or request.get("stream") or request.get("ledger"))
+    kinds = ("view", "stream", "ledger", "query", "sql")
+    return str(next(request[kind] for kind in kinds if request.get(kind)))
