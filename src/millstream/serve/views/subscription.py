@@ -87,11 +87,11 @@ class Subscription:
         self._lag = LagWatch()
         self._owed_updates = 0  # `updated` messages that follow rows
         self._failed = False
-        served.subscribers.add(wake)
+        served.subscribe(wake, self._encoding)
         self._begin(after)
 
     def close(self) -> None:
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
         self._outbox.clear()
         self._turns.stop()
 
@@ -114,8 +114,27 @@ class Subscription:
         """Changes that wait for the client, as far as it may know of them."""
         return self._waiting().changes
 
+    def _use(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        if self._wake in self.served.subscribers:
+            self.served.subscribe(self._wake, encoding)
+
+    def _skip(self) -> None:
+        """Move past changes of which the index says that they are not for this filter."""
+        if self._encoding.equality is None or self._restarts != self.served.restarts:
+            return
+        if self._ahead or self._thinning.is_active or self.is_paused or self.is_busy:
+            return
+        table = self.served.table
+        number = self._encoding.concerned.next(self._cursor, table.ring.end)
+        if number > max(self._cursor, table.ring.start):  # else the change has left the ring
+            self._cursor, self._offsets = number, table.ring[number - 1].offsets
+        if self._cursor == table.ring.end and covers(table.offsets, self._offsets):
+            self._offsets = table.offsets
+
     @property
     def _has_waiting(self) -> bool:
+        self._skip()
         return self._cursor < self.served.table.ring.end
 
     @property
@@ -140,6 +159,7 @@ class Subscription:
 
     def refresh(self) -> bytes | None:
         """A message with the position, if the filter has hidden all changes since the last one."""
+        self._skip()
         if self._sent_offsets == self._safe_offsets or self.is_busy or self.is_paused:
             return None
         return self._report_lag()
@@ -158,13 +178,13 @@ class Subscription:
     def pause(self) -> None:
         """Send nothing until `resume`; the cursor stays where it is."""
         self.is_paused = True
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
 
     def resume(self) -> None:
         """Continue from the cursor: from the ring, or from Kafka."""
         self.is_paused = False
         if not self._failed:
-            self.served.subscribers.add(self._wake)
+            self.served.subscribe(self._wake, self._encoding)
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the filter, the columns or the pace; QueryError if one does not fit.
@@ -182,7 +202,8 @@ class Subscription:
             self._outbox.push(self._updated())
             return
         only_where = replace(selection, where=self._selection.where) == self._selection
-        old, self._encoding, self._selection = self._encoding, encoding, selection
+        old, self._selection = self._encoding, selection
+        self._use(encoding)
         self._owed_updates += 1
         if only_where and not held and self._can_compare():
             self._outbox.start(partial(self._send_difference, old))
@@ -239,7 +260,7 @@ class Subscription:
         """Changes from the cursor on."""
         ring, messages = self.served.table.ring, []
         end = time.monotonic() + _TURN_SECONDS
-        while size > 0 and self._cursor < ring.end:
+        while size > 0 and self._has_waiting:
             if self._cursor < ring.start:
                 self._leave_ring()
                 break
@@ -320,6 +341,7 @@ class Subscription:
         return self._format.message("lag", str(self.position), fields)
 
     def _waiting(self) -> Waiting:
+        self._skip()
         return waiting_changes(self.served.table.ring, self._cursor, self._encoding)
 
     def _fail(self, error: MillstreamError) -> None:
@@ -327,7 +349,7 @@ class Subscription:
         fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
         self._outbox.push(self._format.message("error", str(self.served.position), fields))
         self._failed = True
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
 
     # --- where it begins and continues ----------------------------------------------------------
 
@@ -393,7 +415,7 @@ class Subscription:
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
         self._thinning.use(self._thinning.pace)
         with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
-            self._encoding = self._selection.encoding(self.served)
+            self._use(self._selection.encoding(self.served))
         try:
             self._thinning.pace.check(
                 self.served
