@@ -38,7 +38,7 @@ from millstream.serve.views.pages import SharedRows
 from millstream.serve.views.row_scan import RowScan
 from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.equality_index import Equality, EqualityIndex
-from millstream.store.views.ring import ViewChange
+from millstream.store.views.ring import Offsets, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.position import Position
 from millstream.values.view_description import ViewColumn, ViewDescription
@@ -54,6 +54,10 @@ class SelectedRows(NamedTuple):
 
     rows: list[KeyedRow]
     total: int  # matching rows, without the limit
+
+
+class PositionUnavailable(Exception):
+    """The log does not hold every change since a position; the message says why."""
 
 
 class ServedView:
@@ -103,6 +107,22 @@ class ServedView:
     @property
     def position(self) -> Position:
         return Position(self.epoch, dict(enumerate(self.table.offsets)))
+
+    @property
+    def replaced(self) -> str:
+        """Why a position of another epoch cannot be used."""
+        if self.kind == "view":
+            return f"view {self.name} was rebuilt"
+        return f"the topic of {self.kind} {self.name} was created again"
+
+    def offsets_at(self, position: Position) -> Offsets:
+        """The next offset of each partition; PositionUnavailable if it is of another topic."""
+        if position.epoch != self.epoch:
+            raise PositionUnavailable(self.replaced)
+        partitions = len(self.table.offsets)
+        if any(partition >= partitions for partition in position.offsets):
+            raise PositionUnavailable("the position names a partition that the topic does not have")
+        return tuple(position.offsets.get(p, 0) for p in range(partitions))
 
     @property
     def is_stateful(self) -> bool:

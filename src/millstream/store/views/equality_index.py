@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Generic, Protocol, TypeVar
 
-from millstream.store.views.ring import Row, ViewChange
+from millstream.store.views.ring import Offsets, Row, ViewChange, covers
+from millstream.store.views.table import ViewTable
 
 Equality = tuple[str, str | int]  # column and value
 
@@ -88,6 +89,17 @@ class ConcernedChanges:
         if len(self._numbers) > _MAX_NUMBERS:
             del self._numbers[: _MAX_NUMBERS // 2]
             self._since = self._numbers[0]
+
+    def skip(self, table: ViewTable, cursor: int, offsets: Offsets) -> tuple[int, Offsets]:
+        """Move a cursor and its position to the next change that may concern the filter."""
+        if self._since is None:
+            return cursor, offsets
+        number = self.next(cursor, table.ring.end)
+        if number > max(cursor, table.ring.start):  # else the change has left the ring
+            cursor, offsets = number, table.ring[number - 1].offsets
+        if cursor == table.ring.end and covers(table.offsets, offsets):
+            offsets = table.offsets
+        return cursor, offsets
 
     def next(self, number: int, end: int) -> int:
         """The first change from `number` on that may concern the filter; `end` if there is none."""

@@ -7,15 +7,15 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serve.views.test_subscription import NothingLost
+from tests.serve.subscriptions.test_subscription import NothingLost
 
 from millstream.log.record import Record
 from millstream.serve.access.visibility import Visibility
 from millstream.serve.settings import ServeSettings
+from millstream.serve.subscriptions.selection import RowSelection
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.views.encoding import WebSocketFormat
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.values.view_description import ViewColumn
 
 CITIES = "abc"
