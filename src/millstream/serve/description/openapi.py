@@ -25,12 +25,29 @@ _SELECT = ("select", "Which columns, comma-separated; a struct's field is window
 _LIMIT = ("limit", "The maximum number of rows", {"type": "integer", "minimum": 0})
 _LINEAGE = ("lineage", "Whether rows have the columns _revision, _position …", _BOOLEAN)
 _ORDER = ("order", "Such as n DESC, city", _STRING)
-_AFTER = ("after", "The position to continue from", _STRING)
+_AFTER = ("after", "The position or the time (RFC 3339) to continue from", _STRING)
+_WHEN_SLOW = (
+    "when_slow",
+    "What a client gets that reads too slowly; sample is for server-sent events",
+    {"type": "string", "enum": ["buffer", "conflate", "sample"]},
+)
+_RATES = tuple(
+    (name, f"Server-sent events: {what} per second", {"type": "number", "exclusiveMinimum": 0})
+    for name, what in (
+        ("sample", "changes, with when_slow=sample,"),
+        ("max_rate", "changes"),
+        ("max_rate_per_key", "changes of one key"),
+    )
+)
 _WAIT = ("wait", "Long poll: seconds to wait for a change", {"type": "number", "maximum": 60})
 _NAMED = ("named", "Server-sent events: false sends all as `message`, for onmessage", _BOOLEAN)
-_LAST_EVENT = ("Last-Event-ID", "As after, which takes precedence; EventSource sends it", _STRING)
+_LAST_EVENT = (
+    "Last-Event-ID",
+    "As after, and precedes it: EventSource repeats the address",
+    _STRING,
+)
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
-_SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE)
+_SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _WHEN_SLOW, *_RATES)  # of rows and changes
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",

@@ -15,6 +15,8 @@ from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
 from millstream.serve.queries.live_subscription import LiveSubscriber, LiveSubscription
 from millstream.serve.queries.parameters import values_from_texts
+from millstream.serve.subscriptions.pace import Pace, SlowPolicy
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.transports.follow_query import follow_named_query
 from millstream.serve.views.encoding import (
     EventStreamFormat,
@@ -22,10 +24,8 @@ from millstream.serve.views.encoding import (
     SnapshotPage,
     encode,
 )
-from millstream.serve.views.pace import Pace, SlowPolicy
 from millstream.serve.views.replay import Start, read_start
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.web.asgi import Send
 from millstream.web.problem import Problem
 

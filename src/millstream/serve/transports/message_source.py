@@ -14,14 +14,14 @@ from millstream.serve.connections import SubscriptionReport
 from millstream.serve.context import Context
 from millstream.serve.queries.live_subscription import LiveSubscriber
 from millstream.serve.queries.parameters import values_from_json
+from millstream.serve.subscriptions.pace import Pace
+from millstream.serve.subscriptions.selection import RowSelection
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.transports.client_messages import Subscribe
 from millstream.serve.transports.follow_query import follow_named_query, follow_sql
 from millstream.serve.views.encoding import WebSocketFormat
-from millstream.serve.views.pace import Pace
 from millstream.serve.views.replay import read_start
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.web.auth.caller import Caller
 
 _KINDS = ("view", "stream", "ledger", "query", "sql")
