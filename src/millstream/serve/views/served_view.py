@@ -233,9 +233,9 @@ class ServedView:
         key = (where, select, lineage, visibility, self.columns)
         encoding = self._encodings.get(key)
         if encoding is None:
-            if (where or select) and not self.columns:
+            if (where or select or visibility.is_restricted) and not self.columns:
                 raise LogError(
-                    f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
+                    f"{self.kind} {self.name} is not described yet, so its rows cannot be tested",
                     remedy="start analyze, or try again in a moment",
                 )
             columns = self.visible_columns(visibility)
@@ -248,15 +248,24 @@ class ServedView:
             )
         return encoding
 
+    def empty_encoding(self) -> Encoding:
+        """An encoding of no row, for a filter that no longer fits the view."""
+        return Encoding(_no_row, without_lineage, columns=self.columns)
+
     def visible_columns(self, visibility: Visibility) -> tuple[ViewColumn, ...]:
         """The columns that exist for a caller."""
         hidden = visibility.hidden
         return without_columns(self.columns, hidden) if hidden else self.columns
 
     def _visible(self, visibility: Visibility) -> Predicate | None:
+        if self.policy.problem and visibility.is_restricted:
+            return _no_row
         if visibility.rows is None:
             return None
-        return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        try:
+            return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        except QueryError:  # of a client that was there before the view's columns changed
+            return _no_row
 
     def _visible_key(self, visibility: Visibility) -> Callable[[str], bool] | None:
         """A test of keys, if the policy uses only key columns."""
@@ -364,3 +373,7 @@ class ServedView:
         for partition, offset in sorted(starts.items()):
             table.start_at(partition, offset)
         return table
+
+
+def _no_row(row: Mapping[str, Any]) -> bool:
+    return False
