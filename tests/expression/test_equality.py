@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.expression.condition import parse
 from millstream.expression.equality import Equality, find_equality
 from millstream.values.view_description import ViewColumn
 
@@ -38,9 +39,9 @@ COLUMNS = (
 def test_only_a_value_that_every_matching_row_has_is_found(
     where: str, expected: Equality | None
 ) -> None:
-    assert find_equality(where, COLUMNS) == expected
+    assert find_equality(parse(where, "where"), COLUMNS) == expected
 
 
 def test_a_long_condition_is_searched_without_recursion() -> None:
     where = " AND ".join(["x > 1"] * 150 + ["city = 'a'"])
-    assert find_equality(where, COLUMNS) == ("city", "a")
+    assert find_equality(parse(where, "where"), COLUMNS) == ("city", "a")

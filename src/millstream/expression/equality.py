@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from millstream.expression.condition import parse
 from millstream.values.view_description import ViewColumn
 
 Equality = tuple[str, str | int]  # column and value
@@ -14,13 +13,13 @@ Equality = tuple[str, str | int]  # column and value
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
-def find_equality(text: str, columns: tuple[ViewColumn, ...]) -> Equality | None:
+def find_equality(condition: exp.Expression, columns: tuple[ViewColumn, ...]) -> Equality | None:
     """A column and the value that it has in every row for which the condition holds; or None.
 
     Only text and whole numbers: other values can be written in several ways.
     """
     types = {column.name: column.type for column in columns}
-    for part in _conjuncts(parse(text, "where")):
+    for part in _conjuncts(condition):
         if isinstance(part, exp.EQ):
             for column, value in ((part.left, part.right), (part.right, part.left)):
                 if (found := _equality(column, value, types)) is not None:

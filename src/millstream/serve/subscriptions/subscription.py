@@ -12,7 +12,6 @@ resumes from, its rows are right in the end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -401,8 +400,10 @@ class Subscription:
         asked = self.position
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
         self._thinning.forget_held()
-        with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
+        try:
             self._use(self._selection.encoding(self.served))
+        except MillstreamError:  # a filter that no longer fits matches no row
+            self._use(self.served.empty_encoding())
         try:
             self._thinning.pace.check(
                 self.served

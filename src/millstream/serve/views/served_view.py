@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from millstream.errors import LogError, QueryError
-from millstream.expression.condition import Predicate
+from millstream.expression.condition import Predicate, parse
 from millstream.expression.equality import find_equality
-from millstream.expression.policy import compile_rows
+from millstream.expression.policy import compile_rows, parse_rows
 from millstream.log.record import Record
 from millstream.pipeline.model import NO_POLICY, Policy
 from millstream.schema.column_types import is_exact
@@ -284,9 +284,9 @@ class ServedView:
         key = (where, select, lineage, visibility, self.columns)
         encoding = self._encodings.get(key)
         if encoding is None:
-            if (where or select) and not self.columns:
+            if (where or select or visibility.is_restricted) and not self.columns:
                 raise LogError(
-                    f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
+                    f"{self.kind} {self.name} is not described yet, so its rows cannot be tested",
                     remedy="start analyze, or try again in a moment",
                 )
             columns = self.visible_columns(visibility)
@@ -306,10 +306,14 @@ class ServedView:
         """A value that all rows for such clients have, by their filter or by the policy."""
         if self.kind != "view":  # a stream's events may have other spellings of a value
             return None
-        found = find_equality(where, columns) if where else None
+        found = find_equality(parse(where, "where"), columns) if where else None
         if found is None and visibility.rows is not None:
-            found = find_equality(visibility.rows, self.columns)
+            found = find_equality(parse_rows(visibility.rows), self.columns)
         return found
+
+    def empty_encoding(self) -> Encoding:
+        """An encoding of no row, for a filter that no longer fits the view."""
+        return Encoding(_no_row, without_lineage, columns=self.columns)
 
     def visible_columns(self, visibility: Visibility) -> tuple[ViewColumn, ...]:
         """The columns that exist for a caller."""
@@ -317,9 +321,14 @@ class ServedView:
         return without_columns(self.columns, hidden) if hidden else self.columns
 
     def _visible(self, visibility: Visibility) -> Predicate | None:
+        if self.policy.problem and visibility.is_restricted:
+            return _no_row
         if visibility.rows is None:
             return None
-        return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        try:
+            return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        except QueryError:  # of a client that was there before the view's columns changed
+            return _no_row
 
     def _visible_key(self, visibility: Visibility) -> Callable[[str], bool] | None:
         """A test of keys, if the policy uses only key columns."""
@@ -427,3 +436,7 @@ class ServedView:
         for partition, offset in sorted(starts.items()):
             table.start_at(partition, offset)
         return table
+
+
+def _no_row(row: Mapping[str, Any]) -> bool:
+    return False
