@@ -31,7 +31,9 @@ Line = dict[str, Any]
 @url_option
 @json_option
 @click.option("--where", default=None, help="Only rows that match this SQL condition.")
-@click.option("--after", default=None, help="Continue after this position, without a snapshot.")
+@click.option(
+    "--after", default=None, help="Continue after this position or time, without a snapshot."
+)
 @click.option("--ledger", is_flag=True, help="Follow the entries of the view's ledger.")
 @parameter_option
 @click.option("--lineage", is_flag=True, help="Also show the lineage columns (_revision …).")
@@ -79,6 +81,9 @@ def tail(
     if parameters:
         request["params"] = read_parameters(parameters)
     asyncio.run(follow(url_of("serve", url, home), name, request, plain, limit_count))
+
+
+_OPTIONAL = ("skipped", "warning")  # shown only if they say something
 
 
 async def follow(
@@ -138,7 +143,8 @@ def lines_of(message: Message) -> Iterator[Line]:
             row = {"op": "upsert", "key": keyed.key, "row": keyed.row}
             yield {"type": "snapshot", **row, "position": message.position}
     else:
-        yield to_builtins(message, builtin_types=(Decimal,))
+        line = to_builtins(message, builtin_types=(Decimal,))
+        yield {name: value for name, value in line.items() if name not in _OPTIONAL or value}
 
 
 def show_json(line: Line) -> None:
