@@ -21,7 +21,7 @@ from millstream.cli.commands import (
 )
 from millstream.cli.dead_letters import failed, late, rejected
 from millstream.cli.trace import trace
-from millstream.cli.views import drop, ledger, query, rebuild, state, tail, verify
+from millstream.cli.views import can, drop, ledger, query, rebuild, state, tail, verify
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter
@@ -39,6 +39,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             rebuild.rebuild,
             drop.drop,
             keys.keys,
+            can.can,
             connections.connections,
         ),
     ),
