@@ -305,18 +305,21 @@ class Subscription:
         if thinning.is_active and thinning.leaves_out(change, number, before, encoding):
             return None
         body = encoding.body(change, number)
-        return None if body is None else self._change(body)
+        if body is None or thinning.is_active:
+            return None if body is None else self._change(body)
+        self._sent_offsets = self._offsets  # the usual case, and this runs for each message
+        return self._format.change(body, self._position_text(self._offsets))
 
     def _change(self, body: bytes) -> bytes:
         self._thinning.count_sent()
         self._sent_offsets = self._safe_offsets
-        return self._format.change(self._thinning.skipped_json() + body, self._position_text())
+        skipped = self._thinning.skipped_json()
+        return self._format.change(skipped + body, self._position_text(self._sent_offsets))
 
-    def _position_text(self) -> bytes:
-        offsets = self._safe_offsets
-        if len(offsets) == 1:  # the usual case, and this runs for each message
+    def _position_text(self, offsets: Offsets) -> bytes:
+        if len(offsets) == 1:
             return b"%b:0=%d" % (self._epoch.encode(), offsets[0])
-        return str(self.position).encode()
+        return str(Position(self._epoch, dict(enumerate(offsets)))).encode()
 
     def _updated(self) -> bytes:
         return self._format.message("updated", str(self.position), b'"paused":false')
@@ -429,7 +432,7 @@ class Subscription:
                     end = time.monotonic() + _TURN_SECONDS
                 if body is not None:
                     message = self._format.change(
-                        self._thinning.skipped_json() + body, self._position_text()
+                        self._thinning.skipped_json() + body, self._position_text(self._offsets)
                     )
                     self._outbox.push(message, is_change=True)
                     if len(self._outbox) >= _MAX_PENDING:
@@ -517,7 +520,9 @@ class Subscription:
             try:
                 while bodies := await asyncio.to_thread(difference.next, served.page_bytes):
                     for body in bodies:
-                        self._outbox.push(self._format.change(body, self._position_text()))
+                        self._outbox.push(
+                            self._format.change(body, self._position_text(self._offsets))
+                        )
                     await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)
