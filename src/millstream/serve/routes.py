@@ -120,7 +120,7 @@ class HttpApi:
             case ("DELETE", "v1", "connections", identifier):
                 return await connections.close_connection(context, request, identifier)
             case ("GET", "v1", "openapi.json"):
-                return Response(encode(openapi.describe(context)))
+                return Response(encode(openapi.describe(context, request.caller)))
             case ("GET", "v1", "asyncapi.json"):
                 return Response(encode(asyncapi.describe(context)))
             case ("GET", "health", "live"):

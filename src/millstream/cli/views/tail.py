@@ -35,7 +35,9 @@ FORBIDDEN = 403
 @access_options
 @json_option
 @click.option("--where", default=None, help="Only rows that match this SQL condition.")
-@click.option("--after", default=None, help="Continue after this position, without a snapshot.")
+@click.option(
+    "--after", default=None, help="Continue after this position or time, without a snapshot."
+)
 @click.option("--ledger", is_flag=True, help="Follow the entries of the view's ledger.")
 @parameter_option
 @click.option("--lineage", is_flag=True, help="Also show the lineage columns (_revision …).")
@@ -86,6 +88,9 @@ def tail(
         request["params"] = read_parameters(parameters)
     address, access = serve_access(url, home, key_file, ca)
     asyncio.run(follow(address, access, name, request, plain, limit_count))
+
+
+_OPTIONAL = ("skipped", "warning")  # shown only if they say something
 
 
 async def follow(
@@ -157,7 +162,8 @@ def lines_of(message: Message) -> Iterator[Line]:
             row = {"op": "upsert", "key": keyed.key, "row": keyed.row}
             yield {"type": "snapshot", **row, "position": message.position}
     else:
-        yield to_builtins(message, builtin_types=(Decimal,))
+        line = to_builtins(message, builtin_types=(Decimal,))
+        yield {name: value for name, value in line.items() if name not in _OPTIONAL or value}
 
 
 def show_json(line: Line) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
 import millstream
 from millstream.pipeline.model import QueryParameter
-from millstream.schema import json_schema
+from millstream.schema import Schema, json_schema
 from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import client_messages
+from millstream.web.auth.caller import Caller
 
 JsonObject = dict[str, Any]
 Parameter = tuple[str, str, JsonObject]
@@ -66,13 +67,13 @@ _PROBLEMS = {
 }
 
 
-def describe(context: Context) -> JsonObject:
-    """The document for /v1/openapi.json."""
+def describe(context: Context, caller: Caller) -> JsonObject:
+    """The document for /v1/openapi.json, without columns that the caller does not see."""
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
         "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
-        "components": {"schemas": _schemas(context), "securitySchemes": _LOGINS},
+        "components": {"schemas": _schemas(context, caller), "securitySchemes": _LOGINS},
         **({"security": [{"bearer": []}, {"key": []}]} if context.settings.auth else {}),
     }
 
@@ -83,9 +84,19 @@ def message_schemas(types: Iterable[type]) -> JsonObject:
     return schemas
 
 
-def _schemas(context: Context) -> JsonObject:
-    streams = {f"stream.{s.name}": json_schema(s.schema) for s in context.app.streams.values()}
+def _schemas(context: Context, caller: Caller) -> JsonObject:
+    streams = {
+        f"stream.{name}": _event_schema(
+            stream.schema, context.visibility("stream", name, caller).hidden
+        )
+        for name, stream in context.app.streams.items()
+    }
     return {**streams, **message_schemas((*RESPONSES, *SENT, *EVENTS, *client_messages.RECEIVED))}
+
+
+def _event_schema(schema: Schema, hidden: Collection[str]) -> JsonObject:
+    shown = Schema(tuple(field for field in schema.fields if field.name not in hidden))
+    return json_schema(shown)
 
 
 def _fixed() -> JsonObject:

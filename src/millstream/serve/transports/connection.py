@@ -35,7 +35,6 @@ from millstream.serve.transports.message_source import (
     open_source,
 )
 from millstream.serve.views.encoding import encode
-from millstream.serve.views.replay import read_start
 from millstream.values.clock import to_iso
 from millstream.web.auth.caller import Caller
 from millstream.web.auth.live_logins import LiveLogin
@@ -131,7 +130,7 @@ class Connection(WSListener):
 
     def send_positions(self) -> None:
         """Send the position of each subscription whose filter has hidden all recent changes."""
-        for source in self.sources.values():
+        for source in list(self.sources.values()):
             if not self._is_full and (message := source.refresh()) is not None:
                 self._send(message)
 
@@ -250,7 +249,6 @@ class Connection(WSListener):
             raise QueryError(f"the id is longer than {_MAX_ID_LENGTH} characters")
         if request.limit is not None and request.limit < 0:
             raise QueryError(f"limit {request.limit} is negative")
-        read_start(request.after)
         _check_bytes(request.max_bytes)
         limit = self._context.settings.max_subscriptions
         identifiers = self._identifiers()
@@ -359,7 +357,8 @@ class Connection(WSListener):
         # The others come first when there is room again.
         self.sources[identifier] = self.sources.pop(identifier)
         source.mark_slow()
-        self._check_slow()
+        if source.is_too_slow(self._full_seconds):
+            self._close_slow()
 
     def _has_room(self) -> bool:
         if self._is_full or self._is_closed:
@@ -376,10 +375,16 @@ class Connection(WSListener):
         if self._byte_limit is not None:
             self._byte_limit.take(sum(map(len, messages)))
 
+    @property
+    def _full_seconds(self) -> float:
+        return time.monotonic() - self._full_since if self._is_full else 0.0
+
     def _check_slow(self) -> None:
-        seconds = time.monotonic() - self._full_since if self._is_full else 0.0
-        if any(source.is_too_slow(seconds) for source in self.sources.values()):
-            self.close(TOO_SLOW, "the client is too slow")
+        if any(source.is_too_slow(self._full_seconds) for source in self.sources.values()):
+            self._close_slow()
+
+    def _close_slow(self) -> None:
+        self.close(TOO_SLOW, "the client is too slow")
 
     def _limit_bytes(self, rate: int | None) -> None:
         """Send at most so many bytes per second from now on."""
