@@ -81,10 +81,21 @@ class Ack(msgspec.Struct, tag_field="type", tag="ack"):
     """Accepted and ignored: a client keeps its position itself."""
 
 
-RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack)
+class Authenticate(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """Replaces the token of this connection by a fresh one of the same caller."""
+
+    token: str
+
+    def __repr__(self) -> str:  # errors and logs must not show the token
+        return "Authenticate()"
+
+
+RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack, Authenticate)
 """Messages that a client may send."""
 
-decode = msgspec.json.Decoder(Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack).decode
+decode = msgspec.json.Decoder(
+    Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack | Authenticate
+).decode
 """The message in a JSON text."""
 
 
