@@ -31,6 +31,11 @@ class Delivery:
     message: Message
     attempt: int
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the member still has the message from this very delivery."""
+        return self.message.member == self.member and self.message.attempt == self.attempt
+
 
 @dataclass(slots=True)
 class MemberState:
@@ -184,7 +189,7 @@ class Dispatcher:
     def next_time(self) -> float | None:
         """When `dispatch` has to be called again at the latest; None: after the next event."""
         times = [self._paused[0][0]] if self._paused else []
-        while self._deliveries and not _is_current(self._deliveries[0][1]):
+        while self._deliveries and not self._deliveries[0][1].is_current:
             self._deliveries.popleft()
         if self._deliveries:
             times.append(self._deliveries[0][0])
@@ -203,7 +208,7 @@ class Dispatcher:
     def _expire(self, now: float) -> None:
         while self._deliveries and self._deliveries[0][0] <= now:
             _, delivery = self._deliveries.popleft()
-            if _is_current(delivery):
+            if delivery.is_current:
                 message = delivery.message
                 self._take_back(message)
                 message.failed_with = delivery.member
@@ -267,9 +272,3 @@ class Dispatcher:
             self._ready.append(queue[0])
         else:
             del self._queues[key]
-
-
-def _is_current(delivery: Delivery) -> bool:
-    """Whether the member still has the message from this very delivery."""
-    message = delivery.message
-    return message.member == delivery.member and message.attempt == delivery.attempt

@@ -18,7 +18,8 @@ class Message:
     partition: Hashable
     offset: int
     key: Hashable | None  # messages with the same key are delivered in order; None: no order
-    body: bytes  # for members
+    body: bytes  # for members: JSON members without the braces
+    position: str = ""  # in its source, after this message
     attempt: int = 0
     member: Hashable | None = None  # who has it now
     failed_with: Hashable | None = None  # the member whose attempt failed last
