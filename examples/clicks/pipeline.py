@@ -26,5 +26,5 @@ def clicks_per_minute(clicks: DataFrame) -> DataFrame:
 
 @app.view(key=["window"], keep="1 day", trigger="at the watermark")
 def site_per_minute(clicks: DataFrame) -> DataFrame:
-    """How often all pages were clicked in each minute: told once the minute is complete."""
+    """How often all pages were clicked in each minute, shown once the minute is complete."""
     return clicks.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("clicks"))

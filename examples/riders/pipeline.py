@@ -24,7 +24,7 @@ AGE_GROUP = """
 # per ride; a reader who looks every 5 seconds sees no difference.
 @app.view(key=["window", "age_group"], keep="2 hours", mode="micro_batch")
 def speed_by_age(rides: DataFrame) -> DataFrame:
-    """The average speed of each age group over 30 minutes, anew every 5 seconds."""
+    """The average speed of each age group over 30 minutes, updated every 5 seconds."""
     half_hours = rides.groupBy(F.window("at", "30 minutes", "5 seconds"), F.expr(AGE_GROUP))
     return half_hours.agg(F.avg("speed").alias("speed"), F.count("*").alias("rides"))
 

@@ -35,6 +35,7 @@ from millstream.log.topic_names import audit_topic, ledger_topic
 from millstream.pipeline.load import load
 from millstream.serve import routes as serve_http
 from millstream.serve import service
+from millstream.serve.connections import ConnectionReport, SubscriptionReport
 from millstream.serve.description.messages import (
     SENT,
     Poll,
@@ -279,7 +280,7 @@ def _part(pattern: ast.pattern) -> str:
 def documented(tier: str) -> set[str]:
     """The calls in the page's table of endpoints."""
     table = PAGE.partition(f"| {tier} | ")[2].partition("\n\n")[0]
-    calls = re.findall(r"`((?:GET|POST) /[^`]*)`", table)
+    calls = re.findall(r"`((?:GET|POST|DELETE) /[^`]*)`", table)
     return {re.sub(r"\{\w+\}", "{}", call) for call in calls}
 
 
@@ -322,6 +323,8 @@ def test_every_message_and_each_of_its_fields_is_on_the_page(message: type[msgsp
         ("Views and rows", ViewRow),
         ("Long poll", Poll),
         ("SQL", Table),
+        ("Connections", ConnectionReport),
+        ("Connections", SubscriptionReport),
     ],
 )
 def test_every_member_of_an_answer_is_in_its_section(
@@ -367,7 +370,9 @@ async def test_openapi_has_every_endpoint_and_the_page_every_parameter(place: Pl
         paths = (await client.get("/v1/openapi.json")).json()["paths"]
     names = "|".join((*place.pipeline.app.views, *place.pipeline.app.streams))
     found = {
-        (f"{method.upper()} {re.sub(rf'/(?:{names})(?=/|$)', '/{}', path)}").replace("{key}", "{}")
+        (f"{method.upper()} {re.sub(rf'/(?:{names})(?=/|$)', '/{}', path)}")
+        .replace("{key}", "{}")
+        .replace("{id}", "{}")
         for path, methods in paths.items()
         for method in methods
     }

@@ -20,6 +20,7 @@ from millstream.log.topic_names import edition_topic, stream_topic, view_topic, 
 from millstream.pipeline.pipeline_topics import ensure_topics, recreate_topic
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
+from millstream.serve.transports.connection import Connection
 from millstream.settings import Settings
 from millstream.values.view_description import ViewColumn, ViewDescription
 
@@ -131,6 +132,11 @@ def _stamp() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
 
 
+def websocket_of(server: Server) -> Connection:
+    """The server's side of a WebSocket; there is one at least."""
+    return next(each for each in server.context.connections if isinstance(each, Connection))
+
+
 class Socket:
     """A WebSocket client that awaits what it expects."""
 
@@ -188,7 +194,8 @@ async def _parse(parts: AsyncIterator[bytes]) -> AsyncIterator[Event]:
             if "data" in fields:
                 event = json.loads(fields["data"])
                 assert event["type"] == fields["event"]
-                assert fields.get("id") == (None if event["type"] == "gap" else event["position"])
+                has_position = event["type"] not in ("gap", "closed")
+                assert fields.get("id") == (event["position"] if has_position else None)
                 yield event
             fields = {}
 

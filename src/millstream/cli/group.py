@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.audit import audit
-from millstream.cli.commands import doctor, keys, plan, prepare, run, send, status, tiers
+from millstream.cli.commands import (
+    connections,
+    doctor,
+    keys,
+    plan,
+    prepare,
+    run,
+    send,
+    status,
+    tiers,
+)
 from millstream.cli.dead_letters import failed, late, rejected
 from millstream.cli.trace import trace
 from millstream.cli.views import drop, ledger, query, rebuild, state, tail, verify
@@ -29,6 +39,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             rebuild.rebuild,
             drop.drop,
             keys.keys,
+            connections.connections,
         ),
     ),
     (

@@ -139,6 +139,17 @@ class Client:
         response = await self._servers.request(self._http, "POST", "/v1/query", json=query)
         return msgspec.json.decode(response.content, type=Table)
 
+    async def connections(self) -> list[dict[str, Any]]:
+        """The connections of the server's clients; needs the right `admin`."""
+        answer = await self._get("/v1/connections")
+        connections: list[dict[str, Any]] = answer["connections"]
+        return connections
+
+    async def close_connection(self, identifier: str) -> None:
+        """Close a client's connection, by its id; needs the right `admin`."""
+        path = f"/v1/connections/{quote(identifier, safe='')}"
+        await self._servers.request(self._http, "DELETE", path)
+
     async def close(self) -> None:
         await self._http.aclose()
 

@@ -27,7 +27,7 @@ def orphaned_journals(journals: Iterable[int], worker: int, workers: int) -> lis
     return [number for number in journals if number >= workers and number % workers == worker]
 
 
-class Leftover(NamedTuple):
+class OrphanedJournal(NamedTuple):
     """An orphaned journal with pending or lost entries, and its way to the log."""
 
     journal: Journal
@@ -40,28 +40,28 @@ async def take_over(
     intake_of: Callable[[Journal], Awaitable[Intake]],
     reporter_of: Callable[[Intake], Reporter],
     log: LogSettings,
-) -> list[Leftover]:
+) -> list[OrphanedJournal]:
     """Recover the journals with pending or lost entries; the others are closed.
 
     Losses are reported once more.
     """
-    leftovers = []
+    orphaned = []
     for journal in journals:
         if not journal.pending_entries and not journal.damage.lost():
             await journal.close()
             continue
         intake = await intake_of(journal)
         await resume(intake, log)
-        leftovers.append(Leftover(journal, intake, reporter_of(intake)))
-    return leftovers
+        orphaned.append(OrphanedJournal(journal, intake, reporter_of(intake)))
+    return orphaned
 
 
-async def send(leftovers: Iterable[Leftover]) -> None:
+async def send(orphaned: Iterable[OrphanedJournal]) -> None:
     """Send all pending entries, and close each journal when it is empty.
 
     LogError if the Kafka producer fails. If cancelled, the rest waits for the next start.
     """
-    for each in leftovers:
+    for each in orphaned:
         await _send(each.journal, each.intake, each.reporter)
 
 

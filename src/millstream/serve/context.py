@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from millstream.pipeline.app import App
+from millstream.serve.connections import Connections
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -19,9 +19,6 @@ from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
 from millstream.web.problem import RETRY, Problem
-
-if TYPE_CHECKING:
-    from millstream.serve.transports.connection import Connection
 
 
 @dataclass(slots=True)
@@ -36,16 +33,11 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
-    event_clients: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
-    connections: set[Connection] = field(default_factory=set)
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)
-
-    @property
-    def clients(self) -> int:
-        return self.event_clients + len(self.connections)
 
     def close(self) -> None:
         """End the HTTP responses that would go on."""

@@ -68,6 +68,7 @@ class HttpRequest:
     headers: dict[bytes, bytes]
     raw_path: str
     caller: Caller
+    address: str = ""  # of the client
     receive: Receive = field(default=no_body, repr=False)
 
     @classmethod
@@ -83,8 +84,16 @@ class HttpRequest:
         except ValueError:
             raise Problem(400, "the address is not UTF-8") from None
         query = {name: values[-1] for name, values in pairs.items()}
-        headers = dict(scope["headers"])
-        return cls(scope["method"], path, query, headers, raw, caller_of(scope), receive)
+        return cls(
+            method=scope["method"],
+            path=path,
+            query=query,
+            headers=dict(scope["headers"]),
+            raw_path=raw,
+            caller=caller_of(scope),
+            address=(scope.get("client") or ("",))[0],
+            receive=receive,
+        )
 
     def number(self, name: str, default: float | None, low: float, high: float) -> float | None:
         """A number in the query string."""

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, metrics, query, snapshots
+from millstream.serve.api import assets, connections, metrics, query, snapshots
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -17,7 +17,16 @@ from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
-_RESOURCES = ("views", "streams", "query", "system", "connect", "openapi.json", "asyncapi.json")
+_RESOURCES = (
+    "views",
+    "streams",
+    "query",
+    "system",
+    "connect",
+    "connections",
+    "openapi.json",
+    "asyncapi.json",
+)
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
 _METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
 
@@ -75,6 +84,10 @@ class HttpApi:
                 return await query.run_query(context, request)
             case ("GET", "v1", "system"):
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
+            case ("GET", "v1", "connections"):
+                return await connections.list_connections(context, request)
+            case ("DELETE", "v1", "connections", identifier):
+                return await connections.close_connection(context, request, identifier)
             case ("GET", "v1", "openapi.json"):
                 return Response(encode(openapi.describe(context)))
             case ("GET", "v1", "asyncapi.json"):
@@ -110,6 +123,8 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
+    if len(request.path) == 3 and request.path[:2] == ("v1", "connections"):
+        allowed = b"DELETE"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])

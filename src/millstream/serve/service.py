@@ -33,6 +33,7 @@ from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
+from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
@@ -136,9 +137,9 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         self.context.ready = False
-        self.context.close()
-        for connection in list(self.context.connections):
+        for connection in self.context.connections:
             connection.close(1001, "the server is stopping; connect again")
+        self.context.close()
         self.http.should_exit = True
         for task in self._tasks[1:]:
             task.cancel()
@@ -213,6 +214,7 @@ class Server:
             replay=Replay(log, settings.replay_limit),
             system=System(app, views, streams, self._failures),
             sql=sql,
+            connections=Connections(settings.max_connections_per_caller),
         )
 
     def _describe(self, record: Record) -> None:
@@ -257,7 +259,7 @@ class Server:
                 views={
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
-                clients=self.context.clients,
+                clients=len(self.context.connections),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -270,7 +272,7 @@ class Server:
         """Send positions to clients whose filters have hidden all recent changes."""
         while True:
             await asyncio.sleep(_POSITION_SECONDS)
-            for connection in list(self.context.connections):
+            for connection in self.context.connections:
                 connection.send_positions()
 
 

@@ -33,6 +33,12 @@ class ServeSettings(HttpSettings):
     max_frame_bytes: int = Field(
         64 * 1024, ge=1024, description="The largest WebSocket message a client may send."
     )
+    max_connections_per_caller: int = Field(
+        1024,
+        ge=1,
+        description="Maximum connections (WebSockets and streams of events) of one caller, over "
+        "all of its addresses; more: 429.",
+    )
     max_subscriptions: int = Field(100, ge=1, description="Subscriptions on one WebSocket.")
     ping_seconds: float = Field(
         30.0, gt=0, description="Idle seconds before a client is sent a ping."

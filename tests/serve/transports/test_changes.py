@@ -71,8 +71,8 @@ async def test_clients_of_events_are_counted_while_they_stay(
 ) -> None:
     async with events(http, "/v1/views/by_city/changes") as stream:
         await following(stream)
-        assert server.context.clients == 1
-    await until(lambda: server.context.clients == 0)
+        assert len(server.context.connections) == 1
+    await until(lambda: len(server.context.connections) == 0)
     assert not server.context.views["by_city"].subscribers
 
 

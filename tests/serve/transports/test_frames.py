@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.serve.pipeline import SECONDS, Pipeline
+from tests.serve.pipeline import SECONDS, Pipeline, websocket_of
 from tests.serve.pipeline import socket as connected
 from tests.wait_until import until
 
@@ -130,7 +130,7 @@ async def test_empty_frames_do_not_block_the_server(server: Server) -> None:
 async def flood(server: Server, data: bytes, count: int) -> int:
     """Send without reading; the most that the server held unsent for it."""
     async with raw(server) as (_, writer):
-        connection = next(iter(server.context.connections))
+        connection = websocket_of(server)
         unsent = connection._transport.underlying_transport.get_write_buffer_size
         most = 0
         with contextlib.suppress(ConnectionError):
@@ -177,7 +177,7 @@ async def test_a_client_that_reads_again_gets_its_newest_pong_and_its_subscripti
     pipeline: Pipeline,
 ) -> None:
     async with pipeline.server() as server, raw(server) as (reader, writer):
-        connection = next(iter(server.context.connections))
+        connection = websocket_of(server)
         count = 0
         while not connection._is_full:
             writer.write(frame(FIN | PING, b"x" * 125) * 500)

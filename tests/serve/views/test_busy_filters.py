@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.serve.pipeline import SECONDS, Pipeline, socket
+from tests.serve.pipeline import SECONDS, Pipeline, socket, websocket_of
 from tests.wait_until import until
 
 from millstream.serve.service import Server
@@ -113,7 +113,7 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
             message = await client.next()
             assert (message["type"], message["total"]) == ("snapshot", ROWS)
             got.add(message["id"])
-            (connection,) = server.context.connections
+            connection = websocket_of(server)
             held = [each.has_pending for each, _ in connection._subscriptions.values()]
             assert held.count(True) <= 1
     (shared,) = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import websockets
 from confluent_kafka import Producer
-from tests.serve.pipeline import SECONDS, Pipeline, Socket, socket
+from tests.serve.pipeline import SECONDS, Pipeline, Socket, socket, websocket_of
 from tests.wait_until import until
 
 from millstream.log.connection import client_config
@@ -202,7 +202,7 @@ async def test_a_client_that_does_not_read_uses_no_memory_and_catches_up_later(
         await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
         async with socket(server, sock=raw, max_queue=1) as client:
             await client.subscribe(view="by_city")
-            connection = next(iter(server.context.connections))
+            connection = websocket_of(server)
             transport = connection._transport.underlying_transport
             transport.get_extra_info("socket").setsockopt(
                 sockets.SOL_SOCKET, sockets.SO_SNDBUF, 8192

@@ -22,7 +22,7 @@ def render(context: Context) -> str:
         "# TYPE millstream_serve_ready gauge",
         f"millstream_serve_ready {int(context.ready)}",
         "# TYPE millstream_serve_clients gauge",
-        f"millstream_serve_clients {context.clients}",
+        f"millstream_serve_clients {len(context.connections)}",
         "# TYPE millstream_serve_turned_away_total counter",
         *(
             f'millstream_serve_turned_away_total{{reason="{reason}"}} {count}'

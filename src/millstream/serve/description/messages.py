@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from millstream.serve.connections import ConnectionReport
+
 Identifier = Annotated[str, Meta(description="The id of the subscription.")]
 PositionText = Annotated[
     str, Meta(description="A position, <epoch>:<partition>=<offset>,…: send it back as `after`.")
@@ -86,6 +88,25 @@ class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
 
 
+class Closed(msgspec.Struct, tag_field="type", tag="closed"):
+    """The server ends this stream of events. A WebSocket has a close frame instead."""
+
+    code: Annotated[int, Meta(description="The close code; from 4500 on, do not connect again.")]
+    reason: str
+
+
+class ConnectionList(msgspec.Struct):
+    """The connections of this server's clients."""
+
+    connections: list[ConnectionReport]
+
+
+class ClosedConnection(msgspec.Struct):
+    """The connection that was closed."""
+
+    closed: Annotated[str, Meta(description="Its id.")]
+
+
 class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
     """The subscription has ended; no message with this id follows."""
 
@@ -99,7 +120,7 @@ class Pong(msgspec.Struct, tag_field="type", tag="pong"):
 SENT = (Snapshot, Change, Gap, Lag, Error, Unsubscribed, Pong)
 """Messages that a server sends on a WebSocket."""
 
-EVENTS = (Snapshot, Change, Gap, Lag)
+EVENTS = (Snapshot, Change, Gap, Lag, Closed)
 """Server-sent events; they are named after `type`, and have no `id` in their data."""
 
 
@@ -187,4 +208,13 @@ class ProblemDetails(msgspec.Struct):
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
 
 
-RESPONSES = (Poll, ViewRows, ViewRow, Table, Views, ProblemDetails)
+RESPONSES = (
+    Poll,
+    ViewRows,
+    ViewRow,
+    Table,
+    Views,
+    ConnectionList,
+    ClosedConnection,
+    ProblemDetails,
+)

@@ -57,7 +57,7 @@ def message_schemas(types: Iterable[type]) -> JsonObject:
 
 def _schemas(context: Context) -> JsonObject:
     streams = {f"stream.{s.name}": json_schema(s.schema) for s in context.app.streams.values()}
-    return {**streams, **message_schemas((*RESPONSES, *SENT, *client_messages.RECEIVED))}
+    return {**streams, **message_schemas((*RESPONSES, *SENT, *EVENTS, *client_messages.RECEIVED))}
 
 
 def _fixed() -> JsonObject:
@@ -66,6 +66,8 @@ def _fixed() -> JsonObject:
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
         "/v1/query": {"post": _query()},
         "/v1/connect": {"get": _connect()},
+        "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
+        "/v1/connections/{id}": {"delete": _close_connection()},
         "/v1/openapi.json": _get("This description", _json()),
         "/v1/asyncapi.json": _get("The WebSocket's messages, as AsyncAPI", _json()),
         "/health/live": _get("Whether the process answers", _json()),
@@ -125,6 +127,14 @@ def _connect() -> JsonObject:
             "client-to-server": {"oneOf": _references(client_messages.RECEIVED)},
             "server-to-client": {"oneOf": _references(SENT)},
         },
+    }
+
+
+def _close_connection() -> JsonObject:
+    return {
+        "summary": "Closes the connection of a client",
+        "parameters": [_parameter("path", ("id", "As in the list of connections", _STRING))],
+        "responses": _responses(_json("ClosedConnection")),
     }
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.errors import QueryError
 from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
+from millstream.serve.connections import SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
 from millstream.serve.views.encoding import EventStreamFormat, MessageFormat, encode
@@ -57,14 +58,50 @@ class HttpSubscription:
         self._context = context
         self._disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         self._disconnected.add_done_callback(lambda _: wake_event.set())
+        self._is_ended = False
 
     @property
     def ended(self) -> bool:
-        return self._disconnected.done() or self._context.closing
+        return self._is_ended or self._disconnected.done() or self._context.closing
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._is_ended = True
+        self.wake_event.set()
 
     def close(self) -> None:
         self._disconnected.cancel()
         self.subscription.close()
+
+
+class EventConnection:
+    """A client of server-sent events, as one of the server's connections."""
+
+    transport = "sse"
+
+    def __init__(self, client: HttpSubscription, request: HttpRequest) -> None:
+        self.caller = request.caller
+        self.address = request.address
+        self.traffic = Traffic()
+        self.farewell = b""  # the last event
+        self._client = client
+        self._where = request.query.get("where") or None
+        self._named = request.flag("named", default=True)
+
+    def subscriptions(self) -> list[SubscriptionReport]:
+        subscription = self._client.subscription
+        served = subscription.served
+        return [SubscriptionReport(served.kind, served.name, self._where, subscription.behind)]
+
+    def close(self, code: int, reason: str) -> None:
+        if not self._client.ended:
+            closed = encode({"type": "closed", "code": code, "reason": reason})
+            name = b"event: closed\n" if self._named else b""
+            self.farewell = b"%bdata: %b\n\n" % (name, closed)
+            self._client.end()
+
+    def send_positions(self) -> None:
+        """Nothing: `_send_messages` does so, because only it may write."""
 
 
 @contextlib.asynccontextmanager
@@ -102,25 +139,28 @@ async def send_events(
 ) -> None:
     """Send server-sent events until the client disconnects, as fast as it reads them."""
     request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named"))
+    context.connections.check_caller(request.caller)
     message_format = EventStreamFormat(named=request.flag("named", default=True))
     async with _subscribe(context, request, message_format, kind, name) as client:
-        context.event_clients += 1
+        connection = EventConnection(client, request)
+        context.connections.add(connection)
         try:
             headers = [*_HEADERS, (b"x-accel-buffering", b"no")]
             await send_head(send, 200, b"text/event-stream", headers)
             await _write(send, b"retry: 1000\n\n")
-            await _send_messages(client, send)
-            await send({"type": "http.response.body", "body": b""})
+            await _send_messages(client, connection.traffic, send)
+            await send({"type": "http.response.body", "body": connection.farewell})
         finally:
-            context.event_clients -= 1
+            context.connections.discard(connection)
 
 
-async def _send_messages(client: HttpSubscription, send: Send) -> None:
+async def _send_messages(client: HttpSubscription, traffic: Traffic, send: Send) -> None:
     clock, wake_event = asyncio.get_running_loop().time, client.wake_event
     while not client.ended:
         wake_event.clear()
         if messages := client.subscription.next_messages():
             began = clock()
+            traffic.add(messages)
             await _write(send, b"".join(messages))  # returns when the client has read most of it
             if clock() - began > _SLOW_SECONDS:
                 client.subscription.mark_slow()

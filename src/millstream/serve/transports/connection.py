@@ -8,6 +8,7 @@ import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from millstream.errors import MillstreamError, QueryError
+from millstream.serve.connections import SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.transports.client_messages import (
     Ping,
@@ -36,10 +37,14 @@ class Connection(WSListener):
     answers is disconnected.
     """
 
+    transport = "websocket"
+
     def __init__(self, context: Context, caller: Caller) -> None:
         super().__init__()
         self._context = context
         self.caller = caller
+        self.address = ""
+        self.traffic = Traffic()
         self._subscriptions: dict[str, tuple[Subscription, Subscribe]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # until it has room
@@ -53,6 +58,8 @@ class Connection(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        peer = transport.underlying_transport.get_extra_info("peername")
+        self.address = self.address or (peer[0] if isinstance(peer, tuple) else "")
         limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
         self._context.connections.add(self)
@@ -88,6 +95,17 @@ class Connection(WSListener):
         for subscription, _ in self._subscriptions.values():
             if not self._is_full and (message := subscription.refresh()) is not None:
                 self._send(message)
+
+    def subscriptions(self) -> list[SubscriptionReport]:
+        return [
+            SubscriptionReport(
+                subscription.served.kind,
+                subscription.served.name,
+                request.where or None,
+                subscription.behind,
+            )
+            for subscription, request in self._subscriptions.values()
+        ]
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """Close the connection, and tell the client why."""
@@ -244,6 +262,7 @@ class Connection(WSListener):
             messages = subscription.next_messages()
             if not messages:
                 return
+            self.traffic.add(messages)
             for message in messages:
                 self._transport.send(WSMsgType.TEXT, message)
             if subscription.has_more:
@@ -262,6 +281,7 @@ class Connection(WSListener):
             if self._unread > self._context.settings.buffer_bytes:
                 self.close(TOO_SLOW, "the client does not read its answers")
                 return
+        self.traffic.add((message,))
         self._transport.send(WSMsgType.TEXT, message)
 
     def _send_pong(self, payload: bytes) -> None:

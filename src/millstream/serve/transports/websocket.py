@@ -18,6 +18,7 @@ from millstream.serve.context import Context
 from millstream.serve.transports.connection import Connection
 from millstream.web.auth.caller import ANYBODY
 from millstream.web.cors import is_same_origin
+from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
 PATH = "/v1/connect"
@@ -34,6 +35,10 @@ def websocket_protocol(context: Context) -> type[Any]:
             return _refuse(403, "a page of another origin may not connect")
         if not context.ready:
             return _refuse(503, "the server is still reading the log")
+        try:
+            context.connections.check_caller(ANYBODY)
+        except Problem as problem:
+            return _refuse(problem.status, str(problem))
         return Connection(context, ANYBODY)
 
     class Upgraded(WSProtocol):  # type: ignore[misc]
