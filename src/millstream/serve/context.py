@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from millstream.pipeline.app import App
 from millstream.serve.connections import Connections
+from millstream.serve.groups.groups import Groups
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -18,6 +19,7 @@ from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.rights import Kind
 from millstream.web.problem import RETRY, Problem
 
 
@@ -33,6 +35,7 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    groups: Groups
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
@@ -73,11 +76,26 @@ class Context:
             caller.check("read", "ledger", name)
             self.check_ready()
             return self.ledgers.use(name)
+        self._check_stream(name)
+        caller.check("read", "stream", name)
+        return self.streams.use(name)
+
+    def check_source(self, kind: Kind, name: str, caller: Caller) -> None:
+        """Problem unless there is such a view, stream or ledger, and the caller may read it."""
+        match kind:
+            case "view":
+                self._find_view(name)
+            case "ledger":
+                self._check_ledger(name)
+            case _:
+                self._check_stream(name)
+        caller.check("read", kind, name)
+        self.check_ready()
+
+    def _check_stream(self, name: str) -> None:
         known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
-        caller.check("read", "stream", name)
-        return self.streams.use(name)
 
     def _find_view(self, name: str) -> ServedView:
         view = self.views.get(name)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, metrics, query, snapshots
+from millstream.serve.api import assets, connections, groups, metrics, query, snapshots
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -24,6 +24,7 @@ _RESOURCES = (
     "system",
     "connect",
     "connections",
+    "groups",
     "openapi.json",
     "asyncapi.json",
 )
@@ -88,6 +89,14 @@ class HttpApi:
                 return await connections.list_connections(context, request)
             case ("DELETE", "v1", "connections", identifier):
                 return await connections.close_connection(context, request, identifier)
+            case ("GET", "v1", "groups"):
+                return await groups.list_groups(context, request)
+            case ("GET", "v1", "groups", name):
+                return await groups.show_group(context, request, name)
+            case ("DELETE", "v1", "groups", name):
+                return await groups.drop_group(context, request, name)
+            case ("POST", "v1", "groups", name, "reset"):
+                return await groups.reset_group(context, request, name)
             case ("GET", "v1", "openapi.json"):
                 return Response(encode(openapi.describe(context)))
             case ("GET", "v1", "asyncapi.json"):
@@ -123,8 +132,13 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
-    if len(request.path) == 3 and request.path[:2] == ("v1", "connections"):
-        allowed = b"DELETE"
+    match request.path:
+        case ("v1", "connections", _):
+            allowed = b"DELETE"
+        case ("v1", "groups", _):
+            allowed = b"GET, HEAD, DELETE"
+        case ("v1", "groups", _, "reset"):
+            allowed = b"POST"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])

@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.groups.groups import Groups
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
 from millstream.serve.transports.websocket import websocket_protocol
@@ -48,6 +50,7 @@ from millstream.store.sql.service import SqlService
 from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import ProcessReport, ViewCounts
 from millstream.values.view_description import ViewDescription
+from millstream.web.problem import Problem
 from millstream.web.server import HttpServer
 
 _log = logging.getLogger(__name__)
@@ -125,11 +128,14 @@ class Server:
             await self.__aexit__()
             raise
         self._producer = Producer(self._settings.log)
+        advertised = self._settings.serve.advertised_url.rstrip("/") or self.url
+        await self.context.groups.start(self._producer, advertised)
         background: tuple[Coroutine[Any, Any, None], ...] = (
             self._read_views(),
             self.context.sql.run(),
             self._report(),
             self._send_positions(),
+            self.context.groups.run(),
             self.http.watch(),
         )
         self._tasks += [asyncio.create_task(work) for work in background]
@@ -149,6 +155,7 @@ class Server:
         self.context.streams.stop()
         self.context.ledgers.stop()
         await self.context.sql.stop()
+        await self.context.groups.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
 
@@ -205,6 +212,12 @@ class Server:
             sql.add(served)
             served.listeners.append(sql.changed)
         log = self._settings.log
+        system = System(app, views, streams, self._failures)
+        sources: Mapping[str, Mapping[str, ServedView]] = {
+            "view": views,
+            "stream": streams,
+            "ledger": ledgers,
+        }
         return Context(
             app=app,
             settings=settings,
@@ -212,8 +225,9 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures),
+            system=system,
             sql=sql,
+            groups=Groups(app.name, log, partial(_find_source, sources), system.servers),
             connections=Connections(settings.max_connections_per_caller),
         )
 
@@ -260,6 +274,8 @@ class Server:
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
                 clients=len(self.context.connections),
+                url=self.context.groups.url,
+                groups=self.context.groups.counts(),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -274,6 +290,19 @@ class Server:
             await asyncio.sleep(_POSITION_SECONDS)
             for connection in self.context.connections:
                 connection.send_positions()
+
+
+def _find_source(
+    sources: Mapping[str, Mapping[str, ServedView]], kind: str, name: str
+) -> ServedView:
+    served = sources[kind].get(name)
+    if served is None:
+        raise Problem(
+            404,
+            f"the pipeline has no {kind} {name!r} any more",
+            remedy="drop the groups that read it",
+        )
+    return served
 
 
 def _counts(app: App, served: ServedView) -> ViewCounts:

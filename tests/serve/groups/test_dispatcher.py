@@ -10,23 +10,24 @@ from millstream.serve.groups.dispatcher import Delivery, Dispatcher
 from millstream.serve.groups.progress import Message
 
 TIMEOUT = 30.0
+P0, P1 = ("orders", 0), ("orders", 1)
 
 
 def dispatcher(max_attempts: int = 5, partitions: int = 1) -> Dispatcher:
     made = Dispatcher(ack_timeout=TIMEOUT, max_attempts=max_attempts)
     for partition in range(partitions):
-        made.assign(partition, 0)
+        made.assign(("orders", partition), 0)
     return made
 
 
 def message(offset: int, key: str | None, partition: int = 0) -> Message:
-    return Message(f"{partition}-{offset}", partition, offset, key, b"{}")
+    return Message(f"{partition}-{offset}", ("orders", partition), offset, key, b"{}")
 
 
 def offer(group: Dispatcher, *keys: str | None) -> None:
-    first = group.partitions[0].next_offset
+    first = group.partitions[P0].next_offset
     for offset, key in enumerate(keys, first):
-        group.offer(0, offset, message(offset, key))
+        group.offer(P0, offset, message(offset, key))
 
 
 def shown(deliveries: list[Delivery]) -> list[tuple[object, str, int]]:
@@ -136,8 +137,8 @@ def test_after_the_last_attempt_a_message_is_set_aside_and_its_key_continues() -
     assert (failed.id, failed.attempt, failed.reason) == ("0-0", 2, "bad price")
     group.set_aside(failed)
     assert shown(group.dispatch(100)) == [("a", "0-1", 1)]
-    assert group.partitions[0].position == 1
-    assert group.partitions[0].counts.set_aside == 1
+    assert group.partitions[P0].position == 1
+    assert group.partitions[P0].counts.set_aside == 1
 
 
 def test_the_position_stays_before_the_first_message_that_is_not_handled() -> None:
@@ -147,42 +148,42 @@ def test_the_position_stays_before_the_first_message_that_is_not_handled() -> No
     group.dispatch(0)
     group.ack("a", "0-2")
     group.ack("a", "0-1")
-    assert group.partitions[0].position == 0
+    assert group.partitions[P0].position == 0
     group.ack("a", "0-0")
-    assert group.partitions[0].position == 3
-    assert group.partitions[0].counts.acknowledged == 3
+    assert group.partitions[P0].position == 3
+    assert group.partitions[P0].counts.acknowledged == 3
 
 
 def test_a_record_that_is_no_message_moves_the_position() -> None:
     group = dispatcher()
-    group.offer(0, 0, None)
-    group.offer(0, 5, None)  # Kafka compacted the records between
-    assert group.partitions[0].position == 6
-    assert group.partitions[0].counts.filtered == 2
+    group.offer(P0, 0, None)
+    group.offer(P0, 5, None)  # Kafka compacted the records between
+    assert group.partitions[P0].position == 6
+    assert group.partitions[P0].counts.filtered == 2
 
 
 def test_a_partition_with_many_unhandled_messages_is_full_until_some_are_handled() -> None:
     group = dispatcher()
     group.join("a", 10_000)
     offer(group, *(str(number) for number in range(1_000)))
-    assert group.is_full(0)
+    assert group.is_full(P0)
     group.dispatch(0)
     group.ack("a", "0-7")
-    assert not group.is_full(0)
+    assert not group.is_full(P0)
 
 
 def test_a_revoked_partition_is_forgotten_and_late_answers_are_ignored() -> None:
     group = dispatcher(partitions=2)
     group.join("a", 10)
-    group.offer(0, 0, message(0, "x"))
-    group.offer(1, 0, message(0, "y", partition=1))
-    group.offer(1, 1, message(1, "y", partition=1))
+    group.offer(P0, 0, message(0, "x"))
+    group.offer(P1, 0, message(0, "y", partition=1))
+    group.offer(P1, 1, message(1, "y", partition=1))
     group.dispatch(0)
-    group.revoke([0])
+    group.revoke([P0])
     assert not group.ack("a", "0-0")
     assert group.ack("a", "1-0")
     assert shown(group.dispatch(0)) == [("a", "1-1", 1)]
-    group.revoke([1])
+    group.revoke([P1])
     assert (group.unhandled, group.in_flight, group.dispatch(1_000)) == (0, 0, [])
 
 
@@ -194,7 +195,7 @@ def test_while_it_holds_nothing_is_delivered_and_answers_still_count() -> None:
     group.is_holding = True
     assert group.ack("a", "0-0")
     assert group.dispatch(0) == []
-    assert group.partitions[0].position == 1
+    assert group.partitions[P0].position == 1
 
 
 class RandomGroup(RuleBasedStateMachine):
@@ -206,8 +207,6 @@ class RandomGroup(RuleBasedStateMachine):
         self.now = 0.0
         self.log: dict[int, list[Message | None]] = {0: [], 1: [], 2: []}
         self.handled: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
-        self.in_flight: dict[str, int] = {}  # key → its offset
-        self.last: dict[str, int] = {}  # key → the newest offset that was delivered
         self.number = 0
 
     @rule(partition=st.integers(0, 2), key=st.sampled_from("abcd"), is_message=st.booleans())
@@ -215,7 +214,7 @@ class RandomGroup(RuleBasedStateMachine):
         offset = len(self.log[partition])
         made = message(offset, f"{partition}{key}", partition) if is_message else None
         self.log[partition].append(made)
-        self.group.offer(partition, offset, made)
+        self.group.offer(("orders", partition), offset, made)
 
     @rule(max_pending=st.integers(1, 3))
     def join(self, max_pending: int) -> None:
@@ -225,7 +224,7 @@ class RandomGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.group.members)
     @rule(data=st.data(), in_order=st.booleans())
     def leave(self, data: st.DataObject, in_order: bool) -> None:
-        self.group.leave(data.draw(st.sampled_from(sorted(self.group.members))), in_order=in_order)
+        self.group.leave(data.draw(st.sampled_from(list(self.group.members))), in_order=in_order)
 
     @precondition(lambda self: self.group.in_flight)
     @rule(data=st.data(), answer=st.sampled_from(["ack", "ack", "nack"]))
@@ -253,26 +252,25 @@ class RandomGroup(RuleBasedStateMachine):
     @rule(partition=st.integers(0, 2))
     def rebalance(self, partition: int) -> None:
         """The partition goes elsewhere and comes back: reading continues at its position."""
-        position = self.group.partitions[partition].position
-        counts = self.group.partitions[partition].counts
-        self.group.revoke([partition])
-        self.group.assign(partition, position, counts)
+        position = self.group.partitions["orders", partition].position
+        counts = self.group.partitions["orders", partition].counts
+        self.group.revoke([("orders", partition)])
+        self.group.assign(("orders", partition), position, counts)
         self.handled[partition] = {each for each in self.handled[partition] if each < position}
-        self.last = {k: v for k, v in self.last.items() if not k.startswith(str(partition))}
         for offset in range(position, len(self.log[partition])):
             held = self.log[partition][offset]
             again = None if held is None else message(offset, str(held.key), partition)
             self.log[partition][offset] = again
-            self.group.offer(partition, offset, again)
+            self.group.offer(("orders", partition), offset, again)
 
     @invariant()
     def the_position_is_before_the_first_unhandled_message(self) -> None:
-        for partition, progress in self.group.partitions.items():
-            records = self.log[int(str(partition))]
+        for (_, partition), progress in self.group.partitions.items():
+            records = self.log[partition]
             unhandled = [
                 offset
                 for offset, each in enumerate(records)
-                if each is not None and offset not in self.handled[int(str(partition))]
+                if each is not None and offset not in self.handled[partition]
             ]
             assert progress.position == min(unhandled, default=len(records))
             counts = progress.counts
@@ -287,11 +285,11 @@ class RandomGroup(RuleBasedStateMachine):
         assert all(len(s.pending) <= s.max_pending for s in self.group.members.values())
 
     def _handle(self, handled: Message) -> None:
-        self.handled[int(str(handled.partition))].add(handled.offset)
+        self.handled[handled.partition[1]].add(handled.offset)
 
     def _check(self, delivered: Message) -> None:
         """Everything earlier of the same key is handled."""
-        partition = int(str(delivered.partition))
+        _, partition = delivered.partition
         for earlier in self.log[partition][: delivered.offset]:
             if earlier is not None and earlier.key == delivered.key:
                 assert earlier.offset in self.handled[partition]

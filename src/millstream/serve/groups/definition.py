@@ -25,6 +25,7 @@ class GroupDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind
     source: str  # the view, stream or ledger
     start: str  # a position: where the group's first messages are
+    id: str  # of this creation; a group that is dropped and created again has another one
     # Changes when the group is created or reset. Offsets that were committed under another
     # generation do not count.
     generation: str
@@ -67,7 +68,13 @@ class GroupRequest(msgspec.Struct, frozen=True):
             raise QueryError(f"max_attempts {self.max_attempts} is not from 1 to {MAX_ATTEMPTS}")
 
     def define(
-        self, *, start: str, created_at: int, creator: str, rows: str | None, hidden: tuple[str, ...]
+        self,
+        *,
+        start: str,
+        created_at: int,
+        creator: str,
+        rows: str | None,
+        hidden: tuple[str, ...],
     ) -> GroupDefinition:
         """The definition of a new group."""
         return GroupDefinition(
@@ -75,6 +82,7 @@ class GroupRequest(msgspec.Struct, frozen=True):
             kind=self.kind,
             source=self.source,
             start=start,
+            id=uuid.uuid4().hex,
             generation=new_generation(),
             created_at=created_at,
             creator=creator,

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from millstream.serve.groups.progress import Counts, Message, Outcome, Progress
+from millstream.serve.groups.progress import Counts, Message, Outcome, Partition, Progress
 
 _MAX_MESSAGES, _MAX_BYTES = 1_000, 8 << 20  # unhandled, of a partition; then reading pauses
 _MAX_SPAN = 100_000  # records remembered behind one that is not handled
@@ -57,7 +57,7 @@ class Dispatcher:
         self._ack_timeout = ack_timeout
         self._max_attempts = max_attempts
         self.members: dict[Hashable, MemberState] = {}
-        self.partitions: dict[Hashable, Progress] = {}
+        self.partitions: dict[Partition, Progress] = {}
         self.exhausted: deque[Message] = deque()  # to be stored elsewhere by the caller
         self.redelivered = 0  # deliveries after the first one of a message
         self.is_holding = False  # nothing is delivered: partitions are about to go elsewhere
@@ -71,11 +71,11 @@ class Dispatcher:
 
     # --- partitions -------------------------------------------------------------------------------
 
-    def assign(self, partition: Hashable, offset: int, counts: Counts | None = None) -> None:
+    def assign(self, partition: Partition, offset: int, counts: Counts | None = None) -> None:
         """This server owns the partition from now on, and reads it from `offset` on."""
         self.partitions[partition] = Progress(offset, counts or Counts())
 
-    def offer(self, partition: Hashable, offset: int, message: Message | None) -> None:
+    def offer(self, partition: Partition, offset: int, message: Message | None) -> None:
         """Add the next record of a partition; None: it is no message for this group."""
         progress = self.partitions.get(partition)
         if progress is None or offset < progress.next_offset:
@@ -89,7 +89,7 @@ class Dispatcher:
         if len(queue) == 1:
             self._ready.append(message)
 
-    def is_full(self, partition: Hashable) -> bool:
+    def is_full(self, partition: Partition) -> bool:
         """Whether enough of the partition's messages wait, so that reading it should pause."""
         progress = self.partitions.get(partition)
         return progress is not None and (
@@ -98,7 +98,7 @@ class Dispatcher:
             or progress.span >= _MAX_SPAN
         )
 
-    def revoke(self, partitions: Iterable[Hashable]) -> None:
+    def revoke(self, partitions: Iterable[Partition]) -> None:
         """Forget partitions: another server delivers their messages. Late answers are ignored."""
         gone = set(partitions) & self.partitions.keys()
         for partition in gone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -67,6 +67,7 @@ class Group:
         epoch: str,
         log: LogSettings,
         producer: Producer,
+        on_empty: Callable[[Group], None],
     ) -> None:
         self.definition = definition
         self.topic = served.topic
@@ -76,6 +77,7 @@ class Group:
         self.is_assigned = False  # Kafka has said which partitions are ours, perhaps none
         self._app = app
         self._log = log
+        self._on_empty = on_empty  # called when the last member has left
         self._producer = producer
         self._undelivered = undelivered_topic(app, definition.name)
         self._reader = MessageReader(definition, served, epoch)
@@ -107,7 +109,7 @@ class Group:
     def partitions(self) -> list[int]:
         """The source's partitions that this server owns."""
         owned = self._dispatcher.partitions
-        return sorted(int(p) for t, p in owned if t == self.topic)  # type: ignore[misc]
+        return sorted(partition for topic, partition in owned if topic == self.topic)
 
     def counts(self) -> GroupCounts:
         """For the report of this server."""
@@ -138,6 +140,8 @@ class Group:
         self._dispatcher.leave(member, in_order=in_order)
         self._answered.set()
         self._changed.set()
+        if not self.members:
+            self._on_empty(self)
 
     def ack(self, member: Member, message_id: str) -> None:
         if self._dispatcher.ack(member, message_id):
@@ -206,7 +210,7 @@ class Group:
     async def positions(self) -> Mapping[Partition, CommittedOffset]:
         return {
             partition: CommittedOffset(progress.position, self._mark(partition, progress.counts))
-            for partition, progress in self._dispatcher.partitions.items()  # type: ignore[misc]
+            for partition, progress in self._dispatcher.partitions.items()
         }
 
     def _mark(self, partition: Partition, counts: Counts) -> str:

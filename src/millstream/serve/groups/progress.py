@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
+Partition = tuple[str, int]  # topic, partition
 Outcome = Literal["acknowledged", "set_aside", "filtered"]
 
 
@@ -15,7 +16,7 @@ class Message:
     """One message of a group, and what became of it."""
 
     id: str  # `<partition>-<offset>`, as members get it
-    partition: Hashable
+    partition: Partition
     offset: int
     key: Hashable | None  # messages with the same key are delivered in order; None: no order
     body: bytes  # for members: JSON members without the braces
