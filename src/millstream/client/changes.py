@@ -82,8 +82,8 @@ class Changes:
         while True:
             server = self._servers.current
             try:
-                async with _connect(server) as socket:
-                    await socket.send(_subscribe(self._request))
+                async with open_socket(server) as socket:
+                    await socket.send(subscribe_message(self._request))
                     async for raw in socket:
                         message = _check(self._decode(raw))
                         if message is None:
@@ -110,7 +110,8 @@ class Changes:
             await asyncio.sleep(wait)
 
 
-def _connect(server: str) -> connect:
+def open_socket(server: str) -> connect:
+    """A WebSocket to a server, as a context manager."""
     return connect(
         "ws" + server.removeprefix("http") + "/v1/connect",
         compression=None,
@@ -123,7 +124,8 @@ def _connect(server: str) -> connect:
     )
 
 
-def _subscribe(request: dict[str, Any]) -> str:
+def subscribe_message(request: dict[str, Any]) -> str:
+    """The message that subscribes; fields that are None are left out."""
     given = {name: value for name, value in request.items() if value is not None}
     return msgspec.json.encode({"type": "subscribe", "id": _ID, **given}).decode()
 
