@@ -20,6 +20,11 @@ class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknow
     limit: int | None = None
     lineage: bool = False
     when_slow: Literal["catch_up", "disconnect"] = "catch_up"
+    group: str | None = None  # share the messages with the group's other members
+    ack: bool | None = None  # whether messages are acknowledged by `ack`; else when written
+    ack_timeout: float | None = None  # seconds
+    max_attempts: int | None = None
+    max_pending: int | None = None  # messages that this member has at once
 
 
 class Unsubscribe(msgspec.Struct, tag_field="type", tag="unsubscribe"):
@@ -33,13 +38,24 @@ class Ping(msgspec.Struct, tag_field="type", tag="ping"):
 
 
 class Ack(msgspec.Struct, tag_field="type", tag="ack"):
-    """Accepted and ignored: a client keeps its position itself."""
+    """The client has handled a group's message; without a group it is ignored."""
+
+    id: str | None = None
+    message: str | None = None
 
 
-RECEIVED = (Subscribe, Unsubscribe, Ping, Ack)
+class Nack(msgspec.Struct, tag_field="type", tag="nack", forbid_unknown_fields=True):
+    """The client could not handle a group's message."""
+
+    id: str
+    message: str
+    reason: str = ""
+
+
+RECEIVED = (Subscribe, Unsubscribe, Ping, Ack, Nack)
 """Messages that a client may send."""
 
-decode = msgspec.json.Decoder(Subscribe | Unsubscribe | Ping | Ack).decode
+decode = msgspec.json.Decoder(Subscribe | Unsubscribe | Ping | Ack | Nack).decode
 """The message in a JSON text."""
 
 

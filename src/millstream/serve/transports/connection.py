@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -10,7 +11,10 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 from millstream.errors import MillstreamError, QueryError
 from millstream.serve.connections import SubscriptionReport, Traffic
 from millstream.serve.context import Context
+from millstream.serve.groups.member import Member
 from millstream.serve.transports.client_messages import (
+    Ack,
+    Nack,
     Ping,
     Subscribe,
     Unsubscribe,
@@ -18,6 +22,7 @@ from millstream.serve.transports.client_messages import (
     read_identifier,
 )
 from millstream.serve.transports.frames import MessageAssembler, ProtocolError, has_reserved_bits
+from millstream.serve.transports.membership import open_membership
 from millstream.serve.views.encoding import WebSocketFormat, encode
 from millstream.serve.views.served_view import ServedView
 from millstream.serve.views.subscription import RowSelection, Subscription
@@ -45,7 +50,7 @@ class Connection(WSListener):
         self.caller = caller
         self.address = ""
         self.traffic = Traffic()
-        self._subscriptions: dict[str, tuple[Subscription, Subscribe]] = {}
+        self._subscriptions: dict[str, tuple[Any, Subscribe]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # until it has room
         self._assembler = MessageAssembler(context.settings.max_frame_bytes)
@@ -105,6 +110,7 @@ class Connection(WSListener):
                 subscription.behind,
             )
             for subscription, request in self._subscriptions.values()
+            if not isinstance(subscription, Member)
         ]
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
@@ -161,7 +167,15 @@ class Connection(WSListener):
         match request:
             case Subscribe():
                 self._subscribe(request)
+            case Ack(str(identifier), str(message_id)):
+                if (member := self._member(identifier)) is not None:
+                    member.ack(message_id)
+            case Nack():
+                if (member := self._member(request.id)) is not None:
+                    member.nack(request.message, request.reason)
             case Unsubscribe():
+                if (member := self._member(request.id)) is not None:
+                    member.hand_back()
                 self._drop(request.id)
                 self._send(encode({"type": "unsubscribed", "id": request.id}))
             case Ping():
@@ -170,7 +184,7 @@ class Connection(WSListener):
     def _subscribe(self, request: Subscribe) -> None:
         try:
             self._check(request)
-            after = Position.parse(request.after) if request.after else None
+            after = Position.parse(request.after) if request.after and not request.group else None
         except MillstreamError as error:
             self._error(request.id, "Bad Request", str(error))
             return
@@ -180,7 +194,27 @@ class Connection(WSListener):
             return
         self._open(request, after)
 
+    def _member(self, identifier: str) -> Member | None:
+        held = self._subscriptions.get(identifier)
+        return held[0] if held is not None and isinstance(held[0], Member) else None
+
+    async def _join(self, request: Subscribe) -> None:
+        try:
+            async with open_membership(
+                self._context, self.caller, lambda: self._send_messages(request.id), request
+            ) as member:
+                self._subscriptions[request.id] = (member, request)
+                self._send_messages(request.id)
+                await asyncio.Event().wait()
+        except MillstreamError as error:
+            self._fail(request.id, "Bad Request", str(error))
+        except TimeoutError:
+            self._fail(request.id, "Service Unavailable", "Kafka does not answer; try again")
+
     def _open(self, request: Subscribe, after: Position | None) -> None:
+        if request.group is not None:
+            self._opening[request.id] = asyncio.get_running_loop().create_task(self._join(request))
+            return
         if request.view is not None:
             try:
                 self._begin(request, self._context.view(request.view, self.caller), after)
