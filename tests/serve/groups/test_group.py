@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.serve.pipeline import SECONDS, Pipeline, Socket, declare, socket
+from tests.wait_until import until
 
 from millstream.log.settings import LogSettings
 from millstream.serve.service import Server
@@ -79,4 +80,173 @@ async def test_the_next_change_of_a_key_waits_for_the_acknowledgement(pipeline: 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.connection.recv(), 0.3)
         await ack(client, first)
+        assert city(await client.next()) == ("Berlin", 2)
+
+
+async def test_a_message_that_is_not_acknowledged_in_time_goes_to_another_member(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack_timeout=0.5) as silent:
+        assert (await silent.next())["attempt"] == 1
+        async with member(server) as other:
+            again = await other.next()
+            assert (city(again), again["attempt"]) == (("Berlin", 1), 2)
+            await ack(other, again)
+            assert await until(lambda: handled(server, acknowledged=1))
+
+
+async def handled(server: Server, **counts: int) -> bool:
+    found = await show(server)
+    return all(found[name] == count for name, count in counts.items())
+
+
+async def test_a_message_of_a_member_that_is_gone_goes_to_another_one(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server) as dying:
+        await dying.next()
+        async with member(server) as other:
+            dying.connection.transport.abort()
+            again = await other.next()
+            assert (city(again), again["attempt"]) == (("Berlin", 1), 2)
+
+
+async def test_a_member_that_unsubscribes_hands_its_messages_back(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server) as leaving:
+        await leaving.next()
+        async with member(server) as other:
+            await leaving.send(type="unsubscribe", id="a")
+            assert (await other.next())["attempt"] == 1
+
+
+async def test_members_that_are_more_than_partitions_share_the_keys(pipeline: Pipeline) -> None:
+    async with pipeline.server() as server, contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(member(server, max_pending=1)) for _ in range(5)]
+        await until(lambda: members(server, 5))
+        for number in range(5):
+            pipeline.count(f"City {number}", 1)
+        pipeline.flush()
+        got = [city(await client.next())[0] for client in clients]
+        assert sorted(got) == [f"City {number}" for number in range(5)]
+
+
+async def members(server: Server, count: int) -> bool:
+    found = await show(server)
+    return bool(found.get("members") == count and found["servers"][0]["partitions"])
+
+
+async def test_without_acknowledgements_a_message_counts_when_it_is_written(
+    pipeline: Pipeline,
+) -> None:
+    for n in (1, 2, 3):
+        pipeline.count("Berlin", n)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack=False, max_pending=1) as client:
+        assert [city(await client.next())[1] for _ in range(3)] == [1, 2, 3]
+        assert await until(lambda: handled(server, acknowledged=3, lag=0))
+
+
+async def test_a_member_with_another_definition_is_refused(pipeline: Pipeline) -> None:
+    async with pipeline.server() as server, member(server, where="n > 1") as _:
+        await until(lambda: members(server, 1))
+        for different, reason in (
+            ({}, 'exists with another where: "n > 1", not none'),
+            ({"where": "n > 1", "view": "newest"}, 'another source: "by_city", not "newest"'),
+            ({"where": "n > 1", "ack_timeout": 7}, "another ack_timeout: 30.0, not 7.0"),
+            ({"where": "n > 1", "select": ["n"]}, 'another select: none, not ["n"]'),
+        ):
+            async with member(server, **different) as refused:
+                error = await refused.next()
+                assert error["type"] == "error"
+                assert reason in error["detail"]
+                assert "groups drop desk" in error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"group": "No!"}, "group 'No!' is not made of a-z"),
+        ({"ack_timeout": 0}, "ack_timeout 0 is not between"),
+        ({"max_attempts": 0}, "max_attempts 0 is not from 1"),
+        ({"max_pending": 0}, "max_pending 0 is not from 1"),
+        ({"limit": 3}, "a group has no limit"),
+        ({"where": "m > 1"}, "'m'"),
+        ({"after": "yesterday"}, "'yesterday'"),
+        ({"after": "2026-11-18T12:00:00"}, "has no time zone"),
+        ({"view": "by_town"}, "there is no view 'by_town'"),
+        ({"view": None}, "either a view, or a stream"),
+    ],
+)
+async def test_a_wrong_request_is_refused_with_the_reason(
+    pipeline: Pipeline, options: dict[str, Any], reason: str
+) -> None:
+    async with pipeline.server() as server, member(server, **options) as client:
+        error = await client.next()
+        assert error["type"] == "error"
+        assert reason in error["detail"]
+        assert not server.context.groups.definitions
+
+
+async def test_a_filter_and_columns_hold_for_all_members(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.count("Berlin", 2)
+    pipeline.put("by_city", ["Berlin"], None)
+    pipeline.count("Berlin", 3)
+    pipeline.flush()
+    async with (
+        pipeline.server() as server,
+        member(server, where="n = 1 OR n = 3", select=["n"]) as client,
+    ):
+        first = await client.next()
+        assert first["row"] == {"n": 1}
+        await ack(client, first)
+        second = await client.next()
+        assert second["row"] == {"n": 3}  # the delete has no row that could match
+        await ack(client, second)
+        assert await until(lambda: handled(server, acknowledged=2, filtered=2, passed=4))
+
+
+async def test_a_repeat_of_an_older_row_is_no_message(pipeline: Pipeline) -> None:
+    for n in (1, 2, 1, 2, 3):
+        pipeline.count("Berlin", n)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack=False) as client:
+        assert [city(await client.next())[1] for _ in range(3)] == [1, 2, 3]
+
+
+async def test_a_stream_and_a_view_without_key_have_groups(pipeline: Pipeline) -> None:
+    pipeline.event(id=7, city="Oslo")
+    pipeline.append(8, "Rome")
+    pipeline.flush()
+    async with (
+        pipeline.server() as server,
+        member(server, view=None, stream="rsvps") as stream,
+        member(server, view="newest", group="others") as keyless,
+    ):
+        assert (await stream.next())["row"] == {"id": 7, "city": "Oslo"}
+        assert (await keyless.next())["row"] == {"id": 8, "city": "Rome"}
+
+
+async def test_a_new_group_can_start_at_the_end(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, after="end") as client:
+        await until(lambda: members(server, 1))
+        pipeline.count("Berlin", 2)
+        pipeline.flush()
+        assert city(await client.next()) == ("Berlin", 2)
+
+
+async def test_a_groups_position_survives_every_server(pipeline: Pipeline) -> None:
+    for n in (1, 2):
+        pipeline.count("Berlin", n)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server) as client:
+        await ack(client, await client.next())
+        await client.next()
+    async with pipeline.server() as server, member(server) as client:
         assert city(await client.next()) == ("Berlin", 2)
