@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from millstream.connectors import SourceDescription
+from millstream.expression.policy import PolicyCondition
 from millstream.pipeline.trigger import EVERY_CHANGE, Accumulation, Trigger
 from millstream.schema import Schema
 from millstream.schema.validate import Validator
@@ -21,6 +22,21 @@ OnDataLoss = Literal["continue", "stop"]
 # A value of a view's `shed`: it weighs what its streams have shed, and sheds nothing itself.
 WEIGHED_ONLY: Literal["stream"] = "stream"
 SHED_AT_RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which callers see which rows and columns. It is no part of a query: it can change freely."""
+
+    rows: PolicyCondition | None = None  # over a row and the caller's claims; None: every row
+    # For each column that not all callers see: the condition on the claims under which they do.
+    hide: Mapping[str, PolicyCondition] = field(default_factory=dict, hash=False)
+
+    def __bool__(self) -> bool:
+        return self.rows is not None or bool(self.hide)
+
+
+NO_POLICY = Policy()  # every caller who may read it sees everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class Stream:
     shed: str | None = None  # "random", or an SQL condition for the events to drop
     shed_at: float = 0.8  # how full the journal is when shedding begins
     ahead: timedelta = timedelta(minutes=1)  # how far in the future an event may be dated
+    policy: Policy = NO_POLICY
 
     def validator(self) -> Validator:
         """The validator of this stream's events."""
@@ -75,6 +92,8 @@ class View:
     # How far it may fall behind before it processes a sample of its input. None: it never does, and
     # counts each event as one, even if it stands for others that its stream has shed.
     shed: timedelta | Literal["stream"] | None = None
+    policy: Policy = NO_POLICY
+    ledger_policy: Policy = NO_POLICY  # of the ledger's entries; `key.<column>` is a key column
 
     @property
     def has_output_options(self) -> bool:

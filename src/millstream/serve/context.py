@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from millstream.pipeline.app import App
+from millstream.serve.access.visibility import Visibility
 from millstream.serve.connections import Connections
 from millstream.serve.groups.groups import Groups
 from millstream.serve.settings import ServeSettings
@@ -96,6 +97,19 @@ class Context:
         known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
+
+    def visibility(self, kind: str, name: str, caller: Caller) -> Visibility:
+        """What the caller sees of a view, stream or ledger that exists."""
+        served = {"view": self.views, "stream": self.streams.served, "ledger": self.ledgers.served}
+        return served[kind][name].policy.visibility(caller.claims)
+
+    def queryable(self, caller: Caller) -> dict[str, Visibility]:
+        """The views that the caller's own SQL may read, and what it sees of them."""
+        return {
+            name: self.visibility("view", name, caller)
+            for name in self.views
+            if caller.rights.allows("query", "view", name)
+        }
 
     def _find_view(self, name: str) -> ServedView:
         view = self.views.get(name)

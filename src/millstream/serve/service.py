@@ -183,7 +183,12 @@ class Server:
         app, settings = self._app, self._settings.serve
         views = {
             view.name: ServedView(
-                view.name, "view", view_topic(app.name, view.name), settings, key=view.key
+                view.name,
+                "view",
+                view_topic(app.name, view.name),
+                settings,
+                key=view.key,
+                policy=view.policy,
             )
             for view in app.views.values()
         }
@@ -194,11 +199,14 @@ class Server:
                 stream_topic(app.name, stream.name),
                 settings,
                 columns=event_columns(stream.schema),
+                policy=stream.policy,
             )
             for stream in app.streams.values()
         }
         ledgers = {
-            view.name: ServedLedger(views[view.name], ledger_topic(app.name, view.name), settings)
+            view.name: ServedLedger(
+                views[view.name], ledger_topic(app.name, view.name), settings, view.ledger_policy
+            )
             for view in app.views.values()
             if view.ledger
         }

@@ -16,6 +16,7 @@ from millstream.log.topic_names import stream_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.runtime.failing_processes import Failure
+from millstream.serve.access.visibility import SEES_ALL, Visibility
 from millstream.serve.views.encoding import iso_time
 from millstream.serve.views.served_view import ServedView
 from millstream.values.clock import now_ms, to_iso
@@ -184,8 +185,13 @@ def warning_of(counts: ViewCounts) -> str:
     return counts.warning
 
 
-def describe_view(app: App, served: ServedView) -> dict[str, Any]:
-    """A view as the pipeline declares it and, once it runs, `analyze` describes it."""
+def describe_view(
+    app: App, served: ServedView, visibility: Visibility = SEES_ALL
+) -> dict[str, Any]:
+    """A view as the pipeline declares it and, once it runs, `analyze` describes it.
+
+    Only what the caller sees: no hidden column, and no count of rows if some may be hidden.
+    """
     view, described = app.views[served.name], served.description
     keep = None if view.keep is None else round(view.keep.total_seconds() * 1000)
     return {
@@ -193,21 +199,21 @@ def describe_view(app: App, served: ServedView) -> dict[str, Any]:
         "topic": served.topic,
         "inputs": list(view.inputs),
         "key": None if view.key is None else list(view.key),
-        "columns": list(served.columns),
+        "columns": list(served.visible_columns(visibility)),
         "window": described.window if described else None,
         "keep_ms": keep,
         "trigger": str(view.trigger),
         "accumulation": view.accumulation,
-        "ledger": list(view.ledger),
+        "ledger": [name for name in view.ledger if name not in visibility.hidden],
         "mode": described.mode if described else None,
         "reason": described.reason if described else "analyze has not started it yet",
         "guarantee": described.guarantee if described else None,
         "lineage": described.lineage if described else None,
         "description": view.description,
-        "rows": len(served.table),
+        "rows": None if visibility.rows is not None else len(served.table),
         "position": str(served.position),
         "watermark": iso_time(served.watermark),
-        "warning": served.warning or None,
+        "warning": served.warning_for(visibility) or None,
     }
 
 

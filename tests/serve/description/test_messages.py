@@ -96,7 +96,7 @@ async def test_events_without_names_reach_onmessage(
 async def test_a_first_poll_mentions_server_sent_events(http: httpx.AsyncClient) -> None:
     first = await http.get(CHANGES)
     assert "Accept: text/event-stream" in first.json()["hint"]
-    assert first.headers["vary"] == "accept"
+    assert first.headers["vary"] == "accept, authorization"
     assert first.headers["link"] == f'<{CHANGES}>; rel="alternate"; type="text/event-stream"'
     asked = {"after": first.json()["position"], "wait": "0"}
     assert "hint" not in (await http.get(CHANGES, params=asked)).json()

@@ -33,7 +33,8 @@ async def run_query(context: Context, request: HttpRequest) -> Response:
     limit = max_rows if query.limit is None else query.limit
     if not 0 <= limit <= max_rows:
         raise Problem(400, f"limit {limit} is not from 0 to {max_rows}")
-    return Response(await context.sql.query(query.sql, limit))
+    visible = context.queryable(request.caller)
+    return Response(await context.sql.query(query.sql, limit, visible=visible))
 
 
 def _check_origin(context: Context, request: HttpRequest) -> None:

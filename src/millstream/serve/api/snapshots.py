@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from millstream.serve.access.visibility import Visibility
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response
 from millstream.serve.system import describe_view
@@ -21,23 +22,29 @@ from millstream.web.problem import Problem
 MAX_ROWS = 1_000_000
 # Keys that an unknown key is compared with, to suggest one; the comparison is slow.
 _MAX_KEYS, _MAX_KEY_LENGTH = 500, 40
+# What a caller sees depends on who it is.
+_HEADERS = ((b"cache-control", b"no-cache"), (b"vary", b"authorization"))
 SELECTION_PARAMETERS = ("where", "select", "lineage", "limit")
 
 
-def read_selection(request: HttpRequest) -> RowSelection:
-    """The rows and columns that the query string selects."""
+def read_selection(request: HttpRequest, visibility: Visibility) -> RowSelection:
+    """The rows and columns that the query string selects, of those that the caller sees."""
     select = request.query.get("select")
     return RowSelection(
         where=request.query.get("where") or None,
         select=split_select(select) if select else None,
         lineage=request.flag("lineage"),
         limit=request.integer("limit", MAX_ROWS),
+        visibility=visibility,
     )
 
 
 async def list_views(context: Context, request: HttpRequest) -> Response:
     request.refuse_unknown(())
-    views = [describe_view(context.app, view) for view in context.views.values()]
+    views = [
+        describe_view(context.app, view, context.visibility("view", view.name, request.caller))
+        for view in context.views.values()
+    ]
     return Response(encode({"views": views}))
 
 
@@ -45,11 +52,12 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     """A view's current rows, or 304 if the client has them already."""
     view = context.view(name, request.caller)
     request.refuse_unknown((*SELECTION_PARAMETERS, "order"))
-    selection, order = read_selection(request), request.query.get("order") or None
+    visibility = context.visibility("view", name, request.caller)
+    selection = read_selection(request, visibility)
+    order = request.query.get("order") or None
     encoding = selection.encoding(view)
-    position = str(view.position).encode()
-    tag = b'"%b"' % position
-    headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
+    position, tag = str(view.position).encode(), _tag(view, visibility)
+    headers = ((b"etag", tag), *_HEADERS)
     if not view.warning and _has_tag(request, tag):
         return Response(status=304, headers=headers)
     select = view.prepare_rows(encoding, order, selection.row_limit(view))
@@ -57,7 +65,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
         rows = await asyncio.to_thread(lambda: _encode_rows(encoding, select()))
     else:
         rows = _encode_rows(encoding, select())
-    return Response(b"{%b%b}" % (_head(view, position), rows), headers=headers)
+    return Response(b"{%b%b}" % (_head(view, position, visibility), rows), headers=headers)
 
 
 async def show_row(context: Context, request: HttpRequest, name: str, key: str) -> Response:
@@ -66,27 +74,35 @@ async def show_row(context: Context, request: HttpRequest, name: str, key: str) 
     request.refuse_unknown(("select", "lineage"))
     if not view.table.keyed:
         raise Problem(404, f"view {name} has no key, so it has no row {key[:100]!r}")
-    encoding = read_selection(request).encoding(view)
-    found = _find_key(view, key)
+    visibility = context.visibility("view", name, request.caller)
+    encoding = read_selection(request, visibility).encoding(view)
+    found = _find_key(view, key, encoding)
     if found is None:
-        raise _no_row(view, key)
-    position = str(view.position).encode()
-    tag = b'"%b"' % position
-    headers = ((b"etag", tag), (b"cache-control", b"no-cache"))
+        raise _no_row(view, key, encoding)
+    position, tag = str(view.position).encode(), _tag(view, visibility)
+    headers = ((b"etag", tag), *_HEADERS)
     if not view.warning and _has_tag(request, tag):
         return Response(status=304, headers=headers)
     row = encode(encoding.project(view.table.rows[found]))
-    body = b'{%b"key":%b,"row":%b}' % (_head(view, position), found.encode(), row)
+    head = _head(view, position, visibility)
+    body = b'{%b"key":%b,"row":%b}' % (head, found.encode(), row)
     return Response(body, headers=headers)
 
 
-def _head(view: ServedView, position: bytes) -> bytes:
+def _tag(view: ServedView, visibility: Visibility) -> bytes:
+    """The ETag: callers who see other rows or columns have another one."""
+    seen = visibility.fingerprint
+    return b'"%b%b"' % (str(view.position).encode(), f"/{seen}".encode() if seen else b"")
+
+
+def _head(view: ServedView, position: bytes, visibility: Visibility) -> bytes:
     """The first members of an answer."""
-    members = encode(view.name), position, view.watermark_json, view.warning_json
+    warning = view.warning_json(visibility)
+    members = encode(view.name), position, view.watermark_json, warning
     return b'"view":%b,"position":"%b","watermark":%b,%b' % members
 
 
-def _find_key(view: ServedView, key: str) -> str | None:
+def _find_key(view: ServedView, key: str, encoding: Encoding) -> str | None:
     rows = view.table.rows
     spellings = [key, encode([key]).decode()]
     try:
@@ -94,12 +110,14 @@ def _find_key(view: ServedView, key: str) -> str | None:
         spellings += [encode(value).decode(), encode([value]).decode()]
     except (msgspec.DecodeError, RecursionError):
         pass
-    return next((spelling for spelling in spellings if spelling in rows), None)
+    found = (each for each in spellings if each in rows and encoding.matches(rows[each]))
+    return next(found, None)
 
 
-def _no_row(view: ServedView, key: str) -> Problem:
-    """Problem 404 that shows how to write a key, with one of this view as the example."""
-    names, known = view.key or (), list(islice(view.table.rows, _MAX_KEYS))
+def _no_row(view: ServedView, key: str, encoding: Encoding) -> Problem:
+    """Problem 404 that shows how to write a key, with one that the caller sees as the example."""
+    first = islice(view.table.rows.items(), _MAX_KEYS)
+    names, known = view.key or (), [held for held, row in first if encoding.matches(row)]
     message = f"view {view.name} has no row with key {key[:100]!r}"
     likely = [held.strip('[]"') for held in known if len(held) <= _MAX_KEY_LENGTH]
     close = closest(key, likely) if len(key) <= _MAX_KEY_LENGTH else None

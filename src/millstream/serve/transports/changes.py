@@ -29,7 +29,7 @@ _HINT = (
     "/v1/connect"
 )
 _EVENTS_LINK = b'<%b>; rel="alternate"; type="text/event-stream"'
-_HEADERS = ((b"cache-control", b"no-store"), (b"vary", b"accept"))
+_HEADERS = ((b"cache-control", b"no-store"), (b"vary", b"accept, authorization"))
 
 
 def wants_events(request: HttpRequest) -> bool:
@@ -109,9 +109,11 @@ async def _subscribe(
     context: Context, request: HttpRequest, message_format: MessageFormat, kind: str, name: str
 ) -> AsyncIterator[HttpSubscription]:
     """A subscription as the request describes it, within the block."""
-    selection, after = read_selection(request), _position(request)
+    after = _position(request)
     with context.wake_event() as wake_event:
         async with _open(context, request, kind, name) as served:
+            visibility = context.visibility(kind, name, request.caller)
+            selection = read_selection(request, visibility)
             subscription = Subscription(
                 served, selection, message_format, wake_event.set, context.replay, after=after
             )

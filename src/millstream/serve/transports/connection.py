@@ -265,6 +265,7 @@ class Connection(WSListener):
             tuple(request.select) if request.select else None,
             request.lineage,
             request.limit,
+            self._context.visibility(served.kind, served.name, self.caller),
         )
         identifier = request.id
         subscription = Subscription(

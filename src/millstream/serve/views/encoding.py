@@ -11,7 +11,7 @@ from millstream.expression.condition import Predicate
 from millstream.serve.views.filter import Projection
 from millstream.store.views.ring import ViewChange
 from millstream.values.clock import to_iso
-from millstream.values.hidden_columns import LINEAGE
+from millstream.values.view_description import ViewColumn
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 _MAX_SNAPSHOTS, _MAX_SNAPSHOT_BYTES = 100, 32 << 20  # a larger snapshot is cached alone
@@ -19,12 +19,38 @@ _MAX_CHANGES = 512  # cached; a client that is further behind has its changes en
 
 
 class Encoding:
-    """One distinct filter and selection of columns of one view."""
+    """One distinct filter, selection of columns and visibility of one view.
 
-    def __init__(self, where: Predicate | None, project: Projection) -> None:
-        self.where = where
+    `visible` tests a row by the policy, `visible_key` a key if the policy needs no other column.
+    `columns` are those that exist for these clients. The filter sees no row that the policy hides:
+    even how long it takes, or that it fails, would say something about the row.
+    """
+
+    def __init__(
+        self,
+        where: Predicate | None,
+        project: Projection,
+        *,
+        columns: tuple[ViewColumn, ...] = (),
+        visible: Predicate | None = None,
+        visible_key: Callable[[str], bool] | None = None,
+    ) -> None:
         self.project = project
+        self.columns = columns
+        self._where = where
+        self._visible = visible
+        self._visible_key = visible_key
         self._bodies: dict[int, bytes | None] = {}
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether rows are tested, by a filter or by a policy."""
+        return self._where is not None or self._visible is not None
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether the policy may hide rows from these clients."""
+        return self._visible is not None
 
     def body(self, change: ViewChange, number: int | None = None) -> bytes | None:
         """JSON of a change from `"op"` to before the position, which differs by client.
@@ -48,7 +74,34 @@ class Encoding:
         self._bodies.clear()
 
     def matches(self, row: Mapping[str, Any]) -> bool:
-        return self.where is None or self.where(row)
+        if self._visible is not None and not self._visible(row):
+            return False
+        return self._where is None or self._where(row)
+
+    def concerns(self, change: ViewChange) -> bool:
+        """Whether the change is for clients with this encoding."""
+        if change.row is not None and self.matches(change.row):
+            return True
+        if change.key is None:
+            return False
+        if change.known:
+            return change.before is not None and self.matches(change.before)
+        # The row before is unknown, so the client may have it, unless its key shows that it cannot.
+        return self._visible is None or (
+            self._visible_key is not None and self._visible_key(change.key)
+        )
+
+    def is_undecidable(self, change: ViewChange) -> bool:
+        """Whether only the row before, which is unknown, says if the client had the row.
+
+        A delete would show the key of a row that the client may never have seen.
+        """
+        return (
+            not change.known
+            and self._visible is not None
+            and self._visible_key is None
+            and (change.row is None or not self._visible(change.row))
+        )
 
     def encode_rows(self, rows: Iterable[tuple[str | None, Mapping[str, Any]]]) -> bytes:
         """The rows of a snapshot, with their keys."""
@@ -64,12 +117,9 @@ class Encoding:
         if change.row is not None and self.matches(change.row):
             row = encode(self.project(change.row))
             return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key, row)
-        if change.key is None:
+        if not self.concerns(change):
             return None
-        if change.known and (change.before is None or not self.matches(change.before)):
-            return None
-        # The row was deleted, or does not match any more. If the row before is unknown, the client
-        # may have it.
+        # The row was deleted, or does not match any more.
         return b'"op":"delete","key":%b,"row":null,"position":"' % key
 
 
@@ -96,14 +146,6 @@ class SnapshotCache:
 
     def clear(self) -> None:
         self._position, self._cached = "", {}
-
-
-def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in LINEAGE}
-
-
-def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(row)
 
 
 def iso_time(milliseconds: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cmp_to_key
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ from millstream.expression.condition import (
     dialect_of,
     parse,
 )
+from millstream.schema.column_types import fields, parse_type
+from millstream.values.hidden_columns import ERROR, LINEAGE, RESERVED
 from millstream.values.view_description import ViewColumn
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
@@ -98,6 +100,48 @@ def _compile_select(paths: tuple[str, ...], columns: tuple[ViewColumn, ...]) -> 
             )
         getters[path], _ = _compile(tree, columns, as_stored=True)
     return lambda row: {name: get(row) for name, get in getters.items()}
+
+
+def without_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in LINEAGE}
+
+
+def with_lineage(row: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(row)
+
+
+def only(columns: tuple[ViewColumn, ...], hidden: Collection[str], *, lineage: bool) -> Projection:
+    """A function that reads these columns of a row, and what Millstream adds to every row.
+
+    Fields of events that the schema does not mention are left out: no policy speaks of them.
+    """
+    added = RESERVED if lineage else RESERVED - LINEAGE
+    names = {column.name for column in columns} | added
+
+    def project(row: Mapping[str, Any]) -> dict[str, Any]:
+        shown = {name: value for name, value in row.items() if name in names}
+        if isinstance(errors := shown.get(ERROR), dict):  # by the names of the columns
+            shown[ERROR] = {name: each for name, each in errors.items() if name not in hidden}
+        return shown
+
+    return project
+
+
+def without_columns(
+    columns: tuple[ViewColumn, ...], hidden: Collection[str]
+) -> tuple[ViewColumn, ...]:
+    """The columns without the hidden ones."""
+    return tuple(
+        ViewColumn(ERROR, _without_fields(column.type, hidden)) if column.name == ERROR else column
+        for column in columns
+        if column.name not in hidden
+    )
+
+
+def _without_fields(struct: str, hidden: Collection[str]) -> str:
+    kept = {name: type_ for name, type_ in fields(parse_type(struct)).items() if name not in hidden}
+    listed = (f"`{name}`:{type_.sql('spark')}" for name, type_ in kept.items())
+    return f"struct<{','.join(listed)}>"
 
 
 def compile_order(text: str, columns: tuple[ViewColumn, ...]) -> list[Order]:

@@ -12,6 +12,7 @@ from millstream.errors import LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
+from millstream.serve.views.encoding import Encoding
 from millstream.serve.views.served_view import ServedView
 from millstream.store.views.ring import Offsets, Row, ViewChange
 
@@ -31,11 +32,14 @@ class Replay:
         self._settings = log
         self._limit = limit
 
-    async def changes(self, served: ServedView, start: Offsets) -> AsyncIterator[ViewChange]:
+    async def changes(
+        self, served: ServedView, start: Offsets, encoding: Encoding
+    ) -> AsyncIterator[ViewChange]:
         """Every change from `start` to the oldest in the ring, partition by partition.
 
         PositionUnavailable if the log lacks one. A missing offset means that Kafka compacted
-        records away, perhaps deletes: a client without them would keep rows that are gone.
+        records away, perhaps deletes: a client without them would keep rows that are gone. The same
+        if only a row before `start` says whether a change is for clients with this encoding.
         """
         table, restarts, stop = served.table, served.restarts, served.table.ring.floor
         ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
@@ -56,6 +60,8 @@ class Replay:
                 change = _change(served, record, start, before)
                 if change.key is not None:
                     before[change.key] = change.row
+                if encoding.is_undecidable(change):
+                    raise PositionUnavailable("a row changed that may not be yours to see")
                 yield change
 
     async def first(self, served: ServedView) -> Offsets:

@@ -9,25 +9,32 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from millstream.errors import LogError
+import msgspec
+
+from millstream.errors import LogError, QueryError
 from millstream.expression.condition import Predicate
+from millstream.expression.policy import compile_rows
 from millstream.log.record import Record
+from millstream.pipeline.model import NO_POLICY, Policy
 from millstream.schema.column_types import is_exact
+from millstream.serve.access.visibility import SEES_ALL, AppliedPolicy, Visibility
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.encoding import (
     Encoding,
     SnapshotCache,
     encode,
     iso_time,
-    with_lineage,
-    without_lineage,
 )
 from millstream.serve.views.filter import (
     Deadline,
     Projection,
     compile_select,
     compile_where,
+    only,
     order_rows,
+    with_lineage,
+    without_columns,
+    without_lineage,
 )
 from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import ViewChange
@@ -65,6 +72,7 @@ class ServedView:
         *,
         key: tuple[str, ...] | None = None,
         columns: tuple[ViewColumn, ...] = (),
+        policy: Policy = NO_POLICY,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -81,6 +89,8 @@ class ServedView:
         self.subscribers: set[Callable[[], None]] = set()
         # Called with the changes; an empty list means that the view starts again.
         self.listeners: list[Callable[[ServedView, list[ViewChange]], None]] = []
+        self.policy = AppliedPolicy(policy, f"{kind} {name}")
+        self.policy.fit(columns)
         self._settings = settings
         self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
@@ -108,10 +118,20 @@ class ServedView:
         """`"2026-01-31T12:00:00.000Z"`, or null while it is unknown."""
         return encode(iso_time(self.watermark))
 
-    @property
-    def warning_json(self) -> bytes:
+    def warning_for(self, visibility: Visibility) -> str:
+        """Why the rows may be out of date, as far as this caller may know.
+
+        The error of a query can quote rows, so callers who do not see all of them get no details.
+        """
+        warning = self.policy.problem or self.warning
+        if not warning or not visibility.is_restricted:
+            return warning
+        return "the view has a problem; ask an administrator"
+
+    def warning_json(self, visibility: Visibility) -> bytes:
         """`"warning":"…",`, or nothing."""
-        return b'"warning":%b,' % encode(self.warning) if self.warning else b""
+        warning = self.warning_for(visibility)
+        return b'"warning":%b,' % encode(warning) if warning else b""
 
     def reset(self, epoch: str, starts: Mapping[int, int]) -> None:
         """Start empty with the topic of that id; nothing before the offsets `starts` is read."""
@@ -125,6 +145,7 @@ class ServedView:
         self.metrics.reset()
         self.topic, self.description = topic, description
         self.columns = self._columns_of(description)
+        self._fit_policy()
         self._start(epoch, table)
 
     def _start(self, epoch: str, table: ViewTable) -> None:
@@ -166,6 +187,7 @@ class ServedView:
         columns = self._columns_of(description)
         if columns != self.columns:
             self.columns = columns
+            self._fit_policy()
             if (self._is_exact(columns), self.is_stateful) != before and not len(self.table):
                 self.reset(self.epoch, dict(enumerate(self.table.offsets)))
             for listener in self.listeners:
@@ -174,11 +196,21 @@ class ServedView:
     def _columns_of(self, description: ViewDescription) -> tuple[ViewColumn, ...]:
         return description.shown_columns
 
+    def _fit_policy(self) -> None:
+        self.policy.fit(self.columns)
+
     def encoding(
-        self, where: str | None, select: tuple[str, ...] | None, lineage: bool
+        self,
+        where: str | None,
+        select: tuple[str, ...] | None,
+        lineage: bool,
+        visibility: Visibility = SEES_ALL,
     ) -> Encoding:
-        """The encoding for a filter and columns; QueryError if they do not fit the view."""
-        key = (where, select, lineage, self.columns)
+        """The encoding for a filter and columns; QueryError if they do not fit the view.
+
+        Only columns that the caller sees can be filtered by and selected.
+        """
+        key = (where, select, lineage, visibility, self.columns)
         encoding = self._encodings.get(key)
         if encoding is None:
             if (where or select) and not self.columns:
@@ -186,18 +218,54 @@ class ServedView:
                     f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
                     remedy="start analyze, or try again in a moment",
                 )
-            project: Projection = with_lineage if lineage else without_lineage
-            if select:
-                project = self._projection(select)
-            predicate = self._predicate(where) if where else None
-            encoding = self._encodings[key] = Encoding(predicate, project)
+            columns = self.visible_columns(visibility)
+            encoding = self._encodings[key] = Encoding(
+                self._predicate(where, columns) if where else None,
+                self._projection(select, columns, visibility, lineage=lineage),
+                columns=columns,
+                visible=self._visible(visibility),
+                visible_key=self._visible_key(visibility),
+            )
         return encoding
 
-    def _predicate(self, where: str) -> Predicate:
-        return compile_where(where, self.columns, self.kind == "view")
+    def visible_columns(self, visibility: Visibility) -> tuple[ViewColumn, ...]:
+        """The columns that exist for a caller."""
+        hidden = visibility.hidden
+        return without_columns(self.columns, hidden) if hidden else self.columns
 
-    def _projection(self, select: tuple[str, ...]) -> Projection:
-        return compile_select(select, self.columns)
+    def _visible(self, visibility: Visibility) -> Predicate | None:
+        if visibility.rows is None:
+            return None
+        return compile_rows(visibility.rows, self.columns, self.kind == "view")
+
+    def _visible_key(self, visibility: Visibility) -> Callable[[str], bool] | None:
+        """A test of keys, if the policy uses only key columns."""
+        if visibility.rows is None or self.key is None:
+            return None
+        names = self.key
+        columns = tuple(column for column in self.columns if column.name in names)
+        try:
+            visible = compile_rows(visibility.rows, columns)
+        except QueryError:  # it uses other columns
+            return None
+        return lambda key: visible(dict(zip(names, msgspec.json.decode(key), strict=False)))
+
+    def _predicate(self, where: str, columns: tuple[ViewColumn, ...]) -> Predicate:
+        return compile_where(where, columns, self.kind == "view")
+
+    def _projection(
+        self,
+        select: tuple[str, ...] | None,
+        columns: tuple[ViewColumn, ...],
+        visibility: Visibility,
+        *,
+        lineage: bool,
+    ) -> Projection:
+        if select:
+            return compile_select(select, columns)
+        if visibility.hidden:
+            return only(columns, visibility.hidden, lineage=lineage)
+        return with_lineage if lineage else without_lineage
 
     def _is_exact(self, columns: tuple[ViewColumn, ...]) -> bool:
         return is_exact(columns)
@@ -210,19 +278,17 @@ class ServedView:
         Rows of a table are sorted by key unless there is an order; of a stream they are the newest.
         The function raises QueryError if the filter or the order takes too long.
         """
-        keyed, columns, seconds = self.table.keyed, self.columns, self._settings.query_seconds
+        keyed, seconds = self.table.keyed, self._settings.query_seconds
         rows: list[KeyedRow]
         if keyed:
             rows = list(self.table.rows.items())
         else:
             rows = [(None, row) for row in self.table.newest]
-        return lambda: _select_rows(
-            rows, encoding, columns, order, limit, Deadline(seconds), keyed=keyed
-        )
+        return lambda: _select_rows(rows, encoding, order, limit, Deadline(seconds), keyed=keyed)
 
     def is_expensive(self, encoding: Encoding, order: str | None = None) -> bool:
         """Whether selecting and encoding the rows would block the event loop for too long."""
-        is_filtered = encoding.where is not None or order
+        is_filtered = encoding.is_filtered or order
         return len(self.table) > (_MANY_FILTERED_ROWS if is_filtered else _MANY_ROWS)
 
     def table_for(self, description: ViewDescription, starts: Mapping[int, int]) -> ViewTable:
@@ -248,18 +314,17 @@ class ServedView:
 def _select_rows(
     rows: list[KeyedRow],
     encoding: Encoding,
-    columns: tuple[ViewColumn, ...],
     order: str | None,
     limit: int | None,
     deadline: Deadline,
     *,
     keyed: bool,
 ) -> SelectedRows:
-    if encoding.where is not None:
+    if encoding.is_filtered:
         rows = list(_matching(rows, encoding, deadline))
     total = len(rows)
     if order:
-        rows = order_rows(rows, order, columns, deadline)
+        rows = order_rows(rows, order, encoding.columns, deadline)
     elif keyed:
         # Every server must give the same answer, whatever the order in which it read the rows.
         return SelectedRows(_sort_by_key(rows, limit), total)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from millstream.errors import LogError, MillstreamError, QueryError
+from millstream.serve.access.visibility import SEES_ALL, Visibility
 from millstream.serve.views.encoding import Encoding, MessageFormat, encode
 from millstream.serve.views.replay import PositionUnavailable, Replay
 from millstream.serve.views.served_view import SelectedRows, ServedView
@@ -25,6 +26,7 @@ from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05  # then other clients have their turn
+_MAX_COUNTED = 1_000  # changes that are tested by a policy, to count those that are visible
 _MAX_PENDING = 200  # messages from Kafka that wait for the transport
 _DEFAULT_LIMIT = 100  # rows of a view without key
 
@@ -37,9 +39,10 @@ class RowSelection:
     select: tuple[str, ...] | None = None
     lineage: bool = False
     limit: int | None = None
+    visibility: Visibility = SEES_ALL  # which rows and columns exist for the client
 
     def encoding(self, served: ServedView) -> Encoding:
-        return served.encoding(self.where, self.select, self.lineage)
+        return served.encoding(self.where, self.select, self.lineage, self.visibility)
 
     def row_limit(self, served: ServedView) -> int | None:
         """The limit for a snapshot; views without key have a default."""
@@ -99,8 +102,15 @@ class Subscription:
 
     @property
     def behind(self) -> int:
-        """Changes that the client has not been sent yet."""
-        return max(0, self.served.table.ring.end - self._cursor)
+        """Changes that the client has not been sent yet.
+
+        Changes of rows that a policy hides do not count; of the others, the newest 1,000 do.
+        """
+        ring = self.served.table.ring
+        if not self._encoding.hides_rows:
+            return max(0, ring.end - self._cursor)
+        start = max(self._cursor, ring.start, ring.end - _MAX_COUNTED)
+        return sum(self._encoding.concerns(ring[n]) for n in range(start, ring.end))
 
     @property
     def has_pending(self) -> bool:
@@ -300,7 +310,7 @@ class Subscription:
         asked, floor = self.position, self.served.table.ring.floor
         try:
             end = time.monotonic() + _TURN_SECONDS
-            async for change in self._replay.changes(self.served, self._offsets):
+            async for change in self._replay.changes(self.served, self._offsets, self._encoding):
                 self._offsets = _highest(self._offsets, change.offsets)
                 body = self._encoding.body(change)
                 if time.monotonic() > end:

@@ -7,13 +7,14 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from millstream.errors import LogError
+from millstream.values.visibility import Visibility
 
 _ENDED: dict[str, Any] = {}  # the answer of a process that ended
 _GRACE_SECONDS = 2.0  # after a query's time, before its process is killed
@@ -89,8 +90,21 @@ class SqlProcess:
         self._kill()
         await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> dict[str, Any]:
-        arguments = {"sql": sql, "limit": limit, "seconds": seconds, "max_bytes": max_bytes}
+    async def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        visible: Mapping[str, Visibility] | None = None,
+    ) -> dict[str, Any]:
+        arguments = {
+            "sql": sql,
+            "limit": limit,
+            "seconds": seconds,
+            "max_bytes": max_bytes,
+            "visible": visible,
+        }
         return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)
 
     async def request(self, content: dict[str, Any], seconds: float) -> dict[str, Any]:

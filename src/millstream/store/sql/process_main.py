@@ -19,6 +19,7 @@ import msgspec
 from millstream.errors import QueryError
 from millstream.store.sql.tables import QueryTimeout, SqlTables, is_out_of_memory
 from millstream.values.view_description import ViewColumn
+from millstream.values.visibility import Visibility
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _OWN_BYTES = 512 * 2**20  # for the interpreter and the libraries
@@ -61,8 +62,10 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
                     request["last"],
                 )
             case "query":
+                visible = msgspec.convert(request["visible"], dict[str, Visibility] | None)
                 arguments = ("sql", "limit", "seconds", "max_bytes")
-                return {"result": tables.query(*(request[name] for name in arguments))}
+                given = {name: request[name] for name in arguments}
+                return {"result": tables.query(**given, visible=visible)}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)
     except Exception as error:

@@ -43,9 +43,10 @@ _Names = frozenset[str]
 
 def check_query(
     parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None
-) -> None:
-    """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
+) -> set[str]:
+    """The views that it reads, and perhaps more: a CTE may have the name of a view.
 
+    QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
     `broken`: views that cannot be queried, and why.
     """
     tree = msgspec.json.decode(parsed)
@@ -57,8 +58,14 @@ def check_query(
     statements = tree.get("statements") or []
     if len(statements) != 1:
         raise QueryError(f"there are {len(statements)} statements", remedy="send one SELECT")
+    by_lower = {view.lower(): view for view in views}
+    read: set[str] = set()
     for node, named in _nodes(statements[0]):
         _check_node(node, views, named, broken or {})
+        if node.get("type") == "BASE_TABLE":
+            name = str(node.get("table_name", "")).lower()
+            read |= {by_lower[name]} if name in by_lower else set()
+    return read
 
 
 def _check_node(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from millstream.store.sql.process import SqlProcess, SqlProcessFailed
 from millstream.store.views.ring import Row, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
+from millstream.values.visibility import Visibility
 
 _log = logging.getLogger(__name__)
 _UPDATE_SECONDS = 0.1
@@ -117,8 +118,13 @@ class SqlService:
         finally:
             await self.stop()
 
-    async def query(self, sql: str, limit: int) -> bytes:
-        """The answer as JSON; QueryError if the query is wrong or needs too much."""
+    async def query(
+        self, sql: str, limit: int, *, visible: Mapping[str, Visibility] | None = None
+    ) -> bytes:
+        """The answer as JSON; QueryError if the query is wrong or needs too much.
+
+        `visible`: the views that exist for the caller, and what it sees of each. None: everything.
+        """
         if self._waiting >= _MAX_WAITING:
             raise TooManyQueries("too many queries are running", remedy="try again in a moment")
         self._waiting += 1
@@ -126,11 +132,11 @@ class SqlService:
         try:
             with contextlib.suppress(SqlProcessFailed):
                 async with self._slots:
-                    return await self._answer(sql, limit)
+                    return await self._answer(sql, limit, visible)
             # Another query may have used the memory or ended the process. Alone, this query fails
             # only because of itself.
             async with self._all_slots():
-                return await self._answer(sql, limit, final=True)
+                return await self._answer(sql, limit, visible, final=True)
         finally:
             self._waiting -= 1
 
@@ -148,12 +154,19 @@ class SqlService:
         async with self._exclusive, self._slots, self._slots:
             yield
 
-    async def _answer(self, sql: str, limit: int, *, final: bool = False) -> bytes:
+    async def _answer(
+        self,
+        sql: str,
+        limit: int,
+        visible: Mapping[str, Visibility] | None,
+        *,
+        final: bool = False,
+    ) -> bytes:
         """The answer; SqlProcessFailed, unless `final`, if another query may be the cause."""
         process = await self._update()
         with process.running() as run:
             try:
-                answer = await process.query(sql, limit, self._seconds, self._max_bytes)
+                answer = await process.query(sql, limit, self._seconds, self._max_bytes, visible)
             except TimeoutError:
                 answer = _failure("time", f"the query took longer than {self._seconds:g} s")
             except SqlProcessFailed:  # perhaps it had ended before the query

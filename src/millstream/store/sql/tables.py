@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +19,10 @@ import pyarrow as pa
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
 from millstream.store.sql.query_check import check_query
+from millstream.store.sql.quoting import quote
+from millstream.store.sql.visible_rows import VisibleRows, copy_visible
 from millstream.values.view_description import ViewColumn
+from millstream.values.visibility import SEES_ALL, Visibility
 
 # Queries cannot change these settings, because the last one locks them.
 _LOCK = (
@@ -48,6 +51,7 @@ class _StoredTable:
     """The table of one view."""
 
     keyed: bool
+    columns: tuple[str, ...]
     types: str  # of its columns, in the format of json_transform
     count: int = 0  # rows ever inserted; numbers them, so that the oldest can be deleted
 
@@ -59,12 +63,10 @@ class SqlTables:
     """
 
     def __init__(self, memory: str, threads: int = 2) -> None:
-        self._database = duckdb.connect(
-            ":memory:", config={"memory_limit": memory, "threads": threads}
-        )
+        self._database = _connect(memory, threads)
         self._run("CREATE SCHEMA store")
-        for statement in _LOCK:
-            self._run(statement)
+        _lock(self._database)
+        self._visible_rows = VisibleRows(lambda: _lock(_connect(memory, 1)))
         self._tables: dict[str, _StoredTable] = {}
         self._changing: tuple[str, _StoredTable] | None = None  # while a transaction is open
         self._broken: dict[str, str] = {}  # views that have no table, and why
@@ -76,12 +78,12 @@ class SqlTables:
         """Begin a batch with an empty table for the view."""
         types = {column.name: duckdb_type(parse_type(column.type)) for column in columns}
         structure = msgspec.json.encode(types).decode().replace("'", "''")
-        with self._batch(name, _StoredTable(keyed, f"'{structure}'")):
+        with self._batch(name, _StoredTable(keyed, tuple(types), f"'{structure}'")):
             self._drop(name)
-            struct = ", ".join(f"{_quote(column)} {type_}" for column, type_ in types.items())
-            stored, shown = f"store.{_quote(name)}", _quote(name)
+            struct = ", ".join(f"{quote(column)} {type_}" for column, type_ in types.items())
+            stored, shown = f"store.{quote(name)}", quote(name)
             self._run(f"CREATE TABLE {stored} (_key VARCHAR, _number BIGINT, {struct})")
-            listed = ", ".join(map(_quote, types))
+            listed = ", ".join(map(quote, types))
             self._run(f"CREATE VIEW main.{shown} AS SELECT {listed} FROM {stored}")
 
     def update(
@@ -101,7 +103,7 @@ class SqlTables:
         if held is None:
             return
         with self._batch(name, held):
-            self._write(f"store.{_quote(name)}", held, _incoming(keys, rows, held.count), newest)
+            self._write(f"store.{quote(name)}", held, _incoming(keys, rows, held.count), newest)
             held.count += len(rows)
             if last:
                 self._run("COMMIT")
@@ -147,25 +149,40 @@ class SqlTables:
             ) from None
 
     def _drop(self, name: str) -> None:
-        self._run(f"DROP VIEW IF EXISTS main.{_quote(name)}")
-        self._run(f"DROP TABLE IF EXISTS store.{_quote(name)}")
+        self._run(f"DROP VIEW IF EXISTS main.{quote(name)}")
+        self._run(f"DROP TABLE IF EXISTS store.{quote(name)}")
 
-    def query(self, sql: str, limit: int, seconds: float, max_bytes: int) -> bytes:
-        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large."""
+    def query(
+        self,
+        sql: str,
+        limit: int,
+        seconds: float,
+        max_bytes: int,
+        visible: Mapping[str, Visibility] | None = None,
+    ) -> bytes:
+        """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
+
+        `visible`: the views that exist for the caller, and what it sees of each. None: everything.
+        """
         began = time.perf_counter()
         session = self._database.cursor()
-        timer = threading.Timer(seconds, session.interrupt)
+        alarm = _Alarm(session)
+        timer = threading.Timer(seconds, alarm.ring)
         timer.daemon = True
         try:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
-            parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-            check_query(parsed.encode(), self._tables, self._broken)
-            # The line break ends a comment at the end of the query.
-            text = sql.strip().rstrip(";")
-            found = session.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
-            types = [str(type_) for type_ in found.types]
-            table = found.to_arrow_table()
+            read = self._check(session, sql, visible)
+            hidden = {name: seen for name, seen in read.items() if seen.is_restricted}
+            if not hidden:
+                table, types = _select(session, sql, limit)
+            else:
+                with self._visible_rows.database() as database:
+                    alarm.watch(database)
+                    for name, seen in read.items():
+                        columns = self._tables[name].columns
+                        copy_visible(session, database, name, columns, seen)
+                    table, types = _select(database, sql, limit)
         except duckdb.InterruptException:
             raise QueryTimeout(
                 f"the query took longer than {seconds:g} s", remedy="ask for less"
@@ -185,8 +202,70 @@ class SqlTables:
         _check_size(len(answer), max_bytes)
         return answer
 
+    def _check(
+        self,
+        session: duckdb.DuckDBPyConnection,
+        sql: str,
+        visible: Mapping[str, Visibility] | None,
+    ) -> dict[str, Visibility]:
+        """What is visible of the views that the query reads; QueryError if it is wrong."""
+        known = dict.fromkeys(self._tables, SEES_ALL)
+        broken = self._broken
+        if visible is not None:
+            known = {name: visible[name] for name in known if name in visible}
+            # The reason can name columns.
+            broken = {
+                name: "it has no table" if visible[name].is_restricted else reason
+                for name, reason in broken.items()
+                if name in visible
+            }
+        parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
+        return {name: known[name] for name in check_query(parsed.encode(), known, broken)}
+
     def _run(self, statement: str) -> None:
         self._database.execute(statement).fetchall()
+
+
+class _Alarm:
+    """Interrupts a query that takes too long, in whichever database it runs."""
+
+    def __init__(self, *databases: duckdb.DuckDBPyConnection) -> None:
+        self._databases = [*databases]
+        self._has_rung = False
+        self._lock = threading.Lock()
+
+    def watch(self, database: duckdb.DuckDBPyConnection) -> None:
+        with self._lock:
+            self._databases.append(database)
+            if self._has_rung:
+                raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+
+    def ring(self) -> None:
+        with self._lock:
+            self._has_rung = True
+            for database in self._databases:
+                database.interrupt()
+
+
+def _connect(memory: str, threads: int) -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(":memory:", config={"memory_limit": memory, "threads": threads})
+
+
+def _lock(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    for statement in _LOCK:
+        database.execute(statement).fetchall()
+    return database
+
+
+def _select(
+    database: duckdb.DuckDBPyConnection, sql: str, limit: int
+) -> tuple[pa.Table, list[str]]:
+    """The first rows of a SELECT, one more than `limit`, and the types of its columns."""
+    # The line break ends a comment at the end of the query.
+    text = sql.strip().rstrip(";")
+    found = database.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
+    types = [str(type_) for type_ in found.types]
+    return found.to_arrow_table(), types
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -260,10 +339,6 @@ def _plain(value: Any) -> Any:
         case bytes():
             return value.hex()
     return str(value)
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _first_lines(error: Exception) -> str:
