@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,8 +13,11 @@ import pytest
 from tests.serve.pipeline import SECONDS, Pipeline, Socket, declare, socket
 from tests.wait_until import until
 
+from millstream.log.dead_letters.undelivered import UNDELIVERED, UndeliveredTopic
+from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
 from millstream.serve.service import Server
+from millstream.values.clock import now_ms, to_iso
 
 
 @pytest.fixture
@@ -108,6 +112,7 @@ async def test_a_message_of_a_member_that_is_gone_goes_to_another_one(pipeline: 
     async with pipeline.server() as server, member(server) as dying:
         await dying.next()
         async with member(server) as other:
+            await until(lambda: members(server, 2))
             dying.connection.transport.abort()
             again = await other.next()
             assert (city(again), again["attempt"]) == (("Berlin", 1), 2)
@@ -250,3 +255,137 @@ async def test_a_groups_position_survives_every_server(pipeline: Pipeline) -> No
         await client.next()
     async with pipeline.server() as server, member(server) as client:
         assert city(await client.next()) == ("Berlin", 2)
+
+
+async def test_a_message_that_ends_its_only_member_is_set_aside_in_the_end(
+    pipeline: Pipeline,
+) -> None:
+    """The attempts are stored with the position, so they survive a group without members."""
+    for n in (1, 2):
+        pipeline.count("Berlin", n)
+    pipeline.flush()
+    async with pipeline.server() as server:
+        for attempt in (1, 2):
+            async with member(server, max_attempts=2) as client:
+                message = await client.next()
+                assert (city(message), message["attempt"]) == (("Berlin", 1), attempt)
+                client.connection.transport.abort()
+        async with member(server) as client:
+            message = await client.next()
+            assert (city(message), message["attempt"]) == (("Berlin", 2), 1)
+        letter = await asyncio.to_thread(lambda: next(undelivered(pipeline).list()))
+        assert letter.reason == ("its member disconnected without acknowledging it (attempts: 2)")
+
+
+def undelivered(pipeline: Pipeline) -> UndeliveredTopic:
+    return UNDELIVERED.open(pipeline.log, "desk", pipeline.app.name)
+
+
+async def test_a_message_that_nobody_can_handle_is_set_aside_listed_and_sent_again(
+    pipeline: Pipeline,
+) -> None:
+    for n in (1, 2):
+        pipeline.count("Berlin", n)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, max_attempts=2) as client:
+        for attempt in (1, 2):
+            refused = await client.next()
+            assert (city(refused), refused["attempt"]) == (("Berlin", 1), attempt)
+            await client.send(type="nack", id="a", message=refused["message"], reason="bad row")
+        following = await client.next()
+        assert city(following) == ("Berlin", 2)  # its key continues
+        await ack(client, following)
+        await until(lambda: handled(server, acknowledged=1, set_aside=1, pending=0))
+
+        topic = undelivered(pipeline)
+        (letter,) = await asyncio.to_thread(lambda: list(topic.list()))
+        assert letter.reason == "bad row (attempts: 2)"
+        assert letter.position == refused["position"]
+        assert json.loads(letter.value)["row"] == {"city": "Berlin", "n": 1}
+        producer = Producer(pipeline.log)
+        await topic.send_again(producer, [letter])
+        await producer.close()
+        again = await client.next()
+        assert (city(again), again["attempt"]) == (("Berlin", 1), 1)
+        assert again["position"] == refused["position"]
+        assert not await asyncio.to_thread(lambda: list(topic.list()))
+        await ack(client, again)
+
+
+async def test_a_reset_delivers_again_from_a_time_on(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack=False) as client:
+        first = await client.next()
+        await asyncio.sleep(0.01)  # so that the records have different times
+        between = to_iso(now_ms())
+        await asyncio.sleep(0.01)
+        for n in (2, 3):
+            pipeline.count("Berlin", n)
+        pipeline.flush()
+        for _ in range(2):
+            await client.next()
+        await reset(server, between)
+        assert await client.next() == {"type": "redirect", "id": "a", "url": None}
+        await join(client, ack=False)
+        assert [city(await client.next())[1] for _ in range(2)] == [2, 3]
+        await reset(server, first["position"])
+        await client.next()
+        await join(client, ack=False)
+        assert [city(await client.next())[1] for _ in range(2)] == [2, 3]
+        await reset(server, "start")
+        await client.next()
+        await join(client, ack=False)
+        assert [city(await client.next())[1] for _ in range(3)] == [1, 2, 3]
+
+
+async def reset(server: Server, to: str) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
+        response = await http.post("/v1/groups/desk/reset", json={"to": to})
+        assert response.status_code == 200, response.text
+
+
+async def test_a_dropped_group_is_gone_and_can_be_created_otherwise(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack=False) as client:
+        await client.next()
+        async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
+            assert (await http.delete("/v1/groups/desk")).json() == {"dropped": "desk"}
+            gone = await client.next()
+            assert (gone["type"], gone["title"]) == ("error", "Gone")
+            assert (await http.get("/v1/groups")).json() == {"groups": []}
+            assert (await http.delete("/v1/groups/desk")).status_code == 404
+        await join(client, where="n = 1")
+        assert city(await client.next()) == ("Berlin", 1)  # from the start again
+
+
+async def test_a_group_continues_with_all_rows_of_a_rebuilt_view(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    async with pipeline.server() as server, member(server, ack=False) as client:
+        await client.next()
+        await asyncio.to_thread(pipeline.recreate, "by_city")
+        pipeline.count("Berlin", 7)
+        pipeline.flush()
+        assert (await client.next())["type"] == "redirect"
+        await join(client, ack=False)
+        assert city(await client.next()) == ("Berlin", 7)
+
+
+async def test_every_record_that_the_group_passed_is_accounted_for(pipeline: Pipeline) -> None:
+    for n in range(1, 21):
+        pipeline.count(f"City {n % 3}", n)
+    pipeline.flush()
+    options = {"where": "n % 4 <> 0", "max_attempts": 1}
+    async with pipeline.server() as server, member(server, **options) as client:
+        for number in range(15):
+            message = await client.next()
+            if number % 5:
+                await ack(client, message)
+            else:
+                await client.send(type="nack", id="a", message=message["message"])
+        await until(lambda: handled(server, passed=20, lag=0))
+        found = await show(server)
+        assert (found["acknowledged"], found["set_aside"], found["filtered"]) == (12, 3, 5)
+        assert (found["absent"], found["pending"], found["view"]) == (0, 0, "by_city")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -71,9 +71,19 @@ class Dispatcher:
 
     # --- partitions -------------------------------------------------------------------------------
 
-    def assign(self, partition: Partition, offset: int, counts: Counts | None = None) -> None:
-        """This server owns the partition from now on, and reads it from `offset` on."""
-        self.partitions[partition] = Progress(offset, counts or Counts())
+    def assign(
+        self,
+        partition: Partition,
+        offset: int,
+        counts: Counts | None = None,
+        attempts: Mapping[int, int] | None = None,
+    ) -> None:
+        """This server owns the partition from now on, and reads it from `offset` on.
+
+        `counts` and `attempts` are what its owner before had: what became of the records below
+        `offset`, and how often later ones have failed.
+        """
+        self.partitions[partition] = Progress(offset, counts or Counts(), dict(attempts or {}))
 
     def offer(self, partition: Partition, offset: int, message: Message | None) -> None:
         """Add the next record of a partition; None: it is no message for this group."""

@@ -20,7 +20,7 @@ from millstream.serve.groups.definition import GroupDefinition
 from millstream.serve.groups.dispatcher import Delivery, Dispatcher
 from millstream.serve.groups.member import Member
 from millstream.serve.groups.messages import MessageReader, undelivered_record
-from millstream.serve.groups.progress import Counts, Message
+from millstream.serve.groups.progress import Counts, Message, Progress
 from millstream.serve.views.served_view import ServedView
 from millstream.values.position import Position
 from millstream.values.report import GroupCounts, MemberCounts
@@ -31,6 +31,7 @@ _VIEW_SECONDS = 5.0  # for the view to read a record that the group has read alr
 _RETRY_SECONDS = 1.0
 _TURN = 100  # records that are filtered and encoded before others have their turn
 _MEMBERS_REPORTED = 100
+_ATTEMPTS_STORED = 100  # per partition; Kafka takes 4 KB with an offset
 
 
 class PartitionMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +43,7 @@ class PartitionMark(msgspec.Struct, frozen=True, omit_defaults=True):
     acknowledged: int = 0
     set_aside: int = 0
     filtered: int = 0
+    attempts: dict[int, int] = {}  # failed ones of messages from the offset on, by offset
 
 
 def read_mark(metadata: str) -> PartitionMark:
@@ -172,7 +174,7 @@ class Group:
         for partition, known in committed.items():
             offset, mark = self._start_of(partition, known)
             counts = Counts(mark.acknowledged, mark.set_aside, mark.filtered)
-            dispatcher.assign(partition, offset, counts)
+            dispatcher.assign(partition, offset, counts, mark.attempts)
             self._starts[partition] = mark.start
             starts[partition] = offset
         dispatcher.is_holding = False
@@ -198,10 +200,14 @@ class Group:
     async def revoking(self) -> None:
         self._dispatcher.is_holding = True
         deadline = self._loop.time() + min(_HANDOVER_SECONDS, self.definition.ack_timeout)
-        while self._dispatcher.in_flight and (left := deadline - self._loop.time()) > 0:
+        while self._is_busy and (left := deadline - self._loop.time()) > 0:
             self._answered.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._answered.wait(), left)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._dispatcher.in_flight or self._dispatcher.exhausted)
 
     async def revoked(self) -> None:
         self._dispatcher.revoke(list(self._dispatcher.partitions))
@@ -209,11 +215,12 @@ class Group:
 
     async def positions(self) -> Mapping[Partition, CommittedOffset]:
         return {
-            partition: CommittedOffset(progress.position, self._mark(partition, progress.counts))
+            partition: CommittedOffset(progress.position, self._mark(partition, progress))
             for partition, progress in self._dispatcher.partitions.items()
         }
 
-    def _mark(self, partition: Partition, counts: Counts) -> str:
+    def _mark(self, partition: Partition, progress: Progress) -> str:
+        counts = progress.counts
         mark = PartitionMark(
             self.definition.generation,
             self.epoch,
@@ -221,6 +228,7 @@ class Group:
             counts.acknowledged,
             counts.set_aside,
             counts.filtered,
+            progress.failed_attempts(_ATTEMPTS_STORED),
         )
         return msgspec.json.encode(mark).decode()
 
@@ -309,3 +317,4 @@ class Group:
         if exhausted and exhausted[0] is message:  # else its partition was revoked meanwhile
             exhausted.popleft()
             self._dispatcher.set_aside(message)
+            self._answered.set()

@@ -47,6 +47,9 @@ class Progress:
 
     next_offset: int  # the next record to read
     counts: Counts = field(default_factory=Counts)
+    # Failed attempts of messages that this server has not read yet, by offset: they failed before,
+    # perhaps on another server.
+    attempts: dict[int, int] = field(default_factory=dict)
     unhandled: int = 0
     unhandled_bytes: int = 0
     _records: deque[tuple[int, Message | None]] = field(default_factory=deque)
@@ -65,6 +68,19 @@ class Progress:
         """Messages that are not handled yet, in order."""
         return [each for _, each in self._records if each is not None and each.outcome is None]
 
+    def failed_attempts(self, limit: int) -> dict[int, int]:
+        """How often the oldest unhandled messages have failed, by offset."""
+        found = dict(self.attempts)
+        for offset, message in self._records:
+            if len(found) >= limit:
+                break
+            if message is not None and message.outcome is None:
+                # A message that is in flight may still succeed.
+                failed = message.attempt - (message.member is not None)
+                if failed:
+                    found[offset] = failed
+        return found
+
     def add(self, offset: int, message: Message | None) -> None:
         """Add the record at `offset`; None: it is no message for this group."""
         self.next_offset = offset + 1
@@ -72,6 +88,7 @@ class Progress:
         if message is None:
             self._advance()
         else:
+            message.attempt = self.attempts.pop(offset, 0)
             self.unhandled += 1
             self.unhandled_bytes += len(message.body)
 
