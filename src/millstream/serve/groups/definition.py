@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.errors import QueryError
 from millstream.syntax.names import name_problem
+from millstream.values.visibility import Visibility
 
 Kind = Literal["view", "stream", "ledger"]
 DEFAULT_TIMEOUT, DEFAULT_ATTEMPTS = 30.0, 5
@@ -41,6 +42,10 @@ class GroupDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: str | None = None
     hidden: tuple[str, ...] = ()
 
+    @property
+    def visibility(self) -> Visibility:
+        return Visibility(self.rows, frozenset(self.hidden))
+
 
 class GroupRequest(msgspec.Struct, frozen=True):
     """What a member asks for. None: as the group has it."""
@@ -68,13 +73,7 @@ class GroupRequest(msgspec.Struct, frozen=True):
             raise QueryError(f"max_attempts {self.max_attempts} is not from 1 to {MAX_ATTEMPTS}")
 
     def define(
-        self,
-        *,
-        start: str,
-        created_at: int,
-        creator: str,
-        rows: str | None,
-        hidden: tuple[str, ...],
+        self, *, start: str, created_at: int, creator: str, visibility: Visibility
     ) -> GroupDefinition:
         """The definition of a new group."""
         return GroupDefinition(
@@ -92,8 +91,8 @@ class GroupRequest(msgspec.Struct, frozen=True):
             ack=self.ack is not False,
             ack_timeout=self.ack_timeout or DEFAULT_TIMEOUT,
             max_attempts=self.max_attempts or DEFAULT_ATTEMPTS,
-            rows=rows,
-            hidden=hidden,
+            rows=visibility.rows,
+            hidden=tuple(sorted(visibility.hidden)),
         )
 
     def check_fits(self, group: GroupDefinition) -> None:

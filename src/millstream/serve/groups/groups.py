@@ -38,6 +38,7 @@ from millstream.serve.views.view_readers import TopicTail
 from millstream.syntax.names import suggest
 from millstream.values.clock import now_ms
 from millstream.values.report import GroupCounts, ProcessReport
+from millstream.values.visibility import Visibility
 from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
@@ -110,17 +111,17 @@ class Groups:
 
     @contextlib.asynccontextmanager
     async def join(
-        self, request: GroupRequest, member: Member, *, rows: str | None, hidden: tuple[str, ...]
+        self, request: GroupRequest, member: Member, visibility: Visibility
     ) -> AsyncIterator[Member]:
         """Create the group if it is new, and make `member` a member within the block.
 
-        `rows` and `hidden` are what the member may see: a new group keeps that for all members.
+        A new group keeps the visibility of its creator, for all members.
         QueryError if the request is not valid or the group is defined otherwise.
         """
         request.check()
         await asyncio.wait_for(self._tail.caught_up.wait(), _DEFINED_SECONDS)
         if request.name not in self.definitions:
-            await self._create(request, member.caller, rows, hidden)
+            await self._create(request, member.caller, visibility)
         definition = self.find(request.name)
         request.check_fits(definition)
         group = await self._activate(definition)
@@ -130,16 +131,15 @@ class Groups:
         finally:
             member.close()
 
-    async def _create(
-        self, request: GroupRequest, creator: str, rows: str | None, hidden: tuple[str, ...]
-    ) -> None:
+    async def _create(self, request: GroupRequest, creator: str, visibility: Visibility) -> None:
         served = self._find_source(request.kind, request.source)
-        served.encoding(request.where, request.select, request.lineage)  # raises if they do not fit
+        # Raises if they do not fit.
+        served.encoding(request.where, request.select, request.lineage, visibility)
         epoch = await self._epoch(served)
         start = await asyncio.to_thread(find_start, self._log, served.topic, epoch, request.after)
         await self._write(
             request.define(
-                start=str(start), created_at=now_ms(), creator=creator, rows=rows, hidden=hidden
+                start=str(start), created_at=now_ms(), creator=creator, visibility=visibility
             )
         )
 

@@ -33,6 +33,7 @@ class MessageReader:
         self._served = served
         self._epoch = epoch
         self._has_all_rows = definition.where is None and definition.rows is None
+        self._visibility = definition.visibility
         self._encoding: Encoding | None = None  # the view holds it only as long as it is used
 
     def read(self, record: Record) -> Message | None:
@@ -83,7 +84,9 @@ class MessageReader:
             return None
         wanted = self._definition
         # The view may get other columns meanwhile, and with them another encoding.
-        encoding = self._served.encoding(wanted.where, wanted.select, wanted.lineage)
+        encoding = self._served.encoding(
+            wanted.where, wanted.select, wanted.lineage, self._visibility
+        )
         self._encoding = encoding
         return encode(encoding.project(row)) if encoding.matches(row) else None
 

@@ -38,7 +38,7 @@ def open_membership(
         after=request.after,
     )
     member = Member(request.id, f"{caller.kind} {caller.name}", max_pending, wake)
-    return context.groups.join(wanted, member, rows=None, hidden=())
+    return context.groups.join(wanted, member, context.visibility(kind, source, caller))
 
 
 def _source(request: Subscribe) -> tuple[Kind, str]:
