@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from tests.serve.pipeline import SECONDS, Pipeline, Socket, declare, socket
+from tests.serve.groups.members import ack, handled, join, member, show
+from tests.serve.pipeline import SECONDS, Pipeline, declare
 from tests.wait_until import until
 
 from millstream.log.dead_letters.undelivered import UNDELIVERED, UndeliveredTopic
@@ -28,30 +28,6 @@ def log(log_settings: LogSettings) -> LogSettings:
 @pytest.fixture
 def pipeline(log: LogSettings, app_name: str) -> Pipeline:
     return Pipeline(app_name, log, declare(app_name))
-
-
-@contextlib.asynccontextmanager
-async def member(server: Server, **options: Any) -> AsyncIterator[Socket]:
-    async with socket(server) as client:
-        await join(client, **options)
-        yield client
-
-
-async def join(client: Socket, **options: Any) -> None:
-    await client.send(
-        **{"type": "subscribe", "id": "a", "view": "by_city", "group": "desk", **options}
-    )
-
-
-async def ack(client: Socket, message: dict[str, Any]) -> None:
-    await client.send(type="ack", id="a", message=message["message"])
-
-
-async def show(server: Server, name: str = "desk") -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http:
-        response = await http.get(f"/v1/groups/{name}")
-        found: dict[str, Any] = response.json()
-        return found
 
 
 def city(message: dict[str, Any]) -> tuple[str, int]:
@@ -99,11 +75,6 @@ async def test_a_message_that_is_not_acknowledged_in_time_goes_to_another_member
             assert (city(again), again["attempt"]) == (("Berlin", 1), 2)
             await ack(other, again)
             assert await until(lambda: handled(server, acknowledged=1))
-
-
-async def handled(server: Server, **counts: int) -> bool:
-    found = await show(server)
-    return all(found[name] == count for name, count in counts.items())
 
 
 async def test_a_message_of_a_member_that_is_gone_goes_to_another_one(pipeline: Pipeline) -> None:

@@ -1,8 +1,10 @@
 """Reads a group's topics as a member of a Kafka consumer group, in a thread.
 
 Kafka assigns the topics' partitions to the servers that have members of the group, and stores the
-committed offsets. The `range` assignor gives the first partition of both topics, the source's and
-that of messages to be sent again, to the same server, so no server owns only the second one.
+committed offsets. The `range` assignor orders the servers by name, and gives the first partition of
+both topics, the source's and that of messages to be sent again, to the first one. So no server owns
+only the second topic. Our names begin with the time of joining: a server that joins later never
+takes the only partition away.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from millstream.log.connection import consumer_config
 from millstream.log.consumer import Partition
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
+from millstream.values.clock import now_ms
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
@@ -72,6 +75,7 @@ class GroupConsumer:
         self._config = consumer_config(
             log,
             group_id=group_id,
+            client_id=f"millstream-{now_ms():015d}",
             auto_offset_reset="earliest",
             partition_assignment_strategy="range",
             session_timeout_ms=_SESSION_MS,
