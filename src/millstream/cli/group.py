@@ -11,6 +11,7 @@ from millstream.cli.audit import audit
 from millstream.cli.commands import (
     connections,
     doctor,
+    groups,
     keys,
     plan,
     prepare,
@@ -19,7 +20,7 @@ from millstream.cli.commands import (
     status,
     tiers,
 )
-from millstream.cli.dead_letters import failed, late, rejected
+from millstream.cli.dead_letters import failed, late, rejected, undelivered
 from millstream.cli.trace import trace
 from millstream.cli.views import drop, ledger, query, rebuild, state, tail, verify
 
@@ -40,6 +41,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             drop.drop,
             keys.keys,
             connections.connections,
+            groups.groups,
         ),
     ),
     (
@@ -52,6 +54,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             rejected.rejected,
             late.late,
             failed.failed,
+            undelivered.undelivered,
         ),
     ),
     ("Run one tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),

@@ -38,4 +38,4 @@ async def show(server: Server, name: str = "desk") -> dict[str, Any]:
 
 async def handled(server: Server, **counts: int) -> bool:
     found = await show(server)
-    return all(found[name] == count for name, count in counts.items())
+    return all(found.get(name) == count for name, count in counts.items())

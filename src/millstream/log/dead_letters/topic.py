@@ -67,6 +67,7 @@ class Kind(Generic[L]):
     topic: Callable[[str, str], str]  # of an app and its stream
     actions: tuple[Action, ...] = ()
     subject: str = "stream"  # what each topic belongs to
+    items: str = "events"  # what it holds
 
     def open(self, log: LogSettings, stream: str, app: str = "") -> DeadLetterTopic[L]:
         """The dead letters of a stream; without `app`, of the only app with such a stream.

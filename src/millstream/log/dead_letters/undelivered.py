@@ -94,5 +94,5 @@ class UndeliveredKind(Kind[Undelivered]):
 
 
 UNDELIVERED = UndeliveredKind(
-    "undelivered", Undelivered, undelivered_topic, ("retry", "drop"), "group"
+    "undelivered", Undelivered, undelivered_topic, ("retry", "drop"), "group", "messages"
 )
