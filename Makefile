@@ -23,7 +23,7 @@ test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto;
 
 test-fast-python:
 	$(BIN)/pytest --numprocesses 2 --dist loadfile \
-		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto"
+		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto and not nginx"
 
 check: setup-test ## formatting, lint, types, imports between tiers
 	$(MAKE) --no-print-directory --jobs 2 check-types check-python check-dashboard

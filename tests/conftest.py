@@ -38,6 +38,7 @@ _FIXTURES = {
     "system": {"start_system"},
     "postgres": {"postgres"},
     "mosquitto": {"mosquitto"},
+    "nginx": {"nginx"},
 }
 
 _WITH_JAVA = ("system", "spark", "kafka", "java")

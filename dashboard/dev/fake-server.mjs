@@ -1,7 +1,7 @@
 // A stand-in for `serve` with a made-up Meetup, for work on the dashboard without Kafka and Spark:
 //   npm run build && npm run fake-server         → http://127.0.0.1:8500
 // Environment: PORT, RATE (events a second), DOWN (a tier), BROKEN (why the journal accepts nothing), REBUILD=1 (rebuilds, late
-// events, drift), EMPTY=1 (no rows), HOSTILE=1 (markup in texts), STREAMS (number of further streams; some are slow, some have no senders).
+// events, drift), EMPTY=1 (no rows), HOSTILE=1 (markup in texts), LOGIN=secret (wants that key; `secret-reader` lacks the right admin), STREAMS (number of further streams; some are slow, some have no senders).
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
@@ -13,6 +13,7 @@ const down = process.env.DOWN ?? "";
 const broken = process.env.BROKEN ?? "";
 const empty = process.env.EMPTY === "1";
 const rebuilding = process.env.REBUILD === "1";
+const login = process.env.LOGIN ?? "";
 const root = new URL("../../src/millstream/serve/static/", import.meta.url).pathname;
 
 const cities = [
@@ -169,12 +170,48 @@ function system() {
   };
 }
 
+const tickets = new Map();
+
+/** The key of a request: that of its header, or that of its ticket, which is spent then. */
+function keyOf(request) {
+  const ticket = new URL(request.url, "http://x").searchParams.get("ticket");
+  const key = tickets.get(ticket) ?? request.headers.authorization?.replace("Bearer ", "");
+  tickets.delete(ticket);
+  return login === "" || [login, `${login}-reader`].includes(key) ? (key ?? "") : null;
+}
+
+const closed = new Set();
+const connected = () => {
+  const made = people.slice(0, 9).map((name, index) => ({
+    id: `4f19c2-${index + 1}`, caller: index % 4 === 3 ? "" : `key ${name.toLowerCase()}`, address: `10.0.${index}.${17 * index + 4}`, transport: index % 3 === 2 ? "sse" : "websocket",
+    since: new Date(began - index * 733_000).toISOString(), rate: measured.changeRate / (index + 1), bytes: Math.floor((Date.now() - began) * 900 * (index + 1) + 4_000_000 / (index + 1)),
+    behind: index === 4 ? 1_204 : 0, skipped: index === 4 ? 310 : 0,
+    subscriptions: [{ kind: "view", name: views[index % views.length].name, ...(index % 2 ? { where: "country = 'de' AND rsvps > 10" } : {}) }, ...(index === 1 ? [{ kind: "stream", name: "rsvps" }] : [])],
+  }));
+  return made.filter(({ id }) => !closed.has(id));
+};
+
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2", ".json": "application/json" };
 
 const server = createServer(async (request, response) => {
   const { pathname } = new URL(request.url, "http://x");
   const json = (status, body) => response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
+  const key = keyOf(request);
+  if (pathname.startsWith("/v1/") && key === null) return json(401, { title: "Unauthorized", detail: "this API key is not known" });
+  const isAdmin = !key?.endsWith("-reader");
+  if (pathname === "/v1/tickets") {
+    const ticket = Math.random().toString(36).slice(2);
+    tickets.set(ticket, key);
+    return json(200, { ticket, expires: new Date(Date.now() + 30_000).toISOString() });
+  }
+  if (pathname === "/v1/views") return json(200, { views: system().views });
+  if ((pathname === "/v1/system" || pathname.startsWith("/v1/connections")) && !isAdmin) return json(403, { title: "Forbidden", detail: "this needs the right admin" });
   if (pathname === "/v1/system") return json(200, system());
+  if (pathname === "/v1/connections") return json(200, { connections: connected() });
+  if (pathname.startsWith("/v1/connections/")) {
+    closed.add(pathname.slice("/v1/connections/".length));
+    return json(200, {});
+  }
   if (pathname === "/v1/query") {
     let body = "";
     for await (const chunk of request) body += chunk;
@@ -192,7 +229,7 @@ const server = createServer(async (request, response) => {
   }
 });
 
-new WebSocketServer({ server, path: "/v1/connect" }).on("connection", (socket) => {
+new WebSocketServer({ server, path: "/v1/connect", verifyClient: ({ req }) => keyOf(req) !== null }).on("connection", (socket) => {
   const subscriptions = new Map();
   const send = (message) => socket.send(JSON.stringify(message));
   socket.sendChange = (name, change) => {

@@ -8,8 +8,10 @@ import "./style/step-times.css";
 import "./style/event-times.css";
 import "./style/card.css";
 import "./style/charts.css";
-import { Page } from "./ui/page";
+import "./style/connections.css";
+import "./style/login.css";
+import { enter } from "./ui/entrance";
 import { applyTheme } from "./ui/theme";
 
 applyTheme();
-new Page(document.body).open();
+void enter(document.body);

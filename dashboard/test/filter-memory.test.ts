@@ -7,8 +7,8 @@ const refusal: Message = { type: "error", id: "1", title: "Bad Request", detail:
 const memory = new FilterMemory("shop", "v");
 
 async function follow(): Promise<Subscription> {
-  const connection = { subscribe: () => undefined, unsubscribe: () => undefined };
-  const subscription = new Subscription("1", "v", connection, {
+  const connection = { subscribe: () => undefined, unsubscribe: () => undefined, tell: () => true };
+  const subscription = new Subscription("1", { view: "v" }, connection, {
     where: memory.load(),
     onFilter: (where, error) => {
       if (error === null) memory.save(where);

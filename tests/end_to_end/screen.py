@@ -166,6 +166,7 @@ class Stage:
         self.name = name
         self._log = log
         self._folder = folder
+        self.home = folder / "home"
         self._path = folder / "pipeline.py"
         self._path.write_text(_PIPELINE.format(name=name))
         ensure_topics(load(self._path), log)
@@ -197,13 +198,13 @@ class Stage:
         assert self._producer.flush(10) == 0
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
+    async def serving(self, *settings: str) -> AsyncIterator[str]:
         """The address of a server process, always the same; it is killed at the end."""
-        flags = [f"log.bootstrap={self._log.bootstrap}"]
+        flags = [f"log.bootstrap={self._log.bootstrap}", *settings]
         with (self._folder / "serve.log").open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 *[sys.executable, "-m", "millstream", "serve", str(self._path)],
-                *["--home", str(self._folder / "home"), "--serve-port", str(self._port)],
+                *["--home", str(self.home), "--serve-port", str(self._port)],
                 *[part for flag in flags for part in ("--set", flag)],
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,

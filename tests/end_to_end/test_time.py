@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
+from tests.end_to_end.true_rows import differs, last_watermark
 
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
@@ -56,7 +57,7 @@ class Example:
 
     def watermark(self) -> str:
         """Where it is when all that flows is in: stragglers do not move it."""
-        return iso_time(max(each.at for each in self.flowing() if not each.future))
+        return last_watermark(self.flowing())
 
     def post(self, sendings: Sequence[SentEvent]) -> None:
         with EventSender(self.system.collect_url, self.simulation.stream) as post:
@@ -122,16 +123,6 @@ def in_rows(moment: str) -> str:
 def key_of(row: Row) -> str:
     parts = [row.get(name) for name in ("page", "age_group", "city")]
     return json.dumps([row["window"]["start"], *parts])
-
-
-def differs(row: Row, true: Row, watermark: str) -> bool:
-    # A row may be called final a moment early, and is then corrected by an event that was in time:
-    # the log says who is late, and not when Spark will be through with those who are not.
-    states = ["corrected"] if true["_state"] == "corrected" else ["final", "corrected"]
-    if true["window"]["end"] > watermark:
-        states = ["provisional"]
-    plain = {name: value for name, value in true.items() if name != "_state"}
-    return row["_state"] not in states or any(row[name] != plain[name] for name in plain)
 
 
 def run_example(

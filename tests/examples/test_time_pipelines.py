@@ -1,4 +1,4 @@
-"""The clicks and riders pipelines, in Python and in SQL, over punctual events."""
+"""The clicks, riders and traffic pipelines, in Python and in SQL, over punctual events."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
+from examples.traffic import simulator as traffic
 from pyspark.sql import SparkSession
 
 from millstream.pipeline.load import load
@@ -17,7 +18,11 @@ from millstream.testing import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = 1_763_300_040_000
-SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
+SIMULATIONS = {
+    "clicks": clicks.SIMULATION,
+    "riders": riders.SIMULATION,
+    "traffic": traffic.SIMULATION,
+}
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)

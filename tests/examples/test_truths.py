@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 from examples.clicks import simulator as clicks
 from examples.riders import simulator as riders
+from examples.traffic import simulator as traffic
 
 from millstream.simulation import Predicted, Simulation, predict, with_outcome
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
 START = 1_763_300_040_000  # a full minute
-SIMULATIONS = {"clicks": clicks.SIMULATION, "riders": riders.SIMULATION}
+SIMULATIONS = {
+    "clicks": clicks.SIMULATION,
+    "riders": riders.SIMULATION,
+    "traffic": traffic.SIMULATION,
+}
 
 
 def predicted(simulation: Simulation, seed: int = 1) -> list[Predicted]:
@@ -100,8 +105,8 @@ def test_each_hundred_riders_of_a_city_make_one_row(
 
 
 def simulate(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / name / "simulator.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", f"examples.{name}.simulator", *flags]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)

@@ -108,6 +108,10 @@ class Pipeline:
             stream_topic(self.app.name, "rsvps"), json.dumps(fields), str(fields["id"])
         )
 
+    def write(self, topic: str, key: str, value: dict[str, Any]) -> None:
+        """Write any record."""
+        self._producer.produce(topic, json.dumps({**value, "_received_at": _stamp()}), key)
+
     def flush(self) -> None:
         assert self._producer.flush(10) == 0
 

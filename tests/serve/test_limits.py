@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.serve.pipeline import Pipeline, events, following, socket
+from tests.serve.pipeline import Pipeline, events, following, socket, websocket_of
+from tests.serve.transports.test_frames import raw
 from tests.wait_until import until
 from tests.web.echo_server import read_answer, request
 from websockets.exceptions import InvalidStatus
@@ -87,6 +88,40 @@ async def test_a_client_that_is_silent_or_does_not_read_is_disconnected(pipeline
             client.sendall(request("/v1/query", LARGE, headers=JSON))
             await until(lambda: limits.refused["unread"])
         await until(lambda: limits.count == 0)
+
+
+async def test_a_websocket_whose_peer_vanished_is_removed(pipeline: Pipeline) -> None:
+    # The peer neither answers pings nor closes: as a machine that lost its network.
+    async with pipeline.server(ping_seconds=0.2) as server, raw(server), socket(server) as other:
+        await until(lambda: len(server.context.connections) == 2)
+        await until(lambda: len(server.context.connections) == 1)
+        assert server.http.limits.count == 1
+        assert (await other.subscribe(view="by_city"))["type"] == "snapshot"
+
+
+async def test_the_kernel_cuts_off_vanished_peers_of_event_streams_but_not_of_websockets(
+    pipeline: Pipeline,
+) -> None:
+    option = (sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT)
+    async with pipeline.server(write_timeout=7.0) as server:
+        async with (
+            httpx.AsyncClient(base_url=server.url) as http,
+            events(http, "/v1/views/by_city/changes"),
+        ):
+            [http_connection] = server.http.server_state.connections
+            held = http_connection.transport.get_extra_info("socket")
+            assert held.getsockopt(*option) == 7000
+        async with socket(server):
+            await until(lambda: len(server.context.connections) == 1)
+            transport = websocket_of(server)._transport.underlying_transport
+            assert transport.get_extra_info("socket").getsockopt(*option) == 0
+
+
+async def test_a_slow_handshake_is_cut_off(pipeline: Pipeline) -> None:
+    async with pipeline.server(header_timeout=0.3) as server, connected(server) as (reader, writer):
+        writer.write(b"GET /v1/connect HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_large_headers_and_ambiguous_requests_are_refused(server: Server) -> None:

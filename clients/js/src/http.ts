@@ -1,53 +1,103 @@
 import { parse } from "./json.js";
-import { explain, type QueryResult } from "./messages.js";
-import type { System } from "./system.js";
+import { authorization, RequestError, type LoginOptions } from "./login.js";
+import { explain } from "./messages.js";
 
 const POLL_EVERY_MS = 1_000;
-const TIMEOUT_MS = 5_000;
+/** After this time a server counts as not answering. */
+export const TIMEOUT_MS = 5_000;
 
-async function bodyOf(response: Response): Promise<unknown> {
-  const text = await response.text();
-  if (response.ok) return parse(text);
+/** A request whose headers are a plain object. */
+interface Request extends Omit<RequestInit, "headers"> {
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+/** Sends the HTTP requests of one client, each with its login. */
+export class Http {
+  constructor(
+    private readonly base: URL,
+    private readonly login: LoginOptions = {},
+  ) {}
+
+  /** The successful answer; throws a RequestError with the server's explanation otherwise. */
+  async send(path: string, request: Request = {}): Promise<Response> {
+    try {
+      const headers = { ...request.headers, ...(await authorization(this.login.credentials)) };
+      const response = await fetch(new URL(path, this.base), { cache: "no-store", ...request, headers });
+      if (!response.ok) throw await refusalOf(response);
+      return response;
+    } catch (error) {
+      if (error instanceof RequestError && error.status === 401) this.login.onUnauthorized?.(error.message);
+      throw error;
+    }
+  }
+
+  /** The JSON body of the answer. */
+  async json(path: string, request: Request = {}): Promise<unknown> {
+    return parse(await (await this.send(path, request)).text());
+  }
+
+  post(path: string, body: object, signal: AbortSignal | null = null): Promise<unknown> {
+    return this.json(path, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    });
+  }
+
+  /**
+   * A ticket for one WebSocket, which cannot carry a header in a browser. Null if there is no login, or if the
+   * server is older than tickets.
+   */
+  async ticket(): Promise<string | null> {
+    const headers = await authorization(this.login.credentials);
+    if (headers.authorization === undefined) return null;
+    try {
+      const answer = await this.json("v1/tickets", { method: "POST", signal: AbortSignal.timeout(TIMEOUT_MS) });
+      return (answer as { ticket: string }).ticket;
+    } catch (error) {
+      if (error instanceof RequestError && error.status === 404) return null;
+      throw error;
+    }
+  }
+}
+
+async function refusalOf(response: Response): Promise<RequestError> {
   let problem: { title?: string; detail?: string };
   try {
-    problem = JSON.parse(text) as { title?: string; detail?: string };
+    problem = JSON.parse(await response.text()) as { title?: string; detail?: string };
   } catch {
     problem = { title: `${response.status} ${response.statusText}`.trim() };
   }
-  throw new Error(explain(problem));
+  return new RequestError(response.status, explain(problem));
 }
 
+/** Receives an answer; or null, and the server's refusal if it answered at all. */
+export type Watcher<T> = (answer: T | null, refusal: RequestError | null) => void;
+
 /**
- * Requests the system's description each second, one request at a time.
- * Calls back with `null` if the server does not answer. Returns a function that stops it.
+ * Requests a resource each second, one request at a time, until the server refuses the login.
+ * Returns a function that stops it.
  */
-export function watchSystem(base: URL, onSystem: (system: System | null) => void): () => void {
+export function watch<T>(http: Http, path: string, onAnswer: Watcher<T>): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   let stopped = false;
   const poll = async (): Promise<void> => {
     const began = Date.now();
-    const options = { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) } as const;
-    const system = await fetch(new URL("v1/system", base), options)
-      .then(bodyOf)
-      .catch(() => null);
+    let answer: T | null = null;
+    let refusal: RequestError | null = null;
+    try {
+      answer = (await http.json(path, { signal: AbortSignal.timeout(TIMEOUT_MS) })) as T;
+    } catch (error) {
+      if (error instanceof RequestError) refusal = error;
+    }
     if (stopped) return;
-    timer = setTimeout(() => void poll(), Math.max(100, POLL_EVERY_MS - (Date.now() - began)));
-    onSystem(system as System | null);
+    if (refusal?.status !== 401) timer = setTimeout(() => void poll(), Math.max(100, POLL_EVERY_MS - (Date.now() - began)));
+    onAnswer(answer, refusal);
   };
   void poll();
   return () => {
     stopped = true;
     clearTimeout(timer);
   };
-}
-
-/** The rows of one read-only SQL query; throws an Error with the server's explanation. */
-export async function query(base: URL, sql: string, signal: AbortSignal | null = null): Promise<QueryResult> {
-  const response = await fetch(new URL("v1/query", base), {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ sql }),
-    signal,
-  });
-  return (await bodyOf(response)) as QueryResult;
 }

@@ -52,6 +52,11 @@ function compareRows(a: Row, b: Row, order: readonly Sort[]): number {
   return 0;
 }
 
+/** The entries in the order of a query that sorts its rows. */
+export function ranked(rows: Rows): Entry[] {
+  return [...rows.entries.values()].sort((a, b) => (a.rank ?? Infinity) - (b.rank ?? Infinity) || a.sequence - b.sequence);
+}
+
 /**
  * The first `count` entries of the order, without sorting the others.
  * A view may hold thousands of rows while a table shows ten of them, several times a second.

@@ -1,9 +1,11 @@
-import type { Key, Message, Row } from "./messages.js";
+import type { Change, Key, KeyedRow, Message, Row, Snapshot } from "./messages.js";
 
 export interface Entry {
   readonly id: string;
   readonly key: Key;
   readonly row: Row;
+  /** The place of the row from 1 on, in the result of a query that sorts its rows; null otherwise. */
+  readonly rank: number | null;
   /** Grows with every change of the view, so that a reader can find the rows that are new to it. */
   readonly sequence: number;
 }
@@ -13,33 +15,49 @@ export const MAX_ROWS = 50_000;
 /** The number of newest rows that are held of a view without a key. */
 export const MAX_EVENTS = 200;
 
+/** A snapshot of which further pages are to come. */
+interface LoadingSnapshot {
+  readonly snapshotPosition: string;
+  readonly entries: Map<string, Entry>;
+  readonly total: number | null;
+  position: string;
+  received: number;
+  truncated: boolean;
+}
+
 /** The rows of one subscription after the messages received so far. */
 export class Rows {
-  readonly entries = new Map<string, Entry>();
+  entries = new Map<string, Entry>();
   /** The position to continue from; null while the rows belong to no position. */
   position: string | null = null;
-  /** True when keys were left out because there are more than MAX_ROWS. */
+  /** True when keys were left out because there are more than MAX_ROWS, or than the requested limit. */
   truncated = false;
   /** Rows up to this sequence came in a snapshot or from the store; later ones came as changes. */
   snapshotSequence = 0;
   /** The rows that the store has not written yet: all of them, or these ids. */
   unsaved: { all: boolean; readonly ids: Set<string> } = { all: true, ids: new Set() };
+  private loadingSnapshot: LoadingSnapshot | null = null;
+  /** Changes of a query's result of which more are to come. Some of them alone are no result, so none is visible yet. */
+  private incomplete: Change[] = [];
   private sequence = 0;
 
-  /** Applies one message; true if a row may have changed. */
+  /** How much of a snapshot has arrived, while more of its pages are to come. The old rows stay visible until then. */
+  get loading(): { readonly received: number; readonly total: number | null } | null {
+    return this.loadingSnapshot;
+  }
+
+  /** Applies one message; true if a row or the progress of a snapshot may have changed. */
   apply(message: Message): boolean {
     switch (message.type) {
       case "snapshot":
-        this.replace(message.rows, message.position);
-        return true;
+        return this.load(message);
       case "change":
-        // Without rows that belong to a position, the change is of an earlier subscription.
-        if (this.position === null) return false;
-        this.position = message.position;
-        if (message.op === "delete" || message.row === null) return this.remove(message.key);
-        this.upsert(message.key, message.row);
-        return true;
+        return this.collect(message);
+      case "lag":
+        this.adopt(message.position);
+        return false;
       case "gap":
+        this.incomplete = [];
         // The rows stay visible until the snapshot arrives, but no subscription may continue from them.
         this.position = null;
         return false;
@@ -49,38 +67,88 @@ export class Rows {
   }
 
   /** Replaces all rows and the position, from a snapshot or from the store. */
-  replace(rows: Iterable<{ readonly key: Key; readonly row: Row }>, position: string): void {
-    this.entries.clear();
-    this.truncated = false;
-    for (const { key, row } of rows) this.upsert(key, row);
-    this.snapshotSequence = this.sequence;
-    this.position = position;
-    this.unsaved = { all: true, ids: new Set() };
+  replace(rows: Iterable<KeyedRow>, position: string): void {
+    const snapshot = newSnapshot(position, null);
+    for (const row of rows) this.insert(snapshot, row);
+    this.show(snapshot);
   }
 
-  private upsert(key: Key, row: Row): void {
+  /** Forgets a part of a snapshot or of a result whose rest will not come, because the subscription starts again. */
+  stopLoading(): void {
+    this.loadingSnapshot = null;
+    this.incomplete = [];
+  }
+
+  private load({ rows, position, page = 1, last = true, total, truncated = false }: Snapshot): boolean {
+    if (page === 1) this.loadingSnapshot = newSnapshot(position, total ?? null);
+    const loading = this.loadingSnapshot;
+    // Such a page belongs to a subscription that was replaced meanwhile.
+    if (loading?.snapshotPosition !== position) return false;
+    for (const row of rows) this.insert(loading, row);
+    loading.received += rows.length;
+    loading.truncated ||= truncated;
+    if (last) this.show(loading);
+    return true;
+  }
+
+  private show(snapshot: LoadingSnapshot): void {
+    this.entries = snapshot.entries;
+    this.position = snapshot.position;
+    this.truncated = snapshot.truncated;
+    this.snapshotSequence = this.sequence;
+    this.unsaved = { all: true, ids: new Set() };
+    this.stopLoading();
+  }
+
+  /** A position that is newer than the last change: all changes between are hidden by the filter. */
+  private adopt(position: string): void {
+    if (this.position !== null && this.loadingSnapshot === null && this.incomplete.length === 0) this.position = position;
+  }
+
+  private collect(change: Change): boolean {
+    this.incomplete.push(change);
+    if ((change.more ?? 0) > 0) return false;
+    const changes = this.incomplete;
+    this.incomplete = [];
+    return changes.map((each) => this.change(each)).includes(true);
+  }
+
+  private change({ op, key, row, rank, position }: Change): boolean {
+    // The server sends a change only after the page with its row, so it belongs to the pages that arrived.
+    if (this.loadingSnapshot !== null) this.loadingSnapshot.position = position;
+    // Without rows that belong to a position, the change is of an earlier subscription.
+    else if (this.position === null) return false;
+    else this.position = position;
+    const target = this.loadingSnapshot ?? this;
+    if (op === "delete" || row === null) return this.remove(target.entries, key);
+    this.insert(target, { key, row, ...(rank === undefined ? {} : { rank }) });
+    return true;
+  }
+
+  private insert(target: Pick<LoadingSnapshot, "entries" | "truncated">, { key, row, rank }: KeyedRow): void {
+    const { entries } = target;
     const sequence = ++this.sequence;
     const id = key === null ? `#${sequence}` : JSON.stringify(key);
-    if (key !== null && this.entries.size >= MAX_ROWS && !this.entries.has(id)) {
-      this.truncated = true;
+    if (key !== null && entries.size >= MAX_ROWS && !entries.has(id)) {
+      target.truncated = true;
       return;
     }
-    this.entries.set(id, { id, key, row, sequence });
+    entries.set(id, { id, key, row, rank: rank ?? null, sequence });
     this.markUnsaved(id);
-    if (key === null) this.evictOldest();
+    if (key === null) this.evictOldest(entries);
   }
 
-  private remove(key: Key): boolean {
+  private remove(entries: Map<string, Entry>, key: Key): boolean {
     const id = JSON.stringify(key);
     this.markUnsaved(id);
-    return this.entries.delete(id);
+    return entries.delete(id);
   }
 
-  private evictOldest(): void {
-    if (this.entries.size <= MAX_EVENTS) return;
-    const oldest = this.entries.keys().next();
+  private evictOldest(entries: Map<string, Entry>): void {
+    if (entries.size <= MAX_EVENTS) return;
+    const oldest = entries.keys().next();
     if (oldest.done === true) return;
-    this.entries.delete(oldest.value);
+    entries.delete(oldest.value);
     this.markUnsaved(oldest.value);
   }
 
@@ -90,4 +158,8 @@ export class Rows {
     // A browser may stop a hidden tab's timers for a minute: the set must not grow without bound meanwhile.
     if (this.unsaved.ids.size > MAX_ROWS) this.unsaved = { all: true, ids: new Set() };
   }
+}
+
+function newSnapshot(position: string, total: number | null): LoadingSnapshot {
+  return { snapshotPosition: position, entries: new Map(), total, position, received: 0, truncated: false };
 }

@@ -1,49 +1,16 @@
-import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { WebSocket, WebSocketServer } from "ws";
-import { Client, type ConnectionState } from "../src/index.js";
+import { WebSocket } from "ws";
+import { Client, RequestError, type ConnectionState } from "../src/index.js";
+import { FakeServer, send } from "./fake-server.js";
 
-type Request = Record<string, unknown>;
-
-let server: Server;
-let sockets: WebSocketServer;
-let requests: Request[];
+let server: FakeServer;
 let client: Client;
 let states: ConnectionState["kind"][];
 
-/** Answers a new subscription with one row, and a continued one with one change. */
-function answer(socket: WebSocket, request: Request): void {
-  const send = (message: object): void => {
-    socket.send(JSON.stringify({ id: request.id, ...message }));
-  };
-  if (request.type !== "subscribe") return;
-  if (request.after === undefined) {
-    send({ type: "snapshot", position: "e:0=1", rows: [{ key: ["Oslo"], row: { city: "Oslo", n: 1 } }] });
-  } else {
-    send({ type: "change", op: "upsert", key: ["Oslo"], row: { city: "Oslo", n: 2 }, position: "e:0=2" });
-  }
-}
-
 beforeEach(async () => {
-  requests = [];
   states = [];
-  server = createServer((request, response) => {
-    const refused = request.url !== "/v1/query";
-    response.writeHead(refused ? 404 : 200, { "content-type": "application/json" });
-    response.end(JSON.stringify(refused ? { title: "Not Found" } : { columns: [], rows: [[7]], truncated: false, elapsed_ms: 1 }));
-  });
-  sockets = new WebSocketServer({ server, path: "/v1/connect" });
-  sockets.on("connection", (socket) => {
-    socket.on("message", (data: Buffer) => {
-      const request = JSON.parse(data.toString()) as Request;
-      requests.push(request);
-      answer(socket, request);
-    });
-  });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as AddressInfo;
-  client = new Client(`http://127.0.0.1:${port}`, {
+  server = new FakeServer();
+  client = new Client(await server.listen(), {
     openSocket: (url) => new WebSocket(url),
     onState: (state) => states.push(state.kind),
   });
@@ -51,7 +18,6 @@ beforeEach(async () => {
 
 afterEach(() => {
   client.close();
-  sockets.close();
   server.close();
 });
 
@@ -62,8 +28,8 @@ describe("a client in Node", () => {
     await vi.waitFor(() => {
       expect(rows()).toEqual([{ city: "Oslo", n: 1 }]);
     });
-    expect(requests).toMatchObject([{ type: "subscribe", view: "by_city", where: "n > 0" }]);
-    for (const socket of sockets.clients) socket.terminate();
+    expect(server.messages).toMatchObject([{ type: "subscribe", view: "by_city", where: "n > 0" }]);
+    for (const socket of server.sockets) socket.terminate();
     await vi.waitFor(() => {
       expect(states).toEqual(["connecting", "live", "waiting"]);
     });
@@ -71,7 +37,7 @@ describe("a client in Node", () => {
     await vi.waitFor(() => {
       expect(rows()).toEqual([{ city: "Oslo", n: 2 }]);
     });
-    expect(requests[1]).toMatchObject({ type: "subscribe", view: "by_city", where: "n > 0", after: "e:0=1" });
+    expect(server.messages[1]).toMatchObject({ type: "subscribe", view: "by_city", where: "n > 0", after: "e:0=1" });
   });
 
   it("follows one view twice under two filters", async () => {
@@ -79,11 +45,23 @@ describe("a client in Node", () => {
     await vi.waitFor(() => {
       expect([all.rows.position, some.rows.position]).toEqual(["e:0=1", "e:0=1"]);
     });
-    expect(new Set(requests.map(({ id }) => id)).size).toBe(2);
+    expect(new Set(server.messages.map(({ id }) => id)).size).toBe(2);
     some.stop();
     await vi.waitFor(() => {
-      expect(requests.at(-1)).toMatchObject({ type: "unsubscribe" });
+      expect(server.messages.at(-1)).toMatchObject({ type: "unsubscribe" });
     });
+  });
+
+  it("follows a named query and a SELECT", async () => {
+    const top = client.follow({ query: "top_products", params: { n: 3 } });
+    const sql = client.follow({ sql: "SELECT max(n) FROM by_city" });
+    await vi.waitFor(() => {
+      expect([top.rows.entries.size, sql.rows.entries.size]).toEqual([1, 1]);
+    });
+    expect(server.messages).toEqual([
+      { type: "subscribe", id: "top_products-1", query: "top_products", params: { n: 3 } },
+      { type: "subscribe", id: "sql-2", sql: "SELECT max(n) FROM by_city" },
+    ]);
   });
 
   it("waits and tries again while nothing listens", async () => {
@@ -99,10 +77,52 @@ describe("a client in Node", () => {
   });
 
   it("runs a query, and reports that the server does not describe its system", async () => {
-    expect((await client.query("SELECT 7")).rows).toEqual([[7]]);
-    const system = await new Promise((resolve) => {
-      client.watchSystem(resolve);
+    server.answers.set("/v1/query", (_request, response) => {
+      send(response, 200, { columns: [], rows: [[7]], truncated: false, elapsed_ms: 1 });
     });
-    expect(system).toBeNull();
+    expect((await client.query("SELECT 7")).rows).toEqual([[7]]);
+    const answer = await new Promise((resolve) => {
+      client.watchSystem((system, refusal) => {
+        resolve([system, refusal?.status]);
+      });
+    });
+    expect(answer).toEqual([null, 404]);
+  });
+
+  it("lists the views that the caller may read, although it may not read the system", async () => {
+    server.answers.set("/v1/system", (_request, response) => {
+      send(response, 403, { title: "Forbidden", detail: "this needs the right admin" });
+    });
+    server.answers.set("/v1/views", (_request, response) => {
+      send(response, 200, { views: [{ name: "by_city" }] });
+    });
+    const refusal = await new Promise<RequestError | null>((resolve) => {
+      client.watchSystem((_system, error) => {
+        resolve(error);
+      });
+    });
+    expect([refusal?.status, refusal?.message]).toEqual([403, "this needs the right admin"]);
+    const views = await new Promise((resolve) => {
+      client.watchViews(resolve);
+    });
+    expect(views).toEqual([{ name: "by_city" }]);
+  });
+
+  it("lists the connections of a server, and closes one", async () => {
+    server.answers.set("/v1/connections", (_request, response) => {
+      send(response, 200, { connections: [{ id: "4f19c2-17" }] });
+    });
+    server.answers.set("/v1/connections/4f19c2-17", (_request, response) => {
+      send(response, 200, { closed: "4f19c2-17" });
+    });
+    const connections = await new Promise((resolve) => {
+      const stop = client.watchConnections((found) => {
+        resolve(found);
+        stop();
+      });
+    });
+    expect(connections).toEqual([{ id: "4f19c2-17" }]);
+    await client.closeConnection("4f19c2-17");
+    expect(server.urls.at(-1)).toBe("DELETE /v1/connections/4f19c2-17");
   });
 });

@@ -4,6 +4,7 @@ import { color, onTheme } from "../ui/theme";
 import { drawLand, drawLights, GLOW_MS, LABEL_MS, type Bubble, type Colours, type Ping } from "./map-drawing";
 import type { Chart } from "./chart";
 import { labelOf } from "./label";
+import { chooseExtent, region, type Extent, type Place } from "./region";
 import { world, type Dot, type World } from "./world";
 
 const MAX_PINGS = 90;
@@ -18,13 +19,14 @@ interface Choice {
   readonly label: readonly string[];
 }
 
-/** A world map of dots. Each change lights up at its place. */
+/** A map of dots: of the world, or of a region if all rows lie in it. Each change lights up at its place. */
 export class WorldMap implements Chart {
   readonly root: HTMLElement;
   readonly visibleWhenEmpty = true;
   private readonly base = element("canvas", { "aria-hidden": "true" });
   private readonly overlay = element("canvas", { "aria-hidden": "true" });
   private world: World | null = null;
+  private extent: Extent | null = null;
   private seen = 0;
   private pings: Ping[] = [];
   private readonly glows = new Map<string, Ping>();
@@ -58,6 +60,11 @@ export class WorldMap implements Chart {
   paint(rows: Rows, now: number): void {
     this.rows = rows;
     if (this.world === null) return;
+    const extent = chooseExtent(this.extent, this.placesOf(rows));
+    if (extent !== this.extent) {
+      this.extent = extent;
+      this.layOut(this.world.width);
+    }
     for (const entry of rows.entries.values()) {
       if (entry.sequence <= this.seen) continue;
       const fresh = entry.sequence > rows.snapshotSequence;
@@ -73,10 +80,22 @@ export class WorldMap implements Chart {
     return recent.length === 0 ? "Nothing on the map yet." : `Newest on the map: ${[...new Set(recent)].join(", ")}.`;
   }
 
-  private placeOf(entry: Entry): Dot | null {
+  private *placesOf(rows: Rows): Iterable<Place> {
+    for (const entry of rows.entries.values()) {
+      const place = this.coordinatesOf(entry);
+      if (place !== null) yield place;
+    }
+  }
+
+  private coordinatesOf(entry: Entry): Place | null {
     const lat = numberOf(entry.row[this.choice.lat]);
     const lon = numberOf(entry.row[this.choice.lon]);
-    return lat === null || lon === null ? null : (this.world?.place(lat, lon) ?? null);
+    return lat === null || lon === null ? null : { lat, lon };
+  }
+
+  private placeOf(entry: Entry): Dot | null {
+    const at = this.coordinatesOf(entry);
+    return at === null ? null : (this.world?.place(at.lat, at.lon) ?? null);
   }
 
   private addPing(entry: Entry, now: number, fresh: boolean): void {
@@ -107,7 +126,12 @@ export class WorldMap implements Chart {
   private fit(): void {
     const width = this.root.clientWidth;
     if (width === 0 || Math.round(this.world?.width ?? 0) === width) return;
-    this.world = world(width);
+    this.layOut(width);
+    if (this.rows !== null) this.paint(this.rows, performance.now());
+  }
+
+  private layOut(width: number): void {
+    this.world = this.extent === null ? world(width) : region(width, this.extent);
     this.pings = [];
     this.glows.clear();
     this.seen = 0;
@@ -119,7 +143,6 @@ export class WorldMap implements Chart {
     }
     this.root.style.aspectRatio = `${width} / ${this.world.height}`;
     this.drawBase();
-    if (this.rows !== null) this.paint(this.rows, performance.now());
   }
 
   private drawBase(): void {

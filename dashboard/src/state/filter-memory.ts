@@ -2,16 +2,21 @@
 export class FilterMemory {
   private readonly slot: string;
 
-  constructor(app: string, view: string) {
+  /** `storage` is that of the tab if there is a login: the next reader of this browser must not see the filter. */
+  constructor(
+    app: string,
+    view: string,
+    private readonly storage: Storage = localStorage,
+  ) {
     this.slot = `millstream.where.${app}.${view}`;
   }
 
   load(): string {
-    return localStorage.getItem(this.slot) ?? "";
+    return this.storage.getItem(this.slot) ?? "";
   }
 
   save(where: string): void {
-    if (where === "") localStorage.removeItem(this.slot);
-    else localStorage.setItem(this.slot, where);
+    if (where === "") this.storage.removeItem(this.slot);
+    else this.storage.setItem(this.slot, where);
   }
 }

@@ -4,6 +4,7 @@ import type { Key, Row, Rows, RowStore, StoredRows } from "@millstream/client";
 export const MAX_STORED = 20_000;
 const LEASE_MS = 5_000;
 const DELETE_AFTER_MS = 7 * 24 * 3_600_000;
+const DATABASE = "millstream";
 const VIEWS = "views";
 const ROWS = "rows";
 
@@ -57,12 +58,18 @@ export class IndexedDbStore implements RowStore {
     private readonly clock: () => number,
   ) {}
 
+  /** Deletes what any page of this server has stored. */
+  static deleteAll(): void {
+    // Without IndexedDB (a private window) there is nothing to delete.
+    if ("indexedDB" in globalThis) indexedDB.deleteDatabase(DATABASE);
+  }
+
   static async open(
     app: string,
     writer: string = Math.random().toString(36).slice(2),
     clock: () => number = Date.now,
   ): Promise<IndexedDbStore> {
-    const request = indexedDB.open("millstream", 1);
+    const request = indexedDB.open(DATABASE, 1);
     request.onupgradeneeded = () => {
       request.result.createObjectStore(VIEWS);
       request.result.createObjectStore(ROWS);

@@ -1,11 +1,14 @@
 import {
   isIdentifier,
   kindOf,
+  MAX_ROWS,
   numberOf,
   ROW_STATE,
   type Client,
   type Kind,
+  type Lag,
   type Row,
+  type Rows,
   type Subscription,
   type System,
   type ViewDescription,
@@ -41,7 +44,9 @@ export interface CardContext {
   readonly store: Promise<IndexedDbStore | null>;
   readonly scheduler: PaintScheduler;
   readonly serverNow: () => number;
-  readonly onLag: (view: string, behind: number) => void;
+  /** Keeps the filters: that of the tab if there is a login. */
+  readonly filters: Storage;
+  readonly onLag: (view: string, lag: Lag) => void;
 }
 
 /** One view: its chart, its rows, its filter and its state. */
@@ -101,14 +106,20 @@ export class Card {
     this.root.remove();
   }
 
-  /** Shows the state that the tiers report for this view. */
-  update(system: System): void {
+  /** Shows the state that the tiers report for this view; `null` if the reader may not see it. */
+  update(system: System | null): void {
+    const rows = this.subscription.rows.entries.size;
+    const count = this.view.key === null ? `newest ${format.number(rows)}` : `${format.number(rows)} ${rows === 1 ? "row" : "rows"}`;
+    if (system === null) setText(this.facts, count);
+    else this.describe(system, count);
+  }
+
+  private describe(system: System, count: string): void {
     const analyzed = system.tiers.analyze.views?.[this.view.name];
     const served = system.tiers.serve.views?.[this.view.name];
     const latency = served?.analyze_ms ?? analyzed?.analyze_ms ?? null;
-    const rows = this.subscription.rows.entries.size;
     const parts = [
-      this.view.key === null ? `newest ${format.number(rows)}` : `${format.number(rows)} ${rows === 1 ? "row" : "rows"}`,
+      count,
       `${format.rate(served?.rate ?? analyzed?.rate ?? 0)} changes/s`,
       ...(latency === null ? [] : [format.duration(latency.p50)]),
     ];
@@ -121,18 +132,20 @@ export class Card {
   }
 
   private follow(): Subscription {
-    const { app, client, store, onLag } = this.context;
-    const memory = new FilterMemory(app, this.view.name);
+    const { app, client, store, filters, onLag } = this.context;
+    const memory = new FilterMemory(app, this.view.name, filters);
     return client.follow(this.view.name, {
       where: memory.load(),
+      // The server need not send rows that are not held. Of a view without a key it sends the newest ones anyway.
+      ...(this.view.key === null ? {} : { limit: MAX_ROWS }),
       store,
       onRows: this.part.requestPaint,
       onFilter: (where, error) => {
         if (error === null) memory.save(where);
         this.filter.show(where, error);
       },
-      onLag: (behind) => {
-        onLag(this.view.name, behind);
+      onLag: (lag) => {
+        onLag(this.view.name, lag);
       },
     });
   }
@@ -180,7 +193,8 @@ export class Card {
   private paint(now: number): void {
     const { rows } = this.subscription;
     const none = rows.entries.size === 0;
-    this.empty.hidden = !none;
+    this.empty.hidden = !none && rows.loading === null;
+    setText(this.empty, emptyText(rows));
     // An empty map is worth showing; empty bars would leave a hole in the page.
     this.frame.hidden = this.chart === null || (none && !this.chart.visibleWhenEmpty);
     this.table.root.hidden = none;
@@ -192,6 +206,13 @@ export class Card {
     this.describedAt = now;
     this.frame.setAttribute("aria-label", `${titleOf(this.view.name)}. ${this.chart.describe()}`);
   }
+}
+
+/** What a card says instead of rows. A large view arrives in pages, and its rows are shown with the last one. */
+function emptyText({ loading }: Rows): string {
+  if (loading === null) return "No rows yet. They appear here as events arrive.";
+  const total = loading.total === null ? "" : ` of ${format.number(Math.min(loading.total, MAX_ROWS))}`;
+  return `Loading ${format.number(loading.received)}${total} rows …`;
 }
 
 /** A name as a title: trending_topics → Trending topics. */

@@ -128,11 +128,12 @@ class GroupMessages:
         self._decode = _decode_exactly if request.get("ledger") else _decode
         self._current: GroupMessage | None = None
         self._redirected_to: str | None = None
+        self._is_entered = False  # in an `async with` block, which closes it
         self._reading = asyncio.Lock()
         self._messages = self._follow()
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncGenerator[GroupMessage, None]:
+        return self._each()
 
     async def __anext__(self) -> GroupMessage:
         if self._current is not None and self._auto_ack:
@@ -155,6 +156,7 @@ class GroupMessages:
         await self._messages.aclose()
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         return self
 
     async def __aexit__(
@@ -166,6 +168,15 @@ class GroupMessages:
         if self._current is not None and self._auto_ack:
             await self._current.finish(error)
         await self.close()
+
+    async def _each(self) -> AsyncGenerator[GroupMessage, None]:
+        try:
+            while True:
+                yield await anext(self)
+        finally:
+            # The loop has ended. Without an `async with` block nobody else would leave the group.
+            if not self._is_entered:
+                await self.close()
 
     async def _handle_each(self, handler: Callable[[GroupMessage], Awaitable[object]]) -> None:
         while True:

@@ -52,13 +52,20 @@ class PolicyCondition:
 
     text: str
     what: str = "the policy"
+    struct: str = ""  # the column whose fields it uses; empty: it uses the columns themselves
 
     def __post_init__(self) -> None:
         _Typing(self, None).condition(self.tree.copy())
 
     @cached_property
     def tree(self) -> exp.Expression:
-        return parse(self.text, self.what)
+        tree = parse(self.text, self.what)
+        return tree.transform(self._nest) if self.struct else tree
+
+    def _nest(self, node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.Column) or _path(node)[0].lower() == CALLER:
+            return node
+        return _column_of([self.struct, *_path(node)])
 
     @cached_property
     def claims(self) -> frozenset[str]:
@@ -70,8 +77,17 @@ class PolicyCondition:
     @cached_property
     def columns(self) -> frozenset[str]:
         """The names of the columns that it uses, as written."""
-        found = (_path(each) for each in self.tree.find_all(exp.Column, exp.Dot))
-        return frozenset(path[0] for path in found if path[0].lower() != CALLER)
+        return frozenset(path[0] for path in self.paths)
+
+    @property
+    def paths(self) -> list[list[str]]:
+        """The columns and fields that it uses, as written."""
+        found = (_path(each) for each in self.tree.find_all(exp.Column))
+        return [path for path in found if path[0].lower() != CALLER]
+
+    def within(self, struct: str) -> PolicyCondition:
+        """The same condition on rows that have these columns as fields of a struct."""
+        return PolicyCondition(self.text, self.what, struct)
 
     def check(self, columns: Columns) -> None:
         """QueryError if it does not fit the columns."""
@@ -465,6 +481,8 @@ def _constant(tree: exp.Expression) -> exp.Expression | None:
     if isinstance(tree, (*_COMPARISONS, *_OF_TEXT, exp.Like, exp.ArrayContains)) and any(
         isinstance(each, exp.Null) for each in (tree.this, tree.expression)
     ):
+        return exp.Null()
+    if isinstance(tree, exp.In) and all(isinstance(each, exp.Null) for each in tree.expressions):
         return exp.Null()
     if tree.find(exp.Column, exp.Dot) is not None:
         return None

@@ -61,6 +61,8 @@ class App:
         on_invalid: OnInvalid = "reject",
         shed: str | None = None,
         shed_at: float = 0.8,
+        rows: str | None = None,
+        hide: Mapping[str, str] | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Stream:
@@ -78,6 +80,8 @@ class App:
         on_invalid: reject events that do not fit the schema, or keep them in the stream, marked.
         shed: events that may be dropped under load: 'random', or an SQL condition on an event.
         shed_at: how full the journal is when shedding begins, between 0 and 1.
+        rows: which events a caller of serve sees, as in "tenant = caller.tenant".
+        hide: for each column that not all callers see: who does, as in "caller.role = 'billing'".
         """
         given = locals()
         options = {option: given[option] for option in STREAM_OPTIONS} | unknown
@@ -101,6 +105,9 @@ class App:
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
         shed: str | timedelta | None = None,
+        rows: str | None = None,
+        hide: Mapping[str, str] | None = None,
+        ledger_rows: str | None = None,
         description: str = "",
         **unknown: Never,
     ) -> View: ...
@@ -119,6 +126,9 @@ class App:
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
         shed: str | timedelta | None = None,
+        rows: str | None = None,
+        hide: Mapping[str, str] | None = None,
+        ledger_rows: str | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Callable[[Function], Function]: ...
@@ -137,6 +147,9 @@ class App:
         accumulation: Accumulation = "accumulate",
         ledger: str | Sequence[str] | None = None,
         shed: str | timedelta | None = None,
+        rows: str | None = None,
+        hide: Mapping[str, str] | None = None,
+        ledger_rows: str | None = None,
         description: str = "",
         **unknown: Never,
     ) -> Any:
@@ -156,6 +169,10 @@ class App:
         ledger: counts and sums; the ledger gets an entry for each final row and correction.
         shed: how far the view may fall behind before it processes a sample of its input; rows
             are then estimates with their errors. 'stream': only weigh what its streams have shed.
+        rows: which rows a caller of serve sees, as in "tenant = caller.tenant".
+        hide: for each column that not all callers see: who does, as in "caller.role = 'billing'".
+        ledger_rows: which entries of the ledger, as in "key.tenant = caller.tenant"; by default
+            as rows says, if that uses key columns only.
         """
         given, call = locals(), Call.of_user()
         if callable(name):

@@ -15,6 +15,7 @@ from millstream.values.clock import now_ms, to_iso
 from millstream.web.auth.caller import Caller
 from millstream.web.problem import RETRY, Problem
 
+SERVICE_RESTART = 1012
 CLOSED_BY_ADMIN = 4500
 
 
@@ -25,6 +26,7 @@ class SubscriptionReport(msgspec.Struct, omit_defaults=True):
     name: str
     where: str | None = None
     behind: int = 0  # changes that the client has not been sent yet
+    skipped: int = 0  # changes that were left out, because the client asked for that
 
 
 class Traffic:

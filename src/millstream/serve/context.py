@@ -21,7 +21,7 @@ from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
 from millstream.web.auth.rights import Kind
-from millstream.web.problem import RETRY, Problem
+from millstream.web.problem import CLOSE, RETRY, Problem
 
 
 @dataclass(slots=True)
@@ -40,8 +40,22 @@ class Context:
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
+    draining: bool = False  # the server is about to end
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)
+
+    def start_draining(self) -> None:
+        """Refuse new requests, and answer the long polls that wait."""
+        self.draining = True
+        for event in self._wake_events:
+            event.set()
+
+    def check_draining(self) -> None:
+        """Problem 503 if the server is about to end."""
+        if self.draining:
+            raise Problem(
+                503, "the server is ending", remedy="ask another one", headers=[RETRY, CLOSE]
+            )
 
     def close(self) -> None:
         """End the HTTP responses that would go on."""

@@ -29,6 +29,7 @@ _RESOURCES = (
     "asyncapi.json",
 )
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
+_WHILE_DRAINING = (("health", "live"), ("metrics",))
 _METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
 
 
@@ -68,6 +69,8 @@ class HttpApi:
         if request.method == "HEAD":
             # Without a body, so that the response does not wait for changes.
             request = dataclasses.replace(request, method="GET", receive=no_body)
+        if request.path not in _WHILE_DRAINING:
+            context.check_draining()
         match (request.method, *request.path):
             case ("GET", "v1", "views"):
                 return await snapshots.list_views(context, request)

@@ -36,6 +36,7 @@ from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
+from millstream.serve.drain import drain
 from millstream.serve.groups.groups import Groups
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
@@ -58,14 +59,19 @@ _POSITION_SECONDS = 15.0
 
 
 def run(app: App, settings: Settings, home: Home) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM, which drains, or SIGINT; a second signal ends a drain."""
     settings.serve.check_exposure()
 
     async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def handle(number: int) -> None:
+            if stop.is_set() or number == signal.SIGINT:
+                hurry.set()
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            asyncio.get_running_loop().add_signal_handler(number, handle, number)
         async with Server(app, settings, home) as server:
             if await server.wait_ready(stop):
                 # Views stay in memory: the garbage collector need not check them again.
@@ -77,6 +83,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
                     await server.wait(stop)
                 finally:
                     home.withdraw()
+                await drain(server.context, settings.serve.drain_seconds, hurry)
 
     uvloop.run(main())
 

@@ -35,6 +35,11 @@ class ServeSettings(HttpSettings):
     buffer_bytes: int = Field(
         256 * 1024, ge=1024, description="Unsent bytes per client at which sending to it pauses."
     )
+    page_bytes: int = Field(
+        256 * 1024,
+        ge=1024,
+        description="Bytes of a page of a snapshot, about; a page has at least one row.",
+    )
     max_frame_bytes: int = Field(
         64 * 1024, ge=1024, description="The largest WebSocket message a client may send."
     )
@@ -45,6 +50,12 @@ class ServeSettings(HttpSettings):
         "all of its addresses; more: 429.",
     )
     max_subscriptions: int = Field(100, ge=1, description="Subscriptions on one WebSocket.")
+    drain_seconds: float = Field(
+        5.0,
+        ge=0,
+        description="Seconds over which a server that gets SIGTERM sends its clients to other "
+        "servers. It ends as soon as no client is left.",
+    )
     ping_seconds: float = Field(
         30.0, gt=0, description="Idle seconds before a client is sent a ping."
     )

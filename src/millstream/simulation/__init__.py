@@ -19,7 +19,15 @@ from millstream.simulation.command import Simulation, main
 from millstream.simulation.faults import FUTURE, EventGenerator, Faults, SentEvent, disorder, draw
 from millstream.simulation.rules import Predicted, Row, joined, late_records, predict, with_outcome
 from millstream.simulation.sender import EventSender
-from millstream.simulation.windows import Sliding, Tumbling, Window, grouped, state_of, window_json
+from millstream.simulation.windows import (
+    Sliding,
+    Tumbling,
+    Window,
+    grouped,
+    iso_time,
+    state_of,
+    window_json,
+)
 
 __all__ = [
     "FUTURE",
@@ -36,6 +44,7 @@ __all__ = [
     "disorder",
     "draw",
     "grouped",
+    "iso_time",
     "joined",
     "late_records",
     "main",

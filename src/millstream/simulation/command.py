@@ -6,8 +6,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ class Simulation:
     generate: EventGenerator
     truth: Callable[[Sequence[Predicted]], dict[str, Any]]
     faults: Faults = USUAL_FAULTS  # default of the command line
+    share: float = 1.0  # of the events that the command line asks for
 
     def sendings(
         self, *, seed: int, count: int, start: int, span: int, faults: Faults | None = None
@@ -71,9 +74,13 @@ class Pace:
         return self.began + (due - self.start) / self.speed / 1000
 
 
-def main(simulation: Simulation, description: str) -> None:
-    """Run a simulator from the command line."""
-    parser = _parser(simulation, description)
+def main(simulations: Simulation | Sequence[Simulation], description: str) -> None:
+    """Run a simulator from the command line: of one stream, or of several at the same time.
+
+    The truth is that of the stream; with several streams, an object with the truth of each.
+    """
+    several = [simulations] if isinstance(simulations, Simulation) else list(simulations)
+    parser = _parser(several[0], description)
     options = parser.parse_args()
     faults = Faults(**{field.name: getattr(options, field.name) for field in fields(Faults)})
     if sum(getattr(faults, field.name) for field in fields(Faults)) > 1:
@@ -81,14 +88,24 @@ def main(simulation: Simulation, description: str) -> None:
     pace = Pace.of(options)
     if pace.start + pace.span > pace.began * 1000 + pace.span / pace.speed + 1:
         parser.error("--start: with so many events, some would happen after they are sent")
-    sendings = simulation.sendings(
-        seed=options.seed, count=options.events, start=pace.start, span=pace.span, faults=faults
-    )
+    sendings = {
+        each.stream: each.sendings(
+            seed=options.seed,
+            count=max(1, round(options.events * each.share)),
+            start=pace.start,
+            span=pace.span,
+            faults=faults,
+        )
+        for each in several
+    }
     try:
         if options.truth:
-            truth = simulation.truth(list(predict(sendings)))
+            truths = {
+                each.stream: each.truth(list(predict(sendings[each.stream]))) for each in several
+            }
+            truth = truths if len(several) > 1 else truths[several[0].stream]
             options.truth.write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n")
-        _send(simulation, sendings, pace, options)
+        _send(several, sendings, pace, options)
     except MillstreamError as error:
         sys.exit(f"error: {error}")
     except OSError as error:
@@ -98,21 +115,41 @@ def main(simulation: Simulation, description: str) -> None:
 
 
 def _send(
-    simulation: Simulation, sendings: Sequence[SentEvent], pace: Pace, options: argparse.Namespace
+    simulations: Sequence[Simulation],
+    sendings: Mapping[str, Sequence[SentEvent]],
+    pace: Pace,
+    options: argparse.Namespace,
 ) -> None:
-    flowing = [each for each in sendings if not each.straggler]
-    print(
-        f"sending {len(sendings):,} events to {options.url}/v1/streams/{simulation.stream}:"
-        f" {options.rate:g} a second, seed {options.seed}",
-        flush=True,
-    )
-    with EventSender(options.url, simulation.stream) as post:
-        post.send(flowing, when=pace.when)
-        if stragglers := sendings[len(flowing) :]:
-            print(f"{len(stragglers):,} stragglers in {options.pause:g} s", flush=True)
+    for each in simulations:
+        print(
+            f"sending {len(sendings[each.stream]):,} events to"
+            f" {options.url}/v1/streams/{each.stream}:"
+            f" {options.rate * each.share:g} a second, seed {options.seed}",
+            flush=True,
+        )
+    merged = [(stream, each) for stream, several in sendings.items() for each in several]
+    merged.sort(
+        key=lambda pair: (pair[1].straggler, pair[1].due)
+    )  # stable: streams keep their order
+    stragglers = sum(each.straggler for _, each in merged)
+    flowing = len(merged) - stragglers
+    with ExitStack() as stack:
+        posts = {name: stack.enter_context(EventSender(options.url, name)) for name in sendings}
+        _post(posts, merged[:flowing], pace.when)
+        if stragglers:
+            print(f"{stragglers:,} stragglers in {options.pause:g} s", flush=True)
             time.sleep(options.pause)
-            post.send(stragglers)
+            _post(posts, merged[flowing:], None)
     print("all sent", flush=True)
+
+
+def _post(
+    posts: Mapping[str, EventSender],
+    merged: Iterable[tuple[str, SentEvent]],
+    when: Callable[[int], float] | None,
+) -> None:
+    for stream, run in groupby(merged, key=lambda pair: pair[0]):
+        posts[stream].send([each for _, each in run], when=when)
 
 
 def _parser(simulation: Simulation, description: str) -> argparse.ArgumentParser:

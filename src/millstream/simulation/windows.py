@@ -84,4 +84,5 @@ def window_json(window: Window) -> dict[str, str]:
 
 
 def iso_time(milliseconds: int) -> str:
+    """The time as in a row's JSON."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

@@ -46,10 +46,10 @@ class Child:
             return None
         return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
-    def terminate(self) -> None:
-        """SIGTERM to the process alone: it stops its own children."""
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send the signal to the process alone: it stops its own children."""
         if self._process.returncode is None:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL to the process and what is left of its group."""

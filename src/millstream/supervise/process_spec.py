@@ -26,6 +26,7 @@ class ProcessSpec:
     stop_stage: int = 0  # all of a lower stage have ended before this one is asked to stop
     start_timeout: float = 300.0  # seconds; then it is killed, which counts as a death
     stop_timeout: float = 5.0  # seconds; then it is killed
+    interruptible: bool = False  # Ctrl-C reaches it as SIGINT, not SIGTERM: it ends without a drain
     may_finish: bool = False  # exit code 0 is no death
     log: str = ""  # the log's name, if not the process's
 

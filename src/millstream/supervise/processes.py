@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -65,8 +65,14 @@ def system_processes(
         pipeline, home, settings, ports.collect, flags=flags, depends_on=depends_on
     )
     specs += collect
-    serve = tier("serve", *serve_port, depends_on=depends_on, stop_stage=THIRD, stop_timeout=3)
-    specs.append(serve)
+    serve = tier(
+        "serve",
+        *serve_port,
+        depends_on=depends_on,
+        stop_stage=THIRD,
+        stop_timeout=3 + settings.serve.drain_seconds,
+    )
+    specs.append(replace(serve, interruptible=True))
     taken = {*TIERS, *(spec.name for spec in collect)}
     return specs + [extra_process(command, taken) for command in extras]
 

@@ -104,5 +104,6 @@ def run_processes(
             with contextlib.suppress(OSError):
                 display.close()
             publish_failures(home, [])
-            supervisor.stop(hurry=lambda: received.hurry)
+            interrupted = received.signals[:1] == [signal.SIGINT]
+            supervisor.stop(hurry=lambda: received.hurry, interrupted=interrupted)
         return received.signals[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -127,11 +128,14 @@ class Supervisor:
             for process in self.processes.values():
                 logfile.rotate(self._log(process))
 
-    def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Stop all, stage by stage; kill what is too slow, or all if `hurry` returns true."""
+    def stop(self, hurry: Callable[[], bool] = lambda: False, *, interrupted: bool = False) -> None:
+        """Stop all, stage by stage; kill what is too slow, or all if `hurry` returns true.
+
+        `interrupted`: somebody at a terminal waits, so nothing is drained.
+        """
         by_stage = sorted(self.processes.values(), key=lambda process: process.spec.stop_stage)
         for _, stage in groupby(by_stage, key=lambda process: process.spec.stop_stage):
-            self._stop_stage(list(stage), hurry)
+            self._stop_stage(list(stage), hurry, interrupted)
 
     def _dependencies_ready(self, process: SupervisedProcess) -> bool:
         return all(self.processes[name].state == "ready" for name in process.spec.depends_on)
@@ -252,7 +256,9 @@ class Supervisor:
             remedy=f"read {log}, which ends with\n{last}",
         )
 
-    def _stop_stage(self, stage: list[SupervisedProcess], hurry: Callable[[], bool]) -> None:
+    def _stop_stage(
+        self, stage: list[SupervisedProcess], hurry: Callable[[], bool], interrupted: bool
+    ) -> None:
         live = [
             (process, process.child)
             for process in stage
@@ -261,7 +267,8 @@ class Supervisor:
         started = self._clock()
         for process, child in live:
             self._report(ProcessEvent(process.spec.name, "ending", f"pid {child.pid}", 0.0))
-            child.terminate()
+            is_quick = interrupted and process.spec.interruptible
+            child.terminate(signal.SIGINT if is_quick else signal.SIGTERM)
         while live:
             elapsed = self._clock() - started
             for process, child in list(live):

@@ -34,7 +34,8 @@ class Position:
         if position is None:
             raise InvalidPosition(
                 f"position {text[:100]!r} is not of the form <epoch>:<partition>=<offset>,…",
-                remedy="send back a position exactly as a server gave it, or none for a snapshot",
+                remedy="send back a position exactly as a server gave it, a time such as "
+                "2026-11-01T00:00:00Z, or none for a snapshot",
             )
         return position
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import resource
+import socket
 from collections import Counter
 from functools import lru_cache
 from typing import Any, Protocol
@@ -124,6 +125,17 @@ def peer_network(transport: asyncio.BaseTransport) -> str:
     """The network of a connection's peer."""
     peer = transport.get_extra_info("peername")
     return network_of(peer[0]) if isinstance(peer, tuple) else "unknown"
+
+
+def set_user_timeout(transport: asyncio.BaseTransport, seconds: float) -> None:
+    """Close the connection if sent bytes are not acknowledged for so long; 0: as the system does.
+
+    Only Linux has this.
+    """
+    plain = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None and plain is not None and plain.family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
 
 def certificate_names(certificate: dict[str, Any] | None) -> tuple[str, ...]:

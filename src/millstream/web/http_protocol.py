@@ -21,6 +21,7 @@ from millstream.web.connections import (
     ConnectionLimits,
     certificate_names,
     peer_network,
+    set_user_timeout,
 )
 from millstream.web.fast_path import HEAD_END, FastRequest, Route
 from millstream.web.problem import CLOSE, CONTENT_TYPE, RETRY, Problem
@@ -85,6 +86,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 transport.close()
                 return
             self._network = network
+        # A peer that vanished must not hold a connection for the kernel's 15 minutes.
+        set_user_timeout(transport, self._limits.settings.write_timeout)
         super().connection_made(transport)
         self._names = certificate_names(transport.get_extra_info("peercert"))
 
@@ -401,6 +404,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         The WebSocket's protocol calls `release` when the connection is lost.
         """
         self.connections.discard(self)
+        set_user_timeout(self.transport, 0)  # pings watch a WebSocket, which may pause for longer
         head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.headers:
             head += [name, b": ", value, b"\r\n"]

@@ -16,6 +16,7 @@ from tests.wait_until import until
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.subscription import Subscription
 
 WHERE = " OR ".join(["city LIKE '%a_a_c%'", "city LIKE '%b_b_c%'", "city LIKE '%a__a_c%'"])
 ROWS = 150
@@ -112,14 +113,14 @@ async def test_a_connection_holds_one_large_snapshot_at_a_time(server: Server) -
         while len(got) < 20:
             message = await client.next()
             assert (message["type"], message["total"]) == ("snapshot", ROWS)
-            got.add(message["id"])
-            connection = websocket_of(server)
-            held = [each.has_pending for each, _ in connection._subscriptions.values()]
+            if message["last"]:
+                got.add(message["id"])
+            held = [
+                each.has_pending
+                for each in websocket_of(server).sources.values()
+                if isinstance(each, Subscription)
+            ]
             assert held.count(True) <= 1
-    (shared,) = [
-        served.snapshots for served in server.context.views.values() if served.name == "by_city"
-    ]
-    assert sum(map(len, shared._cached.values())) <= 32 << 20
 
 
 async def test_the_first_rows_of_very_many_delay_no_other_client() -> None:

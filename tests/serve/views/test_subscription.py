@@ -14,8 +14,9 @@ from millstream.log.settings import LogSettings
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.replay import Replay
+from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import RowSelection, Subscription
+from millstream.serve.views.subscription import Subscription
 from millstream.store.views.ring import Offsets
 from millstream.values.position import Position
 

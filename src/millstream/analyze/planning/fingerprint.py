@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from millstream.analyze.planning.policy_text import without_policies
 from millstream.analyze.spark.catalyst import Catalyst
 
 # Raised when the hidden columns change, because they are part of a query's state.
@@ -33,7 +34,7 @@ def generation(
     parts = [str(_VERSION), normalise(text), frame.schema.json(), *more]
     if catalyst.contains(plan, "PYTHON_UDF") or _FROM_SOURCE.search(text):
         # A plan has a Python function's name and an inline table's columns, but not their content.
-        parts.append(_content(source))
+        parts.append(_content(source))  # without policies, which decide no row's values
         parts += [f"{name} {_content(file)}" for name, file in (modules or {}).items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -52,6 +53,6 @@ def normalise(plan: str) -> str:
 
 def _content(source: Path | str) -> str:
     try:
-        return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        return hashlib.sha256(without_policies(Path(source).read_bytes())).hexdigest()
     except OSError:  # typed into an interpreter, say
         return ""

@@ -11,7 +11,8 @@ from millstream.connectors.source_options import type_problem
 from millstream.errors import QueryError
 from millstream.expression.condition import compile_condition, event_columns
 from millstream.pipeline.declarations.declaration import Declaration
-from millstream.pipeline.model import SHED_AT_RANDOM, Delivery, OnInvalid, Stream
+from millstream.pipeline.declarations.policy import POLICY_OPTIONS, declare_policy
+from millstream.pipeline.model import SHED_AT_RANDOM, Delivery, OnInvalid, Policy, Stream
 from millstream.schema import Field, Primitive, Schema, parse_schema
 from millstream.schema.types import INTEGERS
 from millstream.syntax.names import suggest
@@ -32,6 +33,7 @@ STREAM_OPTIONS = (
     "shed",
     "shed_at",
     "description",
+    *POLICY_OPTIONS,
 )
 # Defaults of options that make no sense without another option.
 AHEAD = "1 minute"
@@ -78,7 +80,14 @@ def declare_stream(statement: Statement, name: object, options: Mapping[str, Any
         shed_at=_shed_at(declared),
         location=statement.location,
         description=declared.get("description") or "",
+        policy=_policy(declared, schema),
     )
+
+
+def _policy(declared: Declaration, schema: Schema) -> Policy:
+    names = [field.name for field in schema.fields]
+    # Any column can be hidden: an event that is read has no key.
+    return declare_policy(declared, names, (), event_columns(schema))
 
 
 def _schema(declared: Declaration) -> Schema:

@@ -8,6 +8,12 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from millstream.pipeline.declarations.declaration import Declaration
+from millstream.pipeline.declarations.policy import (
+    LEDGER_ROWS,
+    POLICY_OPTIONS,
+    declare_ledger_policy,
+    declare_policy,
+)
 from millstream.pipeline.declarations.view_output import OUTPUT_OPTIONS, declare_output
 from millstream.pipeline.declarations.view_shedding import declare_shed
 from millstream.pipeline.model import Mode, OnDataLoss, Reading, View
@@ -26,6 +32,8 @@ VIEW_OPTIONS = (
     "on_data_loss",
     *OUTPUT_OPTIONS,
     "shed",
+    *POLICY_OPTIONS,
+    LEDGER_ROWS,
 )
 
 
@@ -47,6 +55,7 @@ def declare_view(
         inputs = query.inputs
         _check_key(declared, key, query)
     output = declare_output(declared, key, query)
+    policy = declare_policy(declared, None if query is None else query.columns, key or ())
     return View(
         name=declared.name,
         inputs=inputs,
@@ -63,6 +72,8 @@ def declare_view(
         accumulation=output.accumulation,
         ledger=output.ledger,
         shed=declare_shed(declared, key, output),
+        policy=policy,
+        ledger_policy=declare_ledger_policy(declared, policy, key or (), output.ledger),
     )
 
 

@@ -14,8 +14,8 @@ from millstream.serve.http import HttpRequest, Response
 from millstream.serve.system import describe_view
 from millstream.serve.views.encoding import Encoding, encode
 from millstream.serve.views.filter import split_select
+from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import SelectedRows, ServedView
-from millstream.serve.views.subscription import RowSelection
 from millstream.syntax.names import closest
 from millstream.web.problem import Problem
 

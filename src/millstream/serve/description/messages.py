@@ -29,6 +29,9 @@ Row = Annotated[dict[str, Any], Meta(description="The columns and their values."
 Name = Annotated[str, Meta(description="The name in the subscription.")]
 Total = Annotated[int, Meta(description="How many rows satisfy the filter.")]
 Truncated = Annotated[bool, Meta(description="Whether the limit left some of them out.")]
+Skipped = Annotated[
+    int, Meta(description="Changes that were left out since the last message; missing: none.")
+]
 _STALE = "Why the rows may be out of date; missing if there is no known reason."
 
 
@@ -40,7 +43,7 @@ class KeyedRow(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
-    """The rows at `position`. Replace all rows that you hold by them; changes follow."""
+    """A page of the rows at `position`. Page 1 replaces all rows; changes follow the last page."""
 
     id: Identifier | UnsetType = UNSET
     position: PositionText
@@ -50,6 +53,9 @@ class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
     ledger: Name | UnsetType = UNSET
     total: Total | UnsetType = UNSET
     truncated: Truncated | UnsetType = UNSET
+    page: Annotated[int, Meta(description="The number of this page, from 1 on.")]
+    last: Annotated[bool, Meta(description="Whether the snapshot is complete with this page.")]
+    skipped: Skipped | UnsetType = UNSET
     rows: list[KeyedRow]
 
 
@@ -61,6 +67,7 @@ class Change(msgspec.Struct, tag_field="type", tag="change", kw_only=True):
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
     position: PositionText
+    skipped: Skipped | UnsetType = UNSET
 
 
 class Gap(msgspec.Struct, tag_field="type", tag="gap", kw_only=True):
@@ -70,6 +77,7 @@ class Gap(msgspec.Struct, tag_field="type", tag="gap", kw_only=True):
     position: PositionText
     asked: Annotated[str, Meta(description="The position of the client.")]
     reason: Annotated[str, Meta(description="Why it cannot continue from there.")]
+    skipped: Skipped | UnsetType = UNSET
 
 
 class Lag(msgspec.Struct, tag_field="type", tag="lag", kw_only=True):
@@ -78,6 +86,18 @@ class Lag(msgspec.Struct, tag_field="type", tag="lag", kw_only=True):
     id: Identifier | UnsetType = UNSET
     position: PositionText
     behind: Annotated[int, Meta(description="Changes that wait for the client.")]
+    seconds: Annotated[float, Meta(description="How long the oldest of them has waited.")]
+    growing: Annotated[bool, Meta(description="Whether more wait than at the last report.")]
+    warning: Annotated[str, Meta(description="What happens if that goes on.")] | UnsetType = UNSET
+    skipped: Skipped | UnsetType = UNSET
+
+
+class Updated(msgspec.Struct, tag_field="type", tag="updated", kw_only=True):
+    """The answer to `update`, `pause` and `resume`: from here on, they are in effect."""
+
+    id: Annotated[str | None, Meta(description="The subscription; null: the connection.")]
+    paused: Annotated[bool, Meta(description="Whether the subscription is paused.")]
+    position: PositionText | UnsetType = UNSET
 
 
 class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
@@ -117,7 +137,7 @@ class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
 
-SENT = (Snapshot, Change, Gap, Lag, Error, Unsubscribed, Pong)
+SENT = (Snapshot, Change, Gap, Lag, Updated, Error, Unsubscribed, Pong)
 """Messages that a server sends on a WebSocket."""
 
 EVENTS = (Snapshot, Change, Gap, Lag, Closed)
@@ -131,6 +151,7 @@ class PollChange(msgspec.Struct):
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
     position: PositionText
+    skipped: Skipped | UnsetType = UNSET
 
 
 class PollGap(msgspec.Struct):

@@ -110,14 +110,13 @@ class Groups:
     # --- members ----------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def join(
-        self, request: GroupRequest, member: Member, visibility: Visibility
-    ) -> AsyncIterator[Member]:
-        """Create the group if it is new, and make `member` a member within the block.
+    async def join(self, member: Member, visibility: Visibility) -> AsyncIterator[Member]:
+        """Create the group if it is new, and make the client a member within the block.
 
         A new group keeps the visibility of its creator, for all members.
         QueryError if the request is not valid or the group is defined otherwise.
         """
+        request = member.request
         request.check()
         await asyncio.wait_for(self._tail.caught_up.wait(), _DEFINED_SECONDS)
         if request.name not in self.definitions:

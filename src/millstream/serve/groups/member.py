@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.errors import QueryError
+from millstream.serve.connections import SubscriptionReport
+from millstream.serve.groups.definition import GroupRequest
 from millstream.serve.views.encoding import encode
 
 if TYPE_CHECKING:
@@ -21,8 +23,14 @@ class Member:
     """
 
     def __init__(
-        self, identifier: str, caller: str, max_pending: int, wake: Callable[[], None]
+        self,
+        identifier: str,
+        request: GroupRequest,
+        caller: str,
+        max_pending: int,
+        wake: Callable[[], None],
     ) -> None:
+        self.request = request
         self.caller = caller
         self.max_pending = max_pending
         self.skipped = 0  # nothing is ever left out
@@ -36,9 +44,10 @@ class Member:
         self._others: list[bytes] = []  # other messages than the group's
 
     @property
-    def behind(self) -> int:
-        """Messages that wait for room in the connection."""
-        return len(self._deliveries)
+    def report(self) -> SubscriptionReport:
+        wanted = self.request
+        behind = len(self._deliveries)  # messages that wait for room in the connection
+        return SubscriptionReport(wanted.kind, wanted.source, wanted.where, behind)
 
     # --- for the connection -----------------------------------------------------------------------
 

@@ -10,19 +10,40 @@ import msgspec
 
 from millstream.errors import QueryError
 from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
-from millstream.serve.connections import SubscriptionReport, Traffic
+from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
-from millstream.serve.views.encoding import EventStreamFormat, MessageFormat, encode
+from millstream.serve.views.encoding import (
+    EventStreamFormat,
+    MessageFormat,
+    SnapshotPage,
+    encode,
+)
+from millstream.serve.views.pace import Pace, SlowPolicy
+from millstream.serve.views.replay import Start, read_start
 from millstream.serve.views.served_view import ServedView
 from millstream.serve.views.subscription import Subscription
-from millstream.values.position import Position
 from millstream.web.asgi import Send
+from millstream.web.problem import Problem
 
 _MAX_WAIT = 60.0
 _KEEP_ALIVE_SECONDS = 15.0
 _SLOW_SECONDS = 1.0
+_MOVE_MS = 100  # before a client connects to another server
 _PAGE_BYTES = 1 << 20  # of changes in the answer to a poll, about
+_MAX_POLL_BYTES = 16 << 20  # of rows in the answer to a poll, about
+# A client over HTTP ends its own request; nobody needs to disconnect it.
+_WHEN_SLOW: dict[str, SlowPolicy] = {
+    "buffer": "buffer",
+    "conflate": "conflate",
+    "sample": "sample",
+    "catch_up": "buffer",
+}
+_RATES = ("sample", "max_rate", "max_rate_per_key")
+_TRUNCATED = (
+    "these rows are not all: the answer would be too large; send the header "
+    "Accept: text/event-stream to get them in pages, open a WebSocket, or use where"
+)
 _HINT = (
     "this is a long poll: ask again with after=<position>; for a stream of events send the header "
     "Accept: text/event-stream (curl -N -H 'Accept: text/event-stream' …), or open a WebSocket to "
@@ -36,11 +57,21 @@ def wants_events(request: HttpRequest) -> bool:
     return b"text/event-stream" in request.headers.get(b"accept", b"")
 
 
-def _position(request: HttpRequest) -> Position | None:
-    """The position to continue from, as `after` or as EventSource sends it."""
-    text = request.query.get("after")
-    text = text or request.headers.get(b"last-event-id", b"").decode("latin-1")
-    return Position.parse(text) if text else None
+def _start(request: HttpRequest) -> Start | None:
+    """Where to continue: the position that EventSource sends when it reconnects, or `after`."""
+    position = request.headers.get(b"last-event-id", b"").decode("latin-1")
+    return read_start(position or request.query.get("after"))
+
+
+def _pace(request: HttpRequest) -> Pace:
+    """How fast the client wants changes."""
+    given = request.query.get("when_slow", "buffer")
+    when_slow = _WHEN_SLOW.get(given)
+    if when_slow is None:
+        names = ", ".join(name for name in _WHEN_SLOW if name != "catch_up")
+        raise Problem(400, f"when_slow={given[:40]!r} is unknown here", remedy=f"use {names}")
+    rates = {name: request.number(name, None, 0, 1e9) for name in _RATES}
+    return Pace(when_slow, **rates)
 
 
 class HttpSubscription:
@@ -64,6 +95,11 @@ class HttpSubscription:
     def ended(self) -> bool:
         return self._is_ended or self._disconnected.done() or self._context.closing
 
+    @property
+    def must_answer(self) -> bool:
+        """Whether a long poll must be answered now, because the server is about to end."""
+        return self.ended or self._context.draining
+
     def end(self) -> None:
         """Send nothing more."""
         self._is_ended = True
@@ -85,19 +121,18 @@ class EventConnection:
         self.traffic = Traffic()
         self.farewell = b""  # the last event
         self._client = client
-        self._where = request.query.get("where") or None
         self._named = request.flag("named", default=True)
 
     def subscriptions(self) -> list[SubscriptionReport]:
-        subscription = self._client.subscription
-        served = subscription.served
-        return [SubscriptionReport(served.kind, served.name, self._where, subscription.behind)]
+        return [self._client.subscription.report]
 
     def close(self, code: int, reason: str) -> None:
         if not self._client.ended:
             closed = encode({"type": "closed", "code": code, "reason": reason})
             name = b"event: closed\n" if self._named else b""
-            self.farewell = b"%bdata: %b\n\n" % (name, closed)
+            # EventSource connects again after `retry`; the next server sets it back.
+            retry = b"retry: %d\n\n" % _MOVE_MS if code == SERVICE_RESTART else b""
+            self.farewell = b"%b%bdata: %b\n\n" % (retry, name, closed)
             self._client.end()
 
     def send_positions(self) -> None:
@@ -109,13 +144,19 @@ async def _subscribe(
     context: Context, request: HttpRequest, message_format: MessageFormat, kind: str, name: str
 ) -> AsyncIterator[HttpSubscription]:
     """A subscription as the request describes it, within the block."""
-    after = _position(request)
+    after, pace = _start(request), _pace(request)
     with context.wake_event() as wake_event:
         async with _open(context, request, kind, name) as served:
             visibility = context.visibility(kind, name, request.caller)
             selection = read_selection(request, visibility)
             subscription = Subscription(
-                served, selection, message_format, wake_event.set, context.replay, after=after
+                served,
+                selection,
+                message_format,
+                wake_event.set,
+                context.replay,
+                after=after,
+                pace=pace,
             )
             client = HttpSubscription(context, subscription, wake_event, request)
             try:
@@ -140,7 +181,7 @@ async def send_events(
     context: Context, request: HttpRequest, send: Send, kind: str, name: str
 ) -> None:
     """Send server-sent events until the client disconnects, as fast as it reads them."""
-    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named"))
+    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named", "when_slow", *_RATES))
     context.connections.check_caller(request.caller)
     message_format = EventStreamFormat(named=request.flag("named", default=True))
     async with _subscribe(context, request, message_format, kind, name) as client:
@@ -194,11 +235,21 @@ class PollFormat:
 
     def __init__(self, *, skips_start: bool = False) -> None:
         self._skips_start = skips_start
+        self._pages: list[bytes] = []  # of rows
+        self._head = b""
         self.gap: bytes | None = None
         self.error: bytes | None = None  # why there are no rows
-        self.rows: bytes | None = None
+        self.is_cut = False  # there are more rows than an answer may have
+        self.has_rows = False  # all pages are here, or as many as an answer may have
         self.position = ""  # of the rows
         self.watermark = b"null"  # then
+
+    @property
+    def rows(self) -> bytes:
+        """The rows and their counts, as members of the answer."""
+        head = self._head.replace(b'"truncated":false', b'"truncated":true', int(self.is_cut))
+        counts = b"%b," % head if head else b""  # a ledger's snapshot has none
+        return b'%b"rows":[%b]' % (counts, b",".join(page for page in self._pages if page))
 
     def change(self, body: bytes, position: bytes) -> bytes:
         return b'{%b%b"}' % (body, position)
@@ -208,16 +259,22 @@ class PollFormat:
             self.gap = b'{"position":"%b",%b}' % (position.encode(), fields)
         elif kind == "error":
             self.error = b"{%b}" % fields
-        elif kind == "snapshot" and not (self._skips_start and self.gap is None):
-            watermark, _, self.rows = fields.split(b",", 2)  # the second one is the name
-            self.watermark = watermark.removeprefix(b'"watermark":')
-            self.position = position
+        return b""
+
+    def snapshot(self, position: str, page: SnapshotPage) -> bytes:
+        if self._skips_start and self.gap is None:
+            return b""
+        self.position, self.watermark = position, page.watermark
+        self._head = page.head.partition(b",")[2]  # without the name
+        self._pages.append(page.rows[1:-1])
+        self.is_cut = not page.is_last and sum(map(len, self._pages)) >= _MAX_POLL_BYTES
+        self.has_rows = page.is_last or self.is_cut
         return b""
 
 
 async def poll(context: Context, request: HttpRequest, kind: str, name: str) -> Response:
     """The changes since `after`, as soon as there is one; all rows if the log lacks some."""
-    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "wait"))
+    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "wait", "when_slow"))
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
     answer = PollFormat(skips_start=kind == "ledger" and "limit" not in request.query)
     async with _subscribe(context, request, answer, kind, name) as client:
@@ -228,18 +285,20 @@ async def poll(context: Context, request: HttpRequest, kind: str, name: str) -> 
         raise QueryError(msgspec.json.decode(answer.error)["detail"])
     link = _EVENTS_LINK % request.raw_path.encode("latin-1")
     gap, content = b"", b'"changes":[%b]' % b",".join(changes)
-    if answer.rows is not None:
+    if answer.has_rows:
         # Changes after these rows come with the next poll, from the rows' position on.
         gap = b"" if answer.gap is None else b'"gap":%b,' % answer.gap
         position, watermark, content = answer.position, answer.watermark, answer.rows
     place = b'"position":"%b","watermark":%b' % (position.encode(), watermark)
-    body = b"{%b%b,%b%b}" % (gap, place, content, _hint(request))
+    body = b"{%b%b,%b%b}" % (gap, place, content, _hint(request, answer))
     return Response(body, headers=(*_HEADERS, (b"link", link)))
 
 
-def _hint(request: HttpRequest) -> bytes:
+def _hint(request: HttpRequest, answer: PollFormat) -> bytes:
     """A member with advice for people, whose requests have neither Accept nor a position."""
-    if b"json" in request.headers.get(b"accept", b"") or _position(request) is not None:
+    if answer.is_cut:
+        return b',"hint":%b' % encode(_TRUNCATED)
+    if b"json" in request.headers.get(b"accept", b"") or _start(request) is not None:
         return b""
     return b',"hint":%b' % encode(_HINT)
 
@@ -256,9 +315,9 @@ async def _collect(client: HttpSubscription, answer: PollFormat, wait: float) ->
         changes += [message for message in messages if message]
         left = deadline - clock()
         if (
-            answer.rows is not None
+            answer.has_rows
             or answer.error is not None
-            or client.ended
+            or client.must_answer
             or sum(map(len, changes)) >= _PAGE_BYTES
         ):
             return changes

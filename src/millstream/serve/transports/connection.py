@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
+from msgspec import UNSET
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from millstream.errors import MillstreamError, QueryError
@@ -15,23 +18,32 @@ from millstream.serve.groups.member import Member
 from millstream.serve.transports.client_messages import (
     Ack,
     Nack,
+    Pause,
     Ping,
+    Resume,
     Subscribe,
     Unsubscribe,
+    Update,
     decode,
     read_identifier,
 )
 from millstream.serve.transports.frames import MessageAssembler, ProtocolError, has_reserved_bits
-from millstream.serve.transports.membership import open_membership
-from millstream.serve.views.encoding import WebSocketFormat, encode
-from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import RowSelection, Subscription
-from millstream.values.position import Position
+from millstream.serve.transports.message_source import (
+    MessageSource,
+    Subscriber,
+    open_source,
+)
+from millstream.serve.views.encoding import encode
+from millstream.serve.views.lag import DISCONNECT_SECONDS
+from millstream.serve.views.pace import TokenBucket
+from millstream.serve.views.replay import read_start
 from millstream.web.auth.caller import Caller
 
 TOO_SLOW = 4008
 _MAX_ID_LENGTH = 200
 _CLOSE_SECONDS = 10.0
+_TURN_BYTES = 65_536
+_MIN_BYTES_PER_SECOND = 1_000
 
 
 class Connection(WSListener):
@@ -50,16 +62,25 @@ class Connection(WSListener):
         self.caller = caller
         self.address = ""
         self.traffic = Traffic()
-        self._subscriptions: dict[str, tuple[Any, Subscribe]] = {}
-        self._opening: dict[str, asyncio.Task[None]] = {}
-        self._deferred: dict[str, tuple[Subscribe, Position | None]] = {}  # until it has room
+        self.sources: dict[str, MessageSource] = {}
+        self._skipped = 0  # by subscriptions that have ended
+        self._open_blocks: dict[str, asyncio.Task[None]] = {}  # they end with their sources
+        self._deferred: dict[str, Subscribe] = {}  # until the client has room
         self._assembler = MessageAssembler(context.settings.max_frame_bytes)
         self._snapshot_lock = asyncio.Lock()  # one large snapshot at a time
         self._is_full = False  # the client has not read `buffer_bytes`
+        self._full_since = 0.0
+        self._byte_limit: TokenBucket | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by purpose
         self._unread = 0  # bytes of answers while it is full
         self._pong: bytes | None = None  # the answer to the newest ping, while it is full
         self._is_closed = False
         self._transport: WSTransport
+
+    @property
+    def skipped(self) -> int:
+        """Changes that were left out for this client."""
+        return self._skipped + sum(source.skipped for source in self.sources.values())
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -75,43 +96,37 @@ class Connection(WSListener):
     def _end(self) -> None:
         self._is_closed = True
         self._context.connections.discard(self)
+        for purpose in list(self._timers):
+            self._stop_timer(purpose)
         for identifier in self._identifiers():
             self._drop(identifier)
 
     def _identifiers(self) -> set[str]:
-        return {*self._opening, *self._subscriptions, *self._deferred}
+        return {*self._open_blocks, *self.sources, *self._deferred}
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self._is_full, self._full_since = True, time.monotonic()
+        self._start_timer("slow", DISCONNECT_SECONDS, self._check_slow)
 
     def resume_writing(self) -> None:
         self._is_full, self._unread = False, 0
+        self._stop_timer("slow")
         if self._pong is not None:
             pong, self._pong = self._pong, None
             self._send_pong(pong)
         for identifier in list(self._deferred):
             if not self._is_full:
-                self._open(*self._deferred.pop(identifier))
-        for identifier in list(self._subscriptions):
-            self._send_messages(identifier)
+                self._open(self._deferred.pop(identifier))
+        self._send_all()
 
     def send_positions(self) -> None:
         """Send the position of each subscription whose filter has hidden all recent changes."""
-        for subscription, _ in self._subscriptions.values():
-            if not self._is_full and (message := subscription.refresh()) is not None:
+        for source in self.sources.values():
+            if not self._is_full and (message := source.refresh()) is not None:
                 self._send(message)
 
     def subscriptions(self) -> list[SubscriptionReport]:
-        return [
-            SubscriptionReport(
-                subscription.served.kind,
-                subscription.served.name,
-                request.where or None,
-                subscription.behind,
-            )
-            for subscription, request in self._subscriptions.values()
-            if not isinstance(subscription, Member)
-        ]
+        return [source.report for source in self.sources.values()]
 
     def close(self, code: int | WSCloseCode, reason: str) -> None:
         """Close the connection, and tell the client why."""
@@ -164,74 +179,55 @@ class Connection(WSListener):
             raise ProtocolError(WSCloseCode.POLICY_VIOLATION, "the JSON is too deep") from None
         except UnicodeDecodeError:  # of a binary message, which is JSON too
             raise ProtocolError(WSCloseCode.INVALID_TEXT, "the text is not UTF-8") from None
-        match request:
-            case Subscribe():
-                self._subscribe(request)
-            case Ack(str(identifier), str(message_id)):
-                if (member := self._member(identifier)) is not None:
-                    member.ack(message_id)
-            case Nack():
-                if (member := self._member(request.id)) is not None:
-                    member.nack(request.message, request.reason)
-            case Unsubscribe():
-                if (member := self._member(request.id)) is not None:
-                    member.hand_back()
-                self._drop(request.id)
-                self._send(encode({"type": "unsubscribed", "id": request.id}))
-            case Ping():
-                self._send(b'{"type":"pong"}')
+        try:
+            match request:
+                case Subscribe():
+                    self._subscribe(request)
+                case Update():
+                    self._update(request)
+                case Pause():
+                    self._source(request.id).pause()
+                    self._send(encode({"type": "updated", "id": request.id, "paused": True}))
+                case Resume():
+                    self._source(request.id).resume()
+                    self._send(encode({"type": "updated", "id": request.id, "paused": False}))
+                    self._send_messages(request.id)
+                case Ack(str(identifier), str(message_id)):
+                    if (member := self._member(identifier)) is not None:
+                        member.ack(message_id)
+                case Nack():
+                    if (member := self._member(request.id)) is not None:
+                        member.nack(request.message, request.reason)
+                case Unsubscribe():
+                    if (member := self._member(request.id)) is not None:
+                        member.hand_back()
+                    self._drop(request.id)
+                    self._send(encode({"type": "unsubscribed", "id": request.id}))
+                case Ping():
+                    self._send(b'{"type":"pong"}')
+        except MillstreamError as error:
+            self._error(getattr(request, "id", None), "Bad Request", str(error))
+
+    # --- requests -------------------------------------------------------------------------------
 
     def _subscribe(self, request: Subscribe) -> None:
-        try:
-            self._check(request)
-            after = Position.parse(request.after) if request.after and not request.group else None
-        except MillstreamError as error:
-            self._error(request.id, "Bad Request", str(error))
-            return
+        self._check(request)
         self._drop(request.id)
+        if request.max_bytes is not None:
+            self._limit_bytes(request.max_bytes)
         if self._is_full:  # else a snapshot would be held for a client that does not read
-            self._deferred[request.id] = (request, after)
+            self._deferred[request.id] = request
             return
-        self._open(request, after)
-
-    def _member(self, identifier: str) -> Member | None:
-        held = self._subscriptions.get(identifier)
-        return held[0] if held is not None and isinstance(held[0], Member) else None
-
-    async def _join(self, request: Subscribe) -> None:
-        try:
-            async with open_membership(
-                self._context, self.caller, lambda: self._send_messages(request.id), request
-            ) as member:
-                self._subscriptions[request.id] = (member, request)
-                self._send_messages(request.id)
-                await asyncio.Event().wait()
-        except MillstreamError as error:
-            self._fail(request.id, "Bad Request", str(error))
-        except TimeoutError:
-            self._fail(request.id, "Service Unavailable", "Kafka does not answer; try again")
-
-    def _open(self, request: Subscribe, after: Position | None) -> None:
-        if request.group is not None:
-            self._opening[request.id] = asyncio.get_running_loop().create_task(self._join(request))
-            return
-        if request.view is not None:
-            try:
-                self._begin(request, self._context.view(request.view, self.caller), after)
-            except MillstreamError as error:
-                self._error(request.id, "Bad Request", str(error))
-            return
-        # Other topics are read only while clients use them, so reading may have to start first.
-        task = asyncio.get_running_loop().create_task(self._subscribe_on_demand(request, after))
-        self._opening[request.id] = task
+        self._open(request)
 
     def _check(self, request: Subscribe) -> None:
-        if (request.view, request.stream, request.ledger).count(None) != 2:
-            raise QueryError("a subscription names either a view, or a stream, or a view's ledger")
         if len(request.id) > _MAX_ID_LENGTH:
             raise QueryError(f"the id is longer than {_MAX_ID_LENGTH} characters")
         if request.limit is not None and request.limit < 0:
             raise QueryError(f"limit {request.limit} is negative")
+        if request.group is None:
+            read_start(request.after)
+        _check_bytes(request.max_bytes)
         limit = self._context.settings.max_subscriptions
         identifiers = self._identifiers()
         if request.id not in identifiers and len(identifiers) >= limit:
@@ -240,72 +236,151 @@ class Connection(WSListener):
                 remedy="unsubscribe from one, or open another connection",
             )
 
-    async def _subscribe_on_demand(self, request: Subscribe, after: Position | None) -> None:
-        kind = "stream" if request.stream is not None else "ledger"
+    def _open(self, request: Subscribe) -> None:
+        identifier = request.id
+        subscriber = Subscriber(
+            self.caller, lambda: self._send_messages(identifier), self._snapshot_lock
+        )
         try:
-            async with self._context.read_on_demand(
-                kind, request.stream or request.ledger or "", self.caller
-            ) as served:
-                self._begin(request, served, after)
+            opening = open_source(self._context, subscriber, request)
+        except MillstreamError as error:
+            self._error(identifier, "Bad Request", str(error))
+            return
+        if isinstance(opening, AbstractAsyncContextManager):
+            work = self._open_block(identifier, opening)
+            self._open_blocks[identifier] = asyncio.get_running_loop().create_task(work)
+        else:
+            self._begin(identifier, opening)
+
+    async def _open_block(
+        self, identifier: str, opening: AbstractAsyncContextManager[MessageSource]
+    ) -> None:
+        try:
+            async with opening as source:
+                self._begin(identifier, source)
                 await asyncio.Event().wait()  # until the subscription is dropped
         except MillstreamError as error:
-            self._fail(request.id, "Bad Request", str(error))
+            self._fail(identifier, "Bad Request", str(error))
         except TimeoutError:
-            self._fail(request.id, "Service Unavailable", "Kafka does not answer; try again")
+            self._fail(identifier, "Service Unavailable", "Kafka does not answer; try again")
+
+    def _begin(self, identifier: str, source: MessageSource) -> None:
+        self.sources[identifier] = source
+        self._send_messages(identifier)
 
     def _fail(self, identifier: str, title: str, detail: str) -> None:
         """Report that a subscription could not start."""
-        if self._opening.get(identifier) is asyncio.current_task():
-            del self._opening[identifier]
+        if self._open_blocks.get(identifier) is asyncio.current_task():
+            del self._open_blocks[identifier]
         self._error(identifier, title, detail)
 
-    def _begin(self, request: Subscribe, served: ServedView, after: Position | None) -> None:
-        selection = RowSelection(
-            request.where or None,
-            tuple(request.select) if request.select else None,
-            request.lineage,
-            request.limit,
-            self._context.visibility(served.kind, served.name, self.caller),
+    def _update(self, request: Update) -> None:
+        if request.max_bytes is not UNSET:
+            _check_bytes(request.max_bytes)
+        if request.id is None:
+            if request.changed or request.max_bytes is UNSET:
+                raise QueryError(
+                    "an update without an id can only change max_bytes",
+                    remedy="name the subscription in id",
+                )
+            self._send(b'{"type":"updated","id":null,"paused":false}')
+        else:
+            self._source(request.id).update(request.changed)
+        if request.max_bytes is not UNSET:
+            self._limit_bytes(request.max_bytes)
+        if request.id is not None:
+            self._send_messages(request.id)
+
+    def _source(self, identifier: str) -> MessageSource:
+        source = self.sources.get(identifier)
+        if source is not None:
+            return source
+        if identifier in self._identifiers():
+            raise QueryError(
+                f"subscription {identifier!r} has not started yet",
+                remedy="wait for its first message",
+            )
+        raise QueryError(
+            f"there is no subscription {identifier[:_MAX_ID_LENGTH]!r}", remedy="subscribe first"
         )
-        identifier = request.id
-        subscription = Subscription(
-            served,
-            selection,
-            WebSocketFormat(identifier),
-            lambda: self._send_messages(identifier),
-            self._context.replay,
-            after=after,
-            snapshot_lock=self._snapshot_lock,
-        )
-        self._subscriptions[identifier] = (subscription, request)
-        self._send_messages(identifier)
+
+    def _member(self, identifier: str) -> Member | None:
+        """The subscription as a member of a group, if it is one."""
+        source = self.sources.get(identifier)
+        return source if isinstance(source, Member) else None
 
     def _drop(self, identifier: str) -> None:
         self._deferred.pop(identifier, None)
-        if (held := self._subscriptions.pop(identifier, None)) is not None:
-            held[0].close()
-        if (task := self._opening.pop(identifier, None)) is not None:
+        if (source := self.sources.pop(identifier, None)) is not None:
+            self._skipped += source.skipped
+            source.close()
+        if (task := self._open_blocks.pop(identifier, None)) is not None:
             task.cancel()
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        for identifier in list(self.sources):
+            self._send_messages(identifier)
 
     def _send_messages(self, identifier: str) -> None:
         """Send messages of one subscription until there are none, or the client has no room."""
-        held = self._subscriptions.get(identifier)
-        if held is None:
+        source = self.sources.get(identifier)
+        if source is None:
             return
-        subscription, request = held
-        while not self._is_full and not self._is_closed:
-            messages = subscription.next_messages()
+        while self._has_room():
+            messages = source.next_messages(_TURN_BYTES)
             if not messages:
                 return
-            self.traffic.add(messages)
-            for message in messages:
-                self._transport.send(WSMsgType.TEXT, message)
-            if subscription.has_more:
+            self._write(messages)
+            if source.has_more:
                 return
-        if subscription.behind and not self._is_closed:
-            subscription.mark_slow()
-            if request.when_slow == "disconnect":
-                self.close(TOO_SLOW, "the client is too slow")
+        if self._is_closed:
+            return
+        # The others come first when there is room again.
+        self.sources[identifier] = self.sources.pop(identifier)
+        source.mark_slow()
+        self._check_slow()
+
+    def _has_room(self) -> bool:
+        if self._is_full or self._is_closed:
+            return False
+        if self._byte_limit is not None and (wait := self._byte_limit.wait()) > 0:
+            self._start_timer("bytes", wait, self._send_all)
+            return False
+        return True
+
+    def _write(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._transport.send(WSMsgType.TEXT, message)
+        self.traffic.add(messages)
+        if self._byte_limit is not None:
+            self._byte_limit.take(sum(map(len, messages)))
+
+    def _check_slow(self) -> None:
+        seconds = time.monotonic() - self._full_since if self._is_full else 0.0
+        if any(source.is_too_slow(seconds) for source in self.sources.values()):
+            self.close(TOO_SLOW, "the client is too slow")
+
+    def _limit_bytes(self, rate: int | None) -> None:
+        """Send at most so many bytes per second from now on."""
+        self._byte_limit = None if rate is None else TokenBucket(rate, rate / 4)
+        self._stop_timer("bytes")
+        asyncio.get_running_loop().call_soon(self._send_all)
+
+    def _start_timer(self, purpose: str, seconds: float, action: Callable[[], None]) -> None:
+        if purpose in self._timers:
+            return
+
+        def run() -> None:
+            del self._timers[purpose]
+            action()
+
+        self._timers[purpose] = asyncio.get_running_loop().call_later(seconds, run)
+
+    def _stop_timer(self, purpose: str) -> None:
+        if (timer := self._timers.pop(purpose, None)) is not None:
+            timer.cancel()
 
     def _send(self, message: bytes) -> None:
         """Send an answer; disconnect the client if it leaves too many of them unread."""
@@ -327,3 +402,10 @@ class Connection(WSListener):
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))
+
+
+def _check_bytes(rate: int | None) -> None:
+    if rate is not None and rate < _MIN_BYTES_PER_SECOND:
+        raise QueryError(
+            f"max_bytes {rate} is too low: at least {_MIN_BYTES_PER_SECOND} bytes per second"
+        )

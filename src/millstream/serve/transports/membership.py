@@ -37,8 +37,8 @@ def open_membership(
         max_attempts=request.max_attempts,
         after=request.after,
     )
-    member = Member(request.id, f"{caller.kind} {caller.name}", max_pending, wake)
-    return context.groups.join(wanted, member, context.visibility(kind, source, caller))
+    member = Member(request.id, wanted, f"{caller.kind} {caller.name}", max_pending, wake)
+    return context.groups.join(member, context.visibility(kind, source, caller))
 
 
 def _source(request: Subscribe) -> tuple[Kind, str]:

@@ -36,6 +36,7 @@ def websocket_protocol(context: Context) -> type[Any]:
         if not context.ready:
             return _refuse(503, "the server is still reading the log")
         try:
+            context.check_draining()
             context.connections.check_caller(ANYBODY)
         except Problem as problem:
             return _refuse(problem.status, str(problem))
@@ -70,8 +71,9 @@ def websocket_protocol(context: Context) -> type[Any]:
 
 
 def _refuse(status: int, reason: str) -> WSUpgradeResponseWithListener:
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
     return WSUpgradeResponseWithListener(
-        WSUpgradeResponse.create_error_response(status, reason.encode()), None
+        WSUpgradeResponse.create_error_response(status, reason.encode(), headers), None
     )
 
 

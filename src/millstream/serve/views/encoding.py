@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,7 +14,7 @@ from millstream.values.clock import to_iso
 from millstream.values.view_description import ViewColumn
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
-_MAX_SNAPSHOTS, _MAX_SNAPSHOT_BYTES = 100, 32 << 20  # a larger snapshot is cached alone
+_MAX_SNAPSHOTS, _MAX_SNAPSHOT_BYTES = 100, 32 << 20
 _MAX_CHANGES = 512  # cached; a client that is further behind has its changes encoded again
 
 
@@ -112,37 +112,46 @@ class Encoding:
             for key, row in rows
         )
 
-    def _encode(self, change: ViewChange) -> bytes | None:
-        key = b"null" if change.key is None else change.key.encode()
+    def operation(self, change: ViewChange) -> Literal["upsert", "delete"] | None:
+        """What the change is for clients with this filter; None: nothing."""
         if change.row is not None and self.matches(change.row):
+            return "upsert"
+        # The row was deleted, or does not match any more.
+        return "delete" if self.concerns(change) else None
+
+    def _encode(self, change: ViewChange) -> bytes | None:
+        operation = self.operation(change)
+        if operation == "upsert" and change.row is not None:
+            key = b"null" if change.key is None else change.key.encode()
             row = encode(self.project(change.row))
             return b'"op":"upsert","key":%b,"row":%b,"position":"' % (key, row)
-        if not self.concerns(change):
-            return None
-        # The row was deleted, or does not match any more.
-        return b'"op":"delete","key":%b,"row":null,"position":"' % key
+        return delete_body(change.key) if operation == "delete" and change.key else None
+
+
+def delete_body(key: str) -> bytes:
+    """JSON of the change that takes a row from a client, as `Encoding.body` gives it."""
+    return b'"op":"delete","key":%b,"row":null,"position":"' % key.encode()
 
 
 class SnapshotCache:
-    """Encoded rows of a view at one position, for clients that connect at the same time."""
+    """Snapshots of one page at one position, for clients that connect at the same time."""
 
     def __init__(self) -> None:
         self._position = ""
-        self._cached: dict[tuple[Encoding, int | None], bytes] = {}
+        self._cached: dict[tuple[Encoding, int | None], tuple[bytes, bytes]] = {}
 
-    def get(
-        self, position: str, key: tuple[Encoding, int | None], make: Callable[[], bytes]
-    ) -> bytes:
-        """The snapshot for an encoding and limit, by `make` if it is not cached. Thread-safe."""
+    def find(self, position: str, key: tuple[Encoding, int | None]) -> tuple[bytes, bytes] | None:
+        """The counts and the rows for an encoding and limit."""
+        return self._cached.get(key) if self._position == position else None
+
+    def add(
+        self, position: str, key: tuple[Encoding, int | None], counts: bytes, rows: bytes
+    ) -> None:
         cached = self._cached if self._position == position else {}
-        if (found := cached.get(key)) is not None:
-            return found
-        made = make()
-        size = sum(map(len, tuple(cached.values()))) + len(made)
+        size = sum(len(held) for _, held in cached.values()) + len(rows)
         if size > _MAX_SNAPSHOT_BYTES or len(cached) >= _MAX_SNAPSHOTS:
             cached = {}
-        self._position, self._cached = position, {**cached, key: made}
-        return made
+        self._position, self._cached = position, {**cached, key: (counts, rows)}
 
     def clear(self) -> None:
         self._position, self._cached = "", {}
@@ -161,6 +170,24 @@ class MessageFormat(Protocol):
         """Any other message; `fields` is JSON without the braces, as in `"behind":3`."""
         ...
 
+    def snapshot(self, position: str, page: SnapshotPage) -> bytes: ...
+
+
+class SnapshotPage(NamedTuple):
+    """A page of a snapshot, as JSON without the braces."""
+
+    watermark: bytes
+    head: bytes  # the name, and how many rows there are
+    number: int
+    is_last: bool
+    rows: bytes
+
+    @property
+    def fields(self) -> bytes:
+        last = b"true" if self.is_last else b"false"
+        place = b'"page":%d,"last":%b' % (self.number, last)
+        return b'"watermark":%b,%b,%b,"rows":%b' % (self.watermark, self.head, place, self.rows)
+
 
 class WebSocketFormat:
     """Messages of one subscription on a WebSocket."""
@@ -175,6 +202,9 @@ class WebSocketFormat:
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
         head = b'{"type":"%b",%b,"position":"%b",' % (kind.encode(), self._id, position.encode())
         return b"%b%b}" % (head, fields)
+
+    def snapshot(self, position: str, page: SnapshotPage) -> bytes:
+        return self.message("snapshot", position, page.fields)
 
 
 class EventStreamFormat:
@@ -192,9 +222,16 @@ class EventStreamFormat:
         return b'%bid: %b\ndata: {"type":"change",%b%b"}\n\n' % (name, position, body, position)
 
     def message(self, kind: str, position: str, fields: bytes) -> bytes:
+        # A gap has no id: a client that disconnects before the snapshot must get the gap again.
+        return self._event(kind, position, fields, resumable=kind != "gap")
+
+    def snapshot(self, position: str, page: SnapshotPage) -> bytes:
+        # A client that disconnects before the last page must not resume after rows that it lacks.
+        return self._event("snapshot", position, page.fields, resumable=page.is_last)
+
+    def _event(self, kind: str, position: str, fields: bytes, *, resumable: bool) -> bytes:
         kind_, place = kind.encode(), position.encode()
         name = b"event: %b\n" % kind_ if self._named else b""
-        # A gap has no id: a client that disconnects before the snapshot must get the gap again.
-        identity = b"" if kind == "gap" else b"id: %b\n" % place
+        identity = b"id: %b\n" % place if resumable else b""
         data = b'{"type":"%b","position":"%b",%b}' % (kind_, place, fields)
         return b"%b%bdata: %b\n\n" % (name, identity, data)

@@ -6,19 +6,48 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 
-from millstream.errors import LogError
+from millstream.errors import InvalidPosition, LogError
 from millstream.log.consumer import bounds, read_range
 from millstream.log.record import Record
+from millstream.log.search import offsets_since
 from millstream.log.settings import LogSettings
 from millstream.serve.views.encoding import Encoding
 from millstream.serve.views.served_view import ServedView
 from millstream.store.views.ring import Offsets, Row, ViewChange
+from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
 _CHUNK = 500
 _RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """The first change that was written at this time or later; milliseconds since the epoch."""
+
+    milliseconds: int
+
+
+Start = Position | StartTime
+
+
+def read_start(text: str | None) -> Start | None:
+    """The start in `after`; InvalidPosition if it is neither a position nor a time."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return Position.parse(text)
+    if moment.tzinfo is None:
+        raise InvalidPosition(
+            f"the time {text[:100]!r} has no time zone", remedy="write 2026-11-01T00:00:00Z for UTC"
+        )
+    return StartTime(max(0, int(moment.timestamp() * 1000)))
 
 
 class PositionUnavailable(Exception):
@@ -32,8 +61,13 @@ class Replay:
         self._settings = log
         self._limit = limit
 
+    @property
+    def limit(self) -> int:
+        """Records that are read for one client that resumes."""
+        return self._limit
+
     async def changes(
-        self, served: ServedView, start: Offsets, encoding: Encoding
+        self, served: ServedView, start: Offsets, encoding: Encoding, *, unlimited: bool = False
     ) -> AsyncIterator[ViewChange]:
         """Every change from `start` to the oldest in the ring, partition by partition.
 
@@ -44,7 +78,7 @@ class Replay:
         table, restarts, stop = served.table, served.restarts, served.table.ring.floor
         ranges = [(p, start[p] if p < len(start) else 0, high) for p, high in enumerate(stop)]
         behind = sum(max(0, high - low) for _, low, high in ranges)
-        if behind > self._limit and not served.sends_full_history:
+        if behind > self._limit and not (unlimited or served.sends_full_history):
             raise PositionUnavailable(f"{behind} changes behind; at most {self._limit} are read")
         for partition, low, high in ranges:
             if low < table.replayable_from.get(partition, 0):
@@ -73,6 +107,12 @@ class Replay:
             except LogError as error:
                 _log.warning("%s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    async def since(self, served: ServedView, start: StartTime) -> Offsets:
+        """The offsets of the first records from a time on, or the log's ends; LogError."""
+        asked = {served.topic: start.milliseconds}
+        found = await asyncio.to_thread(offsets_since, self._settings, asked)
+        return tuple(found[served.topic, partition] for partition in range(len(found)))
 
     async def is_beyond_end(self, served: ServedView, offsets: Offsets) -> bool:
         """Whether `offsets` are beyond the last records in Kafka."""

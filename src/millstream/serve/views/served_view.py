@@ -36,6 +36,7 @@ from millstream.serve.views.filter import (
     without_columns,
     without_lineage,
 )
+from millstream.serve.views.pages import SharedRows
 from millstream.serve.views.view_metrics import ViewMetrics
 from millstream.store.views.ring import ViewChange
 from millstream.store.views.table import ViewTable
@@ -92,6 +93,7 @@ class ServedView:
         self.policy = AppliedPolicy(policy, f"{kind} {name}")
         self.policy.fit(columns)
         self._settings = settings
+        self._shared_rows: weakref.ref[SharedRows] | None = None
         self._encodings = weakref.WeakValueDictionary[object, Encoding]()
         self.table = self._empty_table(columns, False, {})
 
@@ -151,6 +153,7 @@ class ServedView:
     def _start(self, epoch: str, table: ViewTable) -> None:
         self.epoch, self.table = epoch, table
         self.restarts += 1
+        self._shared_rows = None
         self.snapshots.clear()
         for encoding in self._encodings.values():
             encoding.clear()
@@ -285,6 +288,22 @@ class ServedView:
         else:
             rows = [(None, row) for row in self.table.newest]
         return lambda: _select_rows(rows, encoding, order, limit, Deadline(seconds), keyed=keyed)
+
+    def rows_now(self) -> SharedRows:
+        """References to all rows of a view with key, shared by clients at the same position."""
+        shared = self._shared_rows() if self._shared_rows is not None else None
+        if shared is None or shared.offsets != self.table.offsets:
+            shared = SharedRows(self.table.rows, self.table.offsets)
+            self._shared_rows = weakref.ref(shared)
+        return shared
+
+    def deadline(self) -> Deadline:
+        """The time limit for one filter over all rows, from now on."""
+        return Deadline(self._settings.query_seconds)
+
+    @property
+    def page_bytes(self) -> int:
+        return self._settings.page_bytes
 
     def is_expensive(self, encoding: Encoding, order: str | None = None) -> bool:
         """Whether selecting and encoding the rows would block the event loop for too long."""

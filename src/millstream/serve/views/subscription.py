@@ -3,6 +3,10 @@
 A subscription is a cursor, not a queue. While a client's transport is full, nothing is kept for
 it. When the transport has room again, the subscription continues from its cursor: from the ring;
 from Kafka if the ring no longer has the change; with a gap and a snapshot if Kafka lacks it too.
+
+A client that asked to conflate does not get a change if the ring has a newer one of the same key.
+A delete is left out only if the newest change brings the row back: so whatever position the client
+resumes from, its rows are right in the end.
 """
 
 from __future__ import annotations
@@ -11,44 +15,35 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from millstream.errors import LogError, MillstreamError, QueryError
-from millstream.serve.access.visibility import SEES_ALL, Visibility
-from millstream.serve.views.encoding import Encoding, MessageFormat, encode
-from millstream.serve.views.replay import PositionUnavailable, Replay
-from millstream.serve.views.served_view import SelectedRows, ServedView
-from millstream.store.views.ring import Offsets, ViewChange, covers
+from millstream.serve.connections import SubscriptionReport
+from millstream.serve.views.encoding import Encoding, MessageFormat, SnapshotPage, encode
+from millstream.serve.views.lag import (
+    DISCONNECT_SECONDS,
+    LagWatch,
+    Waiting,
+    lag_fields,
+    waiting_changes,
+    warning_of,
+)
+from millstream.serve.views.outbox import Outbox, Turns
+from millstream.serve.views.pace import Pace, Thinning
+from millstream.serve.views.pages import Difference, Snapshot, name_json, rows_before
+from millstream.serve.views.replay import PositionUnavailable, Replay, Start, StartTime
+from millstream.serve.views.selection import RowSelection
+from millstream.serve.views.served_view import ServedView
+from millstream.store.views.ring import Offsets, ViewChange, covers, highest
 from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05  # then other clients have their turn
-_MAX_COUNTED = 1_000  # changes that are tested by a policy, to count those that are visible
 _MAX_PENDING = 200  # messages from Kafka that wait for the transport
-_DEFAULT_LIMIT = 100  # rows of a view without key
-
-
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """Which rows a client wants, and which of their columns."""
-
-    where: str | None = None
-    select: tuple[str, ...] | None = None
-    lineage: bool = False
-    limit: int | None = None
-    visibility: Visibility = SEES_ALL  # which rows and columns exist for the client
-
-    def encoding(self, served: ServedView) -> Encoding:
-        return served.encoding(self.where, self.select, self.lineage, self.visibility)
-
-    def row_limit(self, served: ServedView) -> int | None:
-        """The limit for a snapshot; views without key have a default."""
-        if self.limit is None and not (served.table.keyed or served.sends_full_history):
-            return _DEFAULT_LIMIT
-        return self.limit
+_LATE_SECONDS = 2.0  # a client with max_rate is told about its lag from then on
 
 
 class Subscription:
@@ -65,10 +60,14 @@ class Subscription:
         wake: Callable[[], None],
         replay: Replay,
         *,
-        after: Position | None = None,
+        after: Start | None = None,
+        pace: Pace | None = None,
         snapshot_lock: asyncio.Lock | None = None,
     ) -> None:
         self.served = served
+        self.is_paused = False
+        self._thinning = Thinning(served, pace or Pace())
+        self._thinning.pace.check(served)
         self._snapshot_lock = snapshot_lock or asyncio.Lock()
         self._encoding = selection.encoding(served)
         self._selection = selection
@@ -76,66 +75,122 @@ class Subscription:
         self._wake = wake
         self._replay = replay
         self._limit = selection.row_limit(served)
-        self._pending: deque[bytes] = deque()
-        self._drained = asyncio.Event()  # no pending message is left
-        self._task: asyncio.Task[None] | None = None
+        self._outbox = Outbox(wake)
+        self._turns = Turns(wake)
         self._epoch = served.epoch
         self._restarts = served.restarts
         self._cursor = served.table.ring.end
         self._offsets: Offsets = served.table.offsets
         self._sent_offsets: Offsets = ()  # the newest position that the client was sent
         self._ahead = False  # the client has seen changes that our next ones do not cover
-        self._is_slow = False
+        self._from_time = False  # the client asked for everything since a time
+        self._lag = LagWatch()
+        self._owed_updates = 0  # `updated` messages that follow rows
         self._failed = False
-        self._has_more = False  # the turn ended before all changes were looked at
         served.subscribers.add(wake)
         self._begin(after)
 
     def close(self) -> None:
         self.served.subscribers.discard(self._wake)
-        if self._task is not None:
-            self._task.cancel()
+        self._outbox.clear()
+        self._turns.stop()
 
     @property
     def position(self) -> Position:
-        return Position(self._epoch, dict(enumerate(self._offsets)))
+        return Position(self._epoch, dict(enumerate(self._safe_offsets)))
+
+    @property
+    def _safe_offsets(self) -> Offsets:
+        """Where the client must resume: before the oldest change that is held back."""
+        return self._thinning.held_since or self._offsets
+
+    @property
+    def skipped(self) -> int:
+        """Changes that were left out for the client."""
+        return self._thinning.skipped
 
     @property
     def behind(self) -> int:
-        """Changes that the client has not been sent yet.
+        """Changes that wait for the client, as far as it may know of them."""
+        return self._waiting().changes
 
-        Changes of rows that a policy hides do not count; of the others, the newest 1,000 do.
-        """
-        ring = self.served.table.ring
-        if not self._encoding.hides_rows:
-            return max(0, ring.end - self._cursor)
-        start = max(self._cursor, ring.start, ring.end - _MAX_COUNTED)
-        return sum(self._encoding.concerns(ring[n]) for n in range(start, ring.end))
+    @property
+    def _has_waiting(self) -> bool:
+        return self._cursor < self.served.table.ring.end
+
+    @property
+    def report(self) -> SubscriptionReport:
+        served, where = self.served, self._selection.where
+        return SubscriptionReport(served.kind, served.name, where, self.behind, self.skipped)
 
     @property
     def has_pending(self) -> bool:
         """Whether messages are ready to be sent; `position` is after them."""
-        return bool(self._pending)
+        return bool(self._outbox)
 
     @property
     def has_more(self) -> bool:
         """Whether `next_messages` stopped early. It will wake the client again."""
-        return self._has_more
+        return self._turns.is_next
 
     @property
     def is_busy(self) -> bool:
         """Whether messages will come without a new change: a snapshot, a replay, a slow filter."""
-        return self._task is not None or bool(self._pending) or self._has_more
+        return self._outbox.is_working or bool(self._outbox) or self._turns.is_next
 
     def refresh(self) -> bytes | None:
         """A message with the position, if the filter has hidden all changes since the last one."""
-        if self._sent_offsets == self._offsets or self.is_busy:
+        if self._sent_offsets == self._safe_offsets or self.is_busy or self.is_paused:
             return None
-        return self._lag()
+        return self._report_lag()
 
     def mark_slow(self) -> None:
-        """Note that the transport is full; the client's next message is its lag."""
-        self._is_slow = True
+        """Note that the transport is full; the client is told its lag when there is room."""
+        if self._has_waiting and not self.is_paused:
+            self._lag.mark(self._waiting)
+
+    def is_too_slow(self, full_seconds: float) -> bool:
+        """Whether to disconnect the client, because it asked for that."""
+        if self._thinning.pace.when_slow != "disconnect" or not self._has_waiting or self.is_paused:
+            return False
+        return full_seconds >= DISCONNECT_SECONDS or self._cursor < self.served.table.ring.start
+
+    def pause(self) -> None:
+        """Send nothing until `resume`; the cursor stays where it is."""
+        self.is_paused = True
+        self.served.subscribers.discard(self._wake)
+
+    def resume(self) -> None:
+        """Continue from the cursor: from the ring, or from Kafka."""
+        self.is_paused = False
+        if not self._failed:
+            self.served.subscribers.add(self._wake)
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        """Change the filter, the columns or the pace; QueryError if one does not fit.
+
+        `updated` follows when the client has all rows that it asks for now.
+        """
+        pace = self._thinning.pace.changed(fields)
+        pace.check(self.served)
+        selection = self._selection.changed(fields)
+        encoding = selection.encoding(self.served)
+        held = self._thinning.held_since is not None
+        if pace != self._thinning.pace:
+            self._thinning.use(pace)
+        if encoding is self._encoding and not (held and self._thinning.held_since is None):
+            self._outbox.push(self._updated())
+            return
+        only_where = replace(selection, where=self._selection.where) == self._selection
+        old, self._encoding, self._selection = self._encoding, encoding, selection
+        self._owed_updates += 1
+        if only_where and not held and self._can_compare():
+            self._outbox.start(partial(self._send_difference, old))
+        else:
+            self._outbox.clear()
+            self._send_snapshot()
+
+    # --- the next messages ----------------------------------------------------------------------
 
     def next_messages(self, size: int = 65_536) -> list[bytes]:
         """The next messages, about `size` bytes of them; empty if there are none now.
@@ -143,35 +198,55 @@ class Subscription:
         Stops after a short time, because a filter may skip many changes. It then wakes the client
         again.
         """
-        if self._has_more:  # the next turn is scheduled already
+        if self._turns.is_next or self.is_paused:  # the next turn is scheduled already
             return []
         if self._failed:
-            messages, self._pending = list(self._pending), deque()
-            return messages
+            return self._outbox.take(size, lambda: True)
         if self._restarts != self.served.restarts:
             is_new = self._epoch != self.served.epoch
             self._restart(_replaced(self.served) if is_new else "the server had to read it again")
-        messages = []
-        while size > 0 and self._pending:
-            messages.append(self._pending.popleft())
-            size -= len(messages[-1])
-        if not self._pending:
-            self._drained.set()
-        if self._task is not None or self._pending:
+        messages = self._outbox.take(size, self._admits_change)
+        if self._outbox.is_working or self._outbox:
             return messages
-        ring = self.served.table.ring
-        if self._is_slow and not messages:
-            self._is_slow = False
-            if self._cursor < ring.end:
-                messages.append(self._lag())
+        size -= sum(map(len, messages))
+        if self._lag.is_due and not messages and self._has_waiting:
+            messages.append(self._report_lag())
+        if self._thinning.key_limit is not None:
+            messages += self._take_held(size)
+        messages += self._walk(size)
+        if self._lag.has_recovered and not self._has_waiting and not self._outbox.is_working:
+            messages.append(self._report_lag())
+        return messages
+
+    def _admits_change(self) -> bool:
+        """Whether the rate allows a change from Kafka now."""
+        if wait := self._thinning.wait():
+            self._turns.after(wait)
+            return False
+        self._thinning.count_sent()
+        return True
+
+    def _take_held(self, size: int) -> list[bytes]:
+        """Changes of fast keys that are due."""
+        messages: list[bytes] = []
+        while size > 0 and (change := self._thinning.take_held()) is not None:
+            if (body := self._encoding.body(change)) is not None:
+                messages.append(self._change(body))
+                size -= len(messages[-1])
+        return messages
+
+    def _walk(self, size: int) -> list[bytes]:
+        """Changes from the cursor on."""
+        ring, messages = self.served.table.ring, []
         end = time.monotonic() + _TURN_SECONDS
         while size > 0 and self._cursor < ring.end:
             if self._cursor < ring.start:
-                self._start(self._read_log)
+                self._leave_ring()
                 break
             if time.monotonic() > end:
-                self._has_more = True
-                asyncio.get_running_loop().call_later(0, self._next_turn)
+                self._turns.again()
+                break
+            if self._thinning.is_active and self._must_wait():
                 break
             message = self._advance(ring[self._cursor], self._cursor)
             self._cursor += 1
@@ -181,16 +256,91 @@ class Subscription:
         else:
             if self._cursor == ring.end and covers(self.served.table.offsets, self._offsets):
                 self._offsets, self._ahead = self.served.table.offsets, False
+        limit = self._thinning.key_limit
+        if limit is not None and (wait := limit.wait()) is not None:
+            self._turns.after(max(wait, 0.001))
         return messages
 
-    def _next_turn(self) -> None:
-        self._has_more = False
-        self._wake()
+    def _must_wait(self) -> bool:
+        """Whether a rate allows no change now."""
+        if not (wait := self._thinning.wait()):
+            return False
+        self._turns.after(wait)
+        if not self._thinning.pace.conflates and self._waiting().seconds > _LATE_SECONDS:
+            self._lag.mark(self._waiting)
+        return True
 
-    def _begin(self, after: Position | None) -> None:
+    def _advance(self, change: ViewChange, number: int) -> bytes | None:
+        """Move past a change; its message if it is for this client, and for now."""
+        before = self._offsets
+        if self._ahead:
+            if change.partition < len(before) and change.offset < before[change.partition]:
+                return None
+            self._offsets = highest(before, change.offsets)
+            self._ahead = not covers(change.offsets, before)
+        else:
+            self._offsets = change.offsets
+        if self._thinning.is_active and self._thinning.leaves_out(
+            change, number, before, self._encoding
+        ):
+            return None
+        body = self._encoding.body(change, number)
+        return None if body is None else self._change(body)
+
+    def _change(self, body: bytes) -> bytes:
+        self._thinning.count_sent()
+        self._sent_offsets = self._safe_offsets
+        return self._format.change(self._thinning.skipped_json() + body, self._position_text())
+
+    def _position_text(self) -> bytes:
+        offsets = self._safe_offsets
+        if len(offsets) == 1:  # the usual case, and this runs for each message
+            return b"%b:0=%d" % (self._epoch.encode(), offsets[0])
+        return str(self.position).encode()
+
+    # --- messages about the subscription --------------------------------------------------------
+
+    def _updated(self) -> bytes:
+        return self._format.message("updated", str(self.position), b'"paused":false')
+
+    def _gap(self, asked: Position, reason: str) -> None:
+        fields = b'"asked":%b,"reason":%b' % (encode(str(asked)), encode(reason))
+        fields = self._thinning.skipped_json() + fields
+        self._outbox.push(self._format.message("gap", str(self.served.position), fields))
+        self._send_snapshot()
+
+    def _report_lag(self) -> bytes:
+        self._sent_offsets = self._safe_offsets
+        waiting = self._waiting()
+        growing, ring = self._lag.report(waiting), self.served.table.ring
+        warning = warning_of(
+            self._thinning.pace.when_slow, waiting.changes, ring.capacity, self._replay.limit
+        )
+        fields = self._thinning.skipped_json() + lag_fields(waiting, growing, warning)
+        return self._format.message("lag", str(self.position), fields)
+
+    def _waiting(self) -> Waiting:
+        return waiting_changes(self.served.table.ring, self._cursor, self._encoding)
+
+    def _fail(self, error: MillstreamError) -> None:
+        """End with an error: without the rows, changes to them mean nothing."""
+        fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
+        self._outbox.push(self._format.message("error", str(self.served.position), fields))
+        self._failed = True
+        self.served.subscribers.discard(self._wake)
+
+    # --- where it begins and continues ----------------------------------------------------------
+
+    def _begin(self, after: Start | None) -> None:
         if after is None:
             self._send_snapshot()
-            return
+        elif isinstance(after, StartTime):
+            self._from_time = True
+            self._outbox.start(partial(self._begin_at_time, after))
+        else:
+            self._begin_after(after)
+
+    def _begin_after(self, after: Position) -> None:
         if after.epoch != self._epoch:
             self._gap(after, _replaced(self.served))
             return
@@ -201,11 +351,20 @@ class Subscription:
         self._offsets = tuple(after.offsets.get(p, 0) for p in range(partitions))
         self._resume()
 
+    async def _begin_at_time(self, after: StartTime) -> None:
+        try:
+            self._offsets = await self._replay.since(self.served, after)
+        except LogError as error:
+            _log.warning("%s", error)
+            self._gap(self.position, "the log could not be read")
+            return
+        self._resume()
+
     def _resume(self) -> None:
         """Continue from the client's position, in the ring or in the log."""
         table = self.served.table
         if not table.ring.holds(self._offsets):
-            self._start(self._read_log)
+            self._outbox.start(self._read_log)
             return
         ring, self._cursor = table.ring, table.ring.find(self._offsets)
         # Another server, which gave the position, may have read the partitions in another order.
@@ -213,113 +372,58 @@ class Subscription:
         following = ring[self._cursor].offsets if self._cursor < ring.end else table.offsets
         self._ahead = not covers(following, self._offsets)
         if not covers(table.offsets, self._offsets):
-            self._start(partial(self._check_end, self.position))
+            self._outbox.start(partial(self._check_end, self.position))
+
+    def _leave_ring(self) -> None:
+        """Continue although the ring no longer has the next change."""
+        ring = self.served.table.ring
+        if not self._thinning.pace.conflates:
+            self._outbox.start(self._read_log)
+        elif self._thinning.drops:
+            self._thinning.skip("sample", ring.start - self._cursor)
+            self._cursor, self._offsets = ring.start, highest(self._offsets, ring.floor)
+            self._turns.again()
+        else:
+            # The newest rows are wanted, not every step to them.
+            self._gap(self.position, "too many changes waited")
 
     def _restart(self, reason: str) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-        self._pending.clear()
+        self._outbox.clear()
         asked = self.position
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
+        self._thinning.use(self._thinning.pace)
         with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
             self._encoding = self._selection.encoding(self.served)
+        try:
+            self._thinning.pace.check(
+                self.served
+            )  # the view may be one now whose changes are added up
+        except QueryError as error:
+            self._fail(error)
+            return
         self._gap(asked, reason)
-
-    def _gap(self, asked: Position, reason: str) -> None:
-        fields = b'"asked":%b,"reason":%b' % (encode(str(asked)), encode(reason))
-        self._pending.append(self._format.message("gap", str(self.served.position), fields))
-        self._send_snapshot()
-
-    def _lag(self) -> bytes:
-        self._sent_offsets = self._offsets
-        return self._format.message("lag", str(self.position), b'"behind":%d' % self.behind)
-
-    def _advance(self, change: ViewChange, number: int) -> bytes | None:
-        """Move past a change; its message if it is for this client."""
-        if self._ahead:
-            seen = self._offsets
-            if change.partition < len(seen) and change.offset < seen[change.partition]:
-                return None
-            self._offsets = _highest(seen, change.offsets)
-            self._ahead = not covers(change.offsets, seen)
-        else:
-            self._offsets = change.offsets
-        body = self._encoding.body(change, number)
-        if body is None:
-            return None
-        self._sent_offsets = self._offsets
-        return self._format.change(body, self._position_text())
-
-    def _position_text(self) -> bytes:
-        if len(self._offsets) == 1:  # the usual case, and this runs for each message
-            return b"%b:0=%d" % (self._epoch.encode(), self._offsets[0])
-        return str(self.position).encode()
-
-    def _send_snapshot(self) -> None:
-        if self.served.sends_full_history and self._limit is None:
-            self._start(self._send_full_history)
-        elif self.served.is_expensive(self._encoding):
-            self._start(self._send_large_snapshot)
-        else:
-            position, rows = self._prepare_snapshot()
-            self._pending.append(self._snapshot(position, rows()))
-
-    async def _send_large_snapshot(self) -> None:
-        """Make a snapshot in a thread, when no other one of this client is held."""
-        async with self._snapshot_lock:
-            position, rows = self._prepare_snapshot()
-            try:
-                self._pending.append(self._snapshot(position, await asyncio.to_thread(rows)))
-            except QueryError as error:
-                self._fail(error)
-                return
-            await self._wait_until_drained()
-
-    def _prepare_snapshot(self) -> tuple[str, Callable[[], bytes]]:
-        """The position after which changes follow, and a function that encodes the rows there."""
-        served, encoding, limit = self.served, self._encoding, self._limit
-        self._cursor, self._ahead = served.table.ring.end, False
-        self._offsets = self._sent_offsets = served.table.offsets
-        position = str(served.position)
-        make = partial(_encode_rows, encoding, served.prepare_rows(encoding, limit=limit))
-        return position, lambda: served.snapshots.get(position, (encoding, limit), make)
-
-    def _fail(self, error: QueryError) -> None:
-        """End with an error: without the rows, changes to them mean nothing."""
-        fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
-        self._pending.append(self._format.message("error", str(self.served.position), fields))
-        self._failed = True
-        self.served.subscribers.discard(self._wake)
-
-    async def _send_full_history(self) -> None:
-        """Send an empty snapshot at the log's first position, then each record as a change."""
-        self._offsets, self._ahead = await self._replay.first(self.served), False
-        self._sent_offsets = self._offsets
-        self._pending.append(self._snapshot(str(self.position), b'"rows":[]'))
-        self._resume()
-
-    def _snapshot(self, position: str, rows: bytes) -> bytes:
-        served = self.served
-        name = b'"%b":%b' % (served.kind.encode(), encode(served.name))
-        fields = b'"watermark":%b,%b,%b' % (served.watermark_json, name, rows)
-        return self._format.message("snapshot", position, fields)
 
     async def _read_log(self) -> None:
         """Send changes that are no longer in the ring from Kafka, as fast as the client reads."""
         asked, floor = self.position, self.served.table.ring.floor
+        changes = self._replay.changes(
+            self.served, self._offsets, self._encoding, unlimited=self._from_time
+        )
         try:
             end = time.monotonic() + _TURN_SECONDS
-            async for change in self._replay.changes(self.served, self._offsets, self._encoding):
-                self._offsets = _highest(self._offsets, change.offsets)
+            async for change in changes:
+                self._offsets = highest(self._offsets, change.offsets)
                 body = self._encoding.body(change)
                 if time.monotonic() > end:
                     await asyncio.sleep(0)
                     end = time.monotonic() + _TURN_SECONDS
                 if body is not None:
-                    self._pending.append(self._format.change(body, self._position_text()))
-                    if len(self._pending) >= _MAX_PENDING:
-                        await self._wait_until_drained()
+                    message = self._format.change(
+                        self._thinning.skipped_json() + body, self._position_text()
+                    )
+                    self._outbox.push(message, is_change=True)
+                    if len(self._outbox) >= _MAX_PENDING:
+                        await self._outbox.wait_until_taken()
         except PositionUnavailable as reason:
             self._gap(asked, str(reason))
             return
@@ -328,29 +432,98 @@ class Subscription:
             self._gap(asked, "the log could not be read")
             return
         # The last offsets before the ring may be no records, but the end of a transaction.
-        self._offsets = _highest(self._offsets, floor)
+        self._offsets = highest(self._offsets, floor)
         self._resume()
-
-    async def _wait_until_drained(self) -> None:
-        self._drained.clear()
-        self._wake()
-        await self._drained.wait()
 
     async def _check_end(self, asked: Position) -> None:
         """Send a gap if the position is beyond the log's end: the log has lost its last records."""
         if await self._replay.is_beyond_end(self.served, self._offsets):
             self._gap(asked, "the position is beyond the end of the log")
 
-    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            try:
-                await work()
-            finally:
-                if self._task is asyncio.current_task():
-                    self._task = None
-            self._wake()
+    # --- rows -----------------------------------------------------------------------------------
 
-        self._task = asyncio.get_running_loop().create_task(run())
+    def _send_snapshot(self) -> None:
+        self._thinning.use(self._thinning.pace)  # changes that are held are in the rows
+        if self.served.sends_full_history and self._limit is None:
+            self._outbox.start(self._send_full_history)
+        elif self.served.is_expensive(self._encoding):
+            self._outbox.start(self._send_pages)
+        else:
+            snapshot = self._take_snapshot()
+            if (page := snapshot.whole()) is None:
+                self._outbox.start(self._send_pages)
+                return
+            self._push_page(snapshot.position, page)
+            self._settle_updates()
+
+    def _take_snapshot(self) -> Snapshot:
+        """The rows now; changes after them follow."""
+        self._move_to_end()
+        return Snapshot(self.served, self._encoding, self._limit)
+
+    def _move_to_end(self) -> None:
+        table = self.served.table
+        self._cursor, self._ahead = table.ring.end, False
+        self._offsets = self._sent_offsets = table.offsets
+
+    async def _send_pages(self) -> None:
+        """Send a snapshot page by page, when no other one of this client is sent."""
+        async with self._snapshot_lock:
+            snapshot = self._take_snapshot()
+            try:
+                async for page in snapshot.pages():
+                    self._push_page(snapshot.position, page)
+                    if page.is_last:
+                        self._settle_updates()
+                    await self._outbox.wait_until_taken()
+            except QueryError as error:
+                self._fail(error)
+
+    async def _send_full_history(self) -> None:
+        """Send an empty snapshot at the log's first position, then each record as a change."""
+        self._offsets, self._ahead = await self._replay.first(self.served), False
+        self._sent_offsets = self._offsets
+        page = SnapshotPage(self.served.watermark_json, name_json(self.served), 1, True, b"[]")
+        self._push_page(str(self.position), page)
+        self._settle_updates()
+        self._resume()
+
+    def _push_page(self, position: str, page: SnapshotPage) -> None:
+        head = self._thinning.skipped_json() + page.head
+        self._outbox.push(self._format.snapshot(position, page._replace(head=head)))
+
+    def _can_compare(self) -> bool:
+        """Whether the client has exactly the rows of its filter at the cursor."""
+        ring, keyed = self.served.table.ring, self.served.table.keyed
+        is_settled = not (self.is_busy or self._ahead or self._failed)
+        return keyed and is_settled and self._limit is None and self._cursor >= ring.start
+
+    async def _send_difference(self, old: Encoding) -> None:
+        """Send rows that come into sight, and deletes of those that leave it."""
+        served = self.served
+        async with self._snapshot_lock:
+            if self._cursor < served.table.ring.start:
+                self._outbox.start(self._send_pages)
+                return
+            changed = rows_before(served.table.ring, self._cursor)
+            difference = Difference(
+                served.rows_now(), changed, old, self._encoding, served.deadline
+            )
+            self._move_to_end()
+            try:
+                while bodies := await asyncio.to_thread(difference.next, served.page_bytes):
+                    for body in bodies:
+                        self._outbox.push(self._format.change(body, self._position_text()))
+                    await self._outbox.wait_until_taken()
+            except QueryError as error:
+                self._fail(error)
+                return
+            self._settle_updates()
+
+    def _settle_updates(self) -> None:
+        while self._owed_updates:
+            self._owed_updates -= 1
+            self._outbox.push(self._updated())
 
 
 def _replaced(served: ServedView) -> str:
@@ -358,18 +531,3 @@ def _replaced(served: ServedView) -> str:
     if served.kind == "view":
         return f"view {served.name} was rebuilt"
     return f"the topic of {served.kind} {served.name} was created again"
-
-
-def _highest(one: Sequence[int], other: Sequence[int]) -> Offsets:
-    """The higher offset of each partition."""
-    width = max(len(one), len(other))
-    padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
-    return tuple(map(max, *padded))
-
-
-def _encode_rows(encoding: Encoding, select: Callable[[], SelectedRows]) -> bytes:
-    """Rows with their keys, the total, and whether the limit left some out."""
-    selected = select()
-    truncated = encode(len(selected.rows) < selected.total)
-    rows = encoding.encode_rows(selected.rows)
-    return b'"total":%d,"truncated":%b,"rows":%b' % (selected.total, truncated, rows)

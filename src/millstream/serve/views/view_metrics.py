@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -18,6 +19,7 @@ class ViewMetrics:
     def __init__(self) -> None:
         self.is_current = False  # latencies are measured only after old records are replayed
         self.changes = Rate()
+        self.skipped: Counter[str] = Counter()  # changes left out for a client, by reason
         self.analyze = Latencies()  # event collected → result in the log
         self.serve = Latencies()  # result in the log → in the served view
         self.end_to_end = Latencies()

@@ -31,14 +31,29 @@ class Ring:
         self.start = 0  # number of the oldest change in the ring
         self.end = 0  # number of the next change
         self._floor = list(floor)
+        self._newest: dict[str, int] | None = None  # by key; made when somebody asks
+
+    @property
+    def capacity(self) -> int:
+        return len(self._slots)
 
     def append(self, change: ViewChange) -> None:
         at = self.end % len(self._slots)
         if (oldest := self._slots[at]) is not None:
             self.start += 1
             self._raise_floor(oldest.partition, oldest.offset + 1)
+            self._forget_newest(oldest.key)
         self._slots[at] = change
+        if self._newest is not None and change.key is not None:
+            self._newest[change.key] = self.end
         self.end += 1
+
+    def newest_of(self, key: str) -> int:
+        """The number of the newest change of a key that has one in the ring."""
+        if self._newest is None:  # only some clients need it
+            changes = ((self[number].key, number) for number in range(self.start, self.end))
+            self._newest = {key: number for key, number in changes if key is not None}
+        return self._newest[key]
 
     def __getitem__(self, number: int) -> ViewChange:
         change = self._slots[number % len(self._slots)]
@@ -76,6 +91,10 @@ class Ring:
         """The last changes, oldest first."""
         return [self[n] for n in range(max(self.start, self.end - count), self.end)]
 
+    def _forget_newest(self, key: str | None) -> None:
+        if self._newest is not None and key is not None and self._newest[key] < self.start:
+            del self._newest[key]
+
     def _raise_floor(self, partition: int, offset: int) -> None:
         while len(self._floor) <= partition:
             self._floor.append(0)
@@ -85,3 +104,10 @@ class Ring:
 def covers(offsets: Sequence[int], others: Sequence[int]) -> bool:
     """Whether `offsets` is at or after `others` in every partition."""
     return all((offsets[p] if p < len(offsets) else 0) >= other for p, other in enumerate(others))
+
+
+def highest(one: Sequence[int], other: Sequence[int]) -> Offsets:
+    """The higher offset of each partition."""
+    width = max(len(one), len(other))
+    padded = [(*v, *(0,) * (width - len(v))) for v in (one, other)]
+    return tuple(map(max, *padded))

@@ -1,0 +1,26 @@
+-- The same as pipeline.py, in SQL alone.
+CREATE APP news;
+
+CREATE STREAM page_views (
+  article STRING NOT NULL, section STRING, reader STRING, at TIMESTAMP
+) WITH (key = 'article', event_time = 'at', lateness = '2 minutes');
+
+CREATE STREAM link_checks (
+  url STRING NOT NULL, article STRING NOT NULL, status INT NOT NULL, at TIMESTAMP
+) WITH (key = 'url', event_time = 'at', lateness = '2 minutes');
+
+CREATE VIEW article_minutes WITH (key = ('window', 'article'), keep = '1 hour') AS
+SELECT window(at, '1 minute') AS window, article, max(section) AS section, count(*) AS views
+FROM page_views
+GROUP BY window(at, '1 minute'), article;
+
+CREATE VIEW links WITH (key = 'url') AS
+SELECT url, max(article) AS article, max_by(status, at) AS status, max(at) AS checked,
+       count(*) AS checks, count_if(status >= 400) AS failures
+FROM link_checks
+GROUP BY url;
+
+CREATE VIEW alerts WITH (key = 'url', trigger = 'when status >= 400') AS
+SELECT url, max(article) AS article, max_by(status, at) AS status, max(at) AS at
+FROM link_checks
+GROUP BY url;

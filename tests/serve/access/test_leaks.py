@@ -1,0 +1,358 @@
+"""No byte that a caller receives shows a row or column that the policy hides from it.
+
+Each example is a pipeline with a policy and callers that hypothesis draws, a real server and a real
+Kafka. Clients write, read, follow and resume on every transport, and the server restarts. The
+variable LEAK_EXAMPLES makes it longer: `make soak-leaks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.serve.access import world as model
+from tests.serve.access.callers import caller, connect, serve
+from tests.serve.access.world import COLUMNS, FEED, SECRET, STREAM, VIEW, World, key_of
+from tests.serve.pipeline import SECONDS, Pipeline
+from tests.wait_until import until
+
+from millstream.log.settings import LogSettings
+from millstream.log.topic_names import ledger_topic, stream_topic, view_topic
+from millstream.serve.service import Server
+from millstream.values.view_description import ViewColumn
+from millstream.web.auth.caller import Caller
+
+EXAMPLES = int(os.environ.get("LEAK_EXAMPLES", "3"))
+_names = itertools.count()
+
+tenants = st.sampled_from(["t0", "t1", None])
+claims = st.fixed_dictionaries(
+    {},
+    optional={
+        "tenant": st.sampled_from(["t0", "t1", 7]),
+        "role": st.sampled_from(["support", "billing", "sales"]),
+        "level": st.integers(0, 3),
+        "groups": st.lists(st.sampled_from(["t0", "t1"]), max_size=2),
+        "prefix": st.sampled_from(["za", "zb", "z", ""]),
+    },
+)
+writes = st.tuples(
+    st.just("write"),
+    st.sampled_from([f"z{letter}{n}key" for letter in "ab" for n in range(3)]),
+    tenants,
+    st.none() | st.integers(0, 3),
+    st.booleans(),
+)
+steps = st.lists(
+    st.one_of(
+        writes,
+        writes,
+        st.tuples(st.just("delete"), st.integers(0, 5)),
+        st.tuples(st.just("read"), st.sampled_from(["a", "b", "c"])),
+        st.tuples(st.just("resume"), st.sampled_from(["a", "b", "c"])),
+        st.tuples(st.just("restart")),
+    ),
+    min_size=10,
+    max_size=25,
+)
+
+
+@settings(
+    max_examples=EXAMPLES,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink would take minutes
+    print_blob=True,
+)
+@given(
+    st.sampled_from(model.POLICIES),
+    st.sampled_from(model.HIDE),
+    st.fixed_dictionaries({name: claims for name in "abc"}),
+    steps,
+)
+@pytest.mark.timeout(3600)
+def test_no_caller_receives_what_a_policy_hides(
+    log_settings: LogSettings,
+    app_name: str,
+    rows: Any,
+    hide: Any,
+    callers: dict[str, dict[str, Any]],
+    steps: list[tuple[Any, ...]],
+) -> None:
+    world = World(rows, hide, callers)
+    run = Run(world, f"{app_name}_{next(_names)}", log_settings)
+    asyncio.run(run.play(steps))
+
+
+@dataclass
+class Follower:
+    """A client's copy of the view, as its messages make it."""
+
+    rows: dict[str, Any] = field(default_factory=dict)
+    position: str = ""
+    pages: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, message: dict[str, Any]) -> None:
+        if message["type"] == "snapshot":
+            page = {json.dumps(r["key"]): r["row"] for r in message["rows"]}
+            self.pages |= page
+            if message.get("last", True):
+                self.rows, self.pages = self.pages, {}
+        elif message["type"] == "change":
+            key = json.dumps(message["key"])
+            if message["op"] == "upsert":
+                self.rows[key] = message["row"]
+            else:
+                self.rows.pop(key, None)
+        self.position = message.get("position", self.position)
+
+
+def _login(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}"}
+
+
+class Run:
+    """One example."""
+
+    def __init__(self, world: World, name: str, log: LogSettings) -> None:
+        self.world = world
+        self.pipeline = Pipeline(name, log, world.declare(name))
+        columns = [ViewColumn(column, type_) for column, type_ in COLUMNS.items()]
+        self.pipeline.describe(VIEW, ["id"], columns, ledger=["n"])
+        self.pipeline.describe(FEED, None, columns)
+        self.pipeline.flush()
+        self.callers: dict[str, Caller] = {n: caller(**c) for n, c in world.callers.items()}
+        self.followers = {name: Follower() for name in self.callers}
+        self.positions: list[str] = []  # of all callers: anybody may send any position
+        self.tags: list[tuple[str, str]] = []  # of whom
+        self.revision = itertools.count(1)
+
+    async def play(self, steps: list[tuple[Any, ...]]) -> None:
+        parts: list[list[tuple[Any, ...]]] = [[]]
+        for step in steps:
+            if step[0] == "restart":
+                parts.append([])
+            else:
+                parts[-1].append(step)
+        for part in parts[:3]:
+            async with serve(self.pipeline, self.callers, recent_changes=6) as server:
+                await self._play_part(server, part)
+
+    async def _play_part(self, server: Server, part: list[tuple[Any, ...]]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            http = httpx.AsyncClient(base_url=server.url, timeout=SECONDS, verify=False)
+            self.http = await stack.enter_async_context(http)
+            sockets = {}
+            for name in self.callers:
+                sockets[name] = await stack.enter_async_context(self._follow(server, name))
+            for step in part:
+                match step:
+                    case ("write", id_, tenant, level, is_open):
+                        self._write(id_, tenant, level, is_open)
+                    case ("delete", number):
+                        self._delete(number)
+                    case ("read", name):
+                        await self._settle(server)
+                        await self._read(name)
+                    case ("resume", name):
+                        await self._settle(server)
+                        await self._resume(server, name)
+            await self._settle(server)
+            for name in self.callers:
+                await self._check_follower(name, sockets[name])
+            for name in self.callers:
+                await self._read(name)
+                await self._resume(server, name)
+
+    def _write(self, id_: str, tenant: str | None, level: int | None, is_open: bool) -> None:
+        app, world, write = self.pipeline.app.name, self.world, self.pipeline.write
+        row = world.new_row(id_, tenant, level, is_open)
+        world.table[key_of(id_)] = row
+        self.pipeline.put(VIEW, [id_], row, next(self.revision))
+        place = {"source": "x", "partition": 0, "offset": next(self.revision), "row": 0}
+        row = world.new_row(id_, tenant, level, is_open)
+        world.feed.append(row)
+        write(view_topic(app, FEED), "x/0", {**row, "_position": place})
+        write(stream_topic(app, STREAM), id_, {**row, "unmentioned": row[SECRET]})
+        write(ledger_topic(app, VIEW), json.dumps([id_]), world.new_entry(id_))
+
+    def _delete(self, number: int) -> None:
+        keys = sorted(self.world.table)
+        if keys:
+            key = keys[number % len(keys)]
+            del self.world.table[key]
+            self.pipeline.put(VIEW, json.loads(key), None)
+
+    async def _settle(self, server: Server) -> None:
+        """Wait until the server has everything that was written."""
+        self.pipeline.flush()
+        views, world = server.context.views, self.world
+        wanted = {key: row["public"] for key, row in world.table.items()}
+
+        def has_all() -> bool:
+            held = views[VIEW].table.rows
+            return len(views[FEED].table) == len(world.feed) and wanted == {
+                json.dumps(json.loads(key)): row["public"] for key, row in held.items()
+            }
+
+        await until(has_all)
+
+    def _check(self, name: str, received: bytes, asked: str) -> None:
+        leaks = self.world.leaks(name, received, asked)
+        assert not leaks, f"{self.world.callers[name]} received {leaks} after {asked}: {received!r}"
+
+    @contextlib.asynccontextmanager
+    async def _follow(self, server: Server, name: str) -> AsyncIterator[Any]:
+        """A WebSocket that follows the view, from where the caller was before."""
+        async with connect(server, self.callers[name]) as client:
+            after = self.followers[name].position
+            resume = {"after": after} if after else {}
+            await client.send(type="subscribe", id="f", view=VIEW, lineage=True, **resume)
+            yield client
+
+    async def _check_follower(self, name: str, client: Any) -> None:
+        """The messages have no hidden mark, and make exactly the rows that the caller sees."""
+        follower = self.followers[name]
+        async with asyncio.timeout(SECONDS):
+            while not self._is_current(name, follower):
+                self._take(name, follower, await client.connection.recv())
+            await client.send(type="ping")
+            while True:
+                text = await client.connection.recv()
+                if json.loads(text)["type"] == "pong":
+                    break
+                self._take(name, follower, text)
+        assert self._is_current(name, follower)
+
+    def _take(self, name: str, follower: Follower, text: str) -> None:
+        self._check(name, text.encode(), "subscribing")
+        message = json.loads(text)
+        follower.apply(message)
+        if "position" in message:
+            self.positions.append(message["position"])
+
+    def _is_current(self, name: str, follower: Follower) -> bool:
+        held = {
+            key: {column: value for column, value in row.items() if column in COLUMNS}
+            for key, row in follower.rows.items()
+        }
+        return held == self.world.visible_table(name) and bool(follower.position)
+
+    async def _resume(self, server: Server, name: str) -> None:
+        """Continue from positions of any caller, on every transport, from memory and from Kafka."""
+        own = copy.deepcopy(self.followers[name])
+        async with connect(server, self.callers[name]) as client:
+            if own.position:
+                subscribe = {"type": "subscribe", "id": "f", "view": VIEW, "after": own.position}
+                await client.send(**subscribe)
+                await self._check_follower_copy(name, own, client)
+            zero = f"{server.context.views[VIEW].epoch}:0=0"
+            for number, after in enumerate([zero, *self.positions[-12::4]]):
+                await client.send(type="subscribe", id=str(number), view=VIEW, after=after)
+            for kind, target in (("stream", STREAM), ("ledger", VIEW), ("view", FEED)):
+                await client.send(type="subscribe", id=kind, **{kind: target})
+            await self._drain(name, client)
+        for after in (zero, *self.positions[-1:]):
+            for path in (f"views/{VIEW}/changes", f"views/{FEED}/changes", f"views/{VIEW}/ledger"):
+                await self._get(name, f"/v1/{path}?wait=0&lineage=true&after={after}")
+
+    async def _check_follower_copy(self, name: str, follower: Follower, client: Any) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not self._is_current(name, follower):
+                self._take(name, follower, await client.connection.recv())
+
+    async def _drain(self, name: str, client: Any) -> None:
+        """Take messages until none comes for a moment: replays end after the answer to a ping."""
+        with contextlib.suppress(TimeoutError):
+            while True:
+                text = await asyncio.wait_for(client.connection.recv(), 0.15)
+                self._check(name, text.encode(), "subscribing")
+
+    async def _get(self, name: str, path: str, **headers: str) -> httpx.Response:
+        response = await self.http.get(path, headers={**_login(name), **headers})
+        self._check_response(name, response, f"{path} {headers}")
+        return response
+
+    def _check_response(self, name: str, response: httpx.Response, asked: str) -> None:
+        head = "\n".join(f"{each}: {value}" for each, value in response.headers.items())
+        self._check(name, head.encode() + response.content, asked)
+
+    async def _read(self, name: str) -> None:
+        await self._read_snapshots(name)
+        await self._read_rows(name)
+        await self._read_events(name)
+        await self._query(name)
+
+    async def _read_snapshots(self, name: str) -> None:
+        world, view = self.world, f"/v1/views/{VIEW}"
+        answer = await self._get(name, view)
+        expected = world.visible_table(name)
+        found = {key_of(row["id"]): row for row in answer.json()["rows"]}
+        assert (found, answer.json()["total"]) == (expected, len(expected))
+        assert "authorization" in answer.headers["vary"]
+        feed = (await self._get(name, f"/v1/views/{FEED}?limit=1000")).json()["rows"]
+        assert feed == world.visible_feed(name)
+        for query in (
+            "lineage=true&order=public",
+            f"order={SECRET} desc",
+            "order=zq_car",
+            f"select={SECRET}",
+            "select=zq_car",
+            f"where={SECRET} LIKE 'zsec%25'",
+            "where=public > 'z' OR n / 0 > 1",
+            f"where={quote('zq_car IS NULL')}",
+        ):
+            await self._get(name, f"{view}?{query}")
+        await self._get(name, "/v1/views")
+        for other, tag in self.tags[-6:]:
+            cached = await self._get(name, view, **{"if-none-match": tag})
+            same = world.visible_table(name) == world.visible_table(other)
+            assert cached.status_code == 200 or same
+        self.tags.append((name, answer.headers["etag"]))
+
+    async def _read_rows(self, name: str) -> None:
+        visible = self.world.visible_table(name)
+        for id_ in ["nosuchkey", *(json.loads(key)[0] for key in sorted(self.world.table))]:
+            answer = await self._get(name, f"/v1/views/{VIEW}/{id_}?lineage=true")
+            assert answer.status_code == (200 if key_of(id_) in visible else 404)
+
+    async def _read_events(self, name: str) -> None:
+        """Read server-sent events until the snapshot is there."""
+        headers = {**_login(name), "accept": "text/event-stream"}
+        for path in (f"views/{VIEW}/changes", f"streams/{STREAM}/events"):
+            received = b""
+            async with self.http.stream("GET", f"/v1/{path}", headers=headers) as response:
+                async for part in response.aiter_bytes():
+                    received += part
+                    if b'"type":"snapshot"' in received and received.endswith(b"\n\n"):
+                        break
+            self._check(name, received, path)
+
+    async def _query(self, name: str) -> None:
+        expected = len(self.world.visible_table(name))
+        assert await self._ask(name, f"SELECT count(*) FROM {VIEW}") == [[expected]]
+        for sql in (
+            f"SELECT * FROM {VIEW}",
+            f"SELECT {SECRET} FROM main.{VIEW}",
+            f"SELECT zq_car FROM {VIEW}",
+            f"SELECT error(public || id) FROM {VIEW}",
+            f"SELECT public::INT FROM {VIEW} WHERE tenant = 't0'",
+            f"SELECT string_agg(f.public) FROM {FEED} f JOIN {VIEW} v ON error(v.public) IS NULL",
+        ):
+            await self._ask(name, sql)
+
+    async def _ask(self, name: str, sql: str) -> Any:
+        response = await self.http.post("/v1/query", json={"sql": sql}, headers=_login(name))
+        self._check_response(name, response, sql)
+        return response.json().get("rows")
