@@ -79,3 +79,9 @@ describe("other cells", () => {
     expect(format.cell("not a time", column("timestamp"))).toBe("not a time");
   });
 });
+
+describe("a message of the server", () => {
+  it("becomes a sentence", () => {
+    expect(["the key was revoked", "Try again.", ""].map(format.sentence)).toEqual(["The key was revoked.", "Try again.", ""]);
+  });
+});

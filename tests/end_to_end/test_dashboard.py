@@ -99,6 +99,22 @@ async def test_a_reload_goes_on_from_the_stored_position(stage: Stage, shown: Sc
     assert [change["key"] for change in shown.got("change", "by_city")] == [["Oslo"]]
 
 
+async def test_a_large_view_arrives_in_pages_and_goes_on_with_changes(
+    browser: Browser, stage: Stage
+) -> None:
+    for n in range(200):
+        stage.put("by_city", ["city"], city=f"City {n}", n=n)
+    async with stage.serving("serve.page_bytes=1024") as url, screen(browser, url) as shown:
+        await expect(shown.rows("by_city").first).to_have_text("City 199199")
+        pages = shown.got("snapshot", "by_city")
+        assert [page["page"] for page in pages] == list(range(1, len(pages) + 1))
+        assert len(pages) > 1
+        assert [page["last"] for page in pages] == [False] * (len(pages) - 1) + [True]
+        await expect(shown.page.locator("[data-view=by_city] .rows")).to_contain_text("of 200 rows")
+        stage.put("by_city", ["city"], city="City 0", n=1000)
+        await expect(shown.rows("by_city").first).to_have_text("City 01,000")
+
+
 async def test_a_filter_survives_a_reload(shown: Screen) -> None:
     await shown.filter("by_city", "city = 'Oslo'")
     await expect(shown.rows("by_city")).to_have_text(["Oslo3"])

@@ -72,7 +72,7 @@ HEAD = "CREATE STREAM s (x INT, at TIMESTAMP) WITH (key = 'x');\n"
 MISTAKES = {
     "DROP TABLE s;": (
         2,
-        "a script has CREATE STREAM and CREATE VIEW statements, but here is 'DROP'",
+        "a script has CREATE STREAM, VIEW and QUERY statements, but here is 'DROP'",
         "CREATE STREAM name",
     ),
     "CREATE TABLE t (x INT);": (2, "here is 'CREATE TABLE'; write CREATE STREAM name (column"),

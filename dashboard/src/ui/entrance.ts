@@ -1,6 +1,7 @@
 import { Client, RequestError } from "@millstream/client";
 import { IndexedDbStore } from "../state/indexeddb-store";
 import { loginMemory } from "../state/login-memory";
+import { sentence } from "./format";
 import { LoginForm } from "./login";
 import { Page } from "./page";
 
@@ -11,7 +12,7 @@ export async function enter(body: HTMLElement): Promise<void> {
   if (refusal?.status === 401) {
     const held = loginMemory.secret() !== "";
     loginMemory.forget("");
-    showForm(body, held ? refusal.message : reason);
+    showForm(body, held ? reasonOf(refusal.message) : reason);
   } else {
     new Page(body, { secret: loginMemory.secret(), onLogout: leave }).open();
   }
@@ -19,7 +20,7 @@ export async function enter(body: HTMLElement): Promise<void> {
 
 /** Ends the login. Loading the page again is the sure way that no row of the old caller stays in memory. */
 function leave(reason: string): void {
-  loginMemory.forget(reason);
+  loginMemory.forget(reasonOf(reason));
   location.reload();
 }
 
@@ -39,7 +40,12 @@ async function problemWith(secret: string): Promise<string | null> {
   if (refusal === null) return null;
   // Other refusals say nothing about the login: the page shows what it may show.
   if (![0, 401, 429].includes(refusal.status)) return null;
-  return refusal.status === 401 ? `The server does not accept this key or token: ${refusal.message}.` : refusal.message;
+  return refusal.status === 401 ? `Not accepted. ${reasonOf(refusal.message)}` : sentence(refusal.message);
+}
+
+/** The server's reason without its advice, which is for programs. */
+function reasonOf(message: string): string {
+  return sentence(message.split("; ")[0] ?? "");
 }
 
 /** The refusal of a request with this login, or null; its status is 0 if the server does not answer. */

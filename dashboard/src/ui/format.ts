@@ -38,6 +38,12 @@ export function roughly(seconds: number): string {
   return seconds < 59.5 ? `${Math.max(1, Math.round(seconds))} s` : duration(seconds * 1_000);
 }
 
+/** A message of the server as a sentence: with a capital letter and a full stop. */
+export function sentence(message: string): string {
+  const text = message.trim();
+  return text === "" ? "" : text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}
+
 /** Bytes in a readable unit: 812 B, 3.4 MB, 1.0 GB. */
 export function bytes(count: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];

@@ -4,6 +4,7 @@ import { Card, roleOf, type Role } from "./card";
 import { Connections } from "./connections";
 import { element, setText } from "./dom";
 import { EventTimes } from "./event-times";
+import { sentence } from "./format";
 import { Header } from "./header";
 import { Intake } from "./intake";
 import { PaintScheduler } from "./paint-scheduler";
@@ -138,7 +139,7 @@ export class Page {
     this.refusal = "";
     // The login form says so of these.
     if (state.kind !== "refused" || [401, REVOKED].includes(state.code)) return;
-    this.refusal = `The server ended this page's connection: ${state.reason}. Load the page again to connect.`;
+    this.refusal = `The server ended this page's connection. ${sentence(state.reason)} Load the page again to connect.`;
     this.setWarnings(this.warnings);
   }
 

@@ -229,6 +229,23 @@ class Client:
         path = f"/v1/connections/{quote(identifier, safe='')}"
         await self._servers.request(self._http, "DELETE", path)
 
+    async def queries(self) -> list[dict[str, Any]]:
+        """The named queries that you may run: name, parameters, columns …"""
+        answer = await self._get("/v1/queries")
+        queries: list[dict[str, Any]] = answer["queries"]
+        return queries
+
+    async def run(self, query: str, /, **params: str | int | float | bool | None) -> Table:
+        """The answer to a named query; parameters that are None or missing have their defaults."""
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in params.items()
+            if value is not None
+        }
+        path = f"/v1/queries/{quote(query, safe='')}"
+        response = await self._servers.request(self._http, "GET", path, params=given)
+        return msgspec.json.decode(response.content, type=Table)
+
     async def close(self) -> None:
         await self._http.aclose()
 

@@ -1,4 +1,4 @@
-"""`App`: the object on which a user declares streams and views."""
+"""`App`: the object on which a user declares streams, views and named queries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ from millstream.pipeline.declarations import (
     STREAM_OPTIONS,
     VIEW_OPTIONS,
     check_name,
+    declare_query,
     declare_stream,
     declare_view,
 )
-from millstream.pipeline.graph import check_graph, in_order
-from millstream.pipeline.model import Delivery, Mode, OnDataLoss, OnInvalid, Reading, Stream, View
+from millstream.pipeline.graph import check_graph, check_queries, in_order
+from millstream.pipeline.model import (
+    Delivery,
+    Mode,
+    NamedQuery,
+    OnDataLoss,
+    OnInvalid,
+    ParameterValue,
+    Reading,
+    Stream,
+    View,
+)
 from millstream.pipeline.trigger import Accumulation
 from millstream.syntax.source_location import Call, Statement, mistake
 
@@ -26,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class App:
-    """A pipeline: streams and views."""
+    """A pipeline: streams, views and named queries."""
 
     def __init__(self, name: str) -> None:
         self._start(Call.of_user(), name)
@@ -43,6 +54,7 @@ class App:
         self.location = statement.location
         self.streams: dict[str, Stream] = {}
         self.views: dict[str, View] = {}
+        self.queries: dict[str, NamedQuery] = {}
         self._undecorated: dict[int, Statement] = {}
 
     def stream(
@@ -199,6 +211,24 @@ class App:
 
         return declare
 
+    def query(
+        self,
+        name: str,
+        *,
+        sql: str,
+        key: str | Sequence[str] | None = None,
+        description: str = "",
+        **parameters: ParameterValue | type,
+    ) -> NamedQuery:
+        """Declare a named query: a SELECT over views that clients call and subscribe to.
+
+        sql: a SELECT in DuckDB's SQL, with parameters as in `LIMIT :n`.
+        key: result columns that identify a row in the query's changes.
+        parameters: each with its default, as in n=50; city=None or n=int has none, and is NULL.
+        """
+        options = {"sql": sql, "key": key, "description": description}
+        return self.add_query(Call.of_user(), name, options, parameters)
+
     def add_stream(self, statement: Statement, name: object, options: Mapping[str, Any]) -> Stream:
         """Declare a stream by a call or by an SQL statement."""
         stream = declare_stream(statement, name, options)
@@ -219,6 +249,19 @@ class App:
         self.views[view.name] = view
         return view
 
+    def add_query(
+        self,
+        statement: Statement,
+        name: object,
+        options: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+    ) -> NamedQuery:
+        """Declare a named query by a call or by an SQL statement."""
+        query = declare_query(statement, name, options, parameters)
+        self._check_new(query)
+        self.queries[query.name] = query
+        return query
+
     def check(self) -> None:
         """PipelineError if the declarations do not fit together; call it after the last one."""
         for statement in self._undecorated.values():
@@ -228,15 +271,21 @@ class App:
                 remedy="put @app.view(…) above a function, or add sql='SELECT …'",
             )
         check_graph(self.streams, self.views)
+        check_queries(self.queries, self.streams, self.views)
 
     def views_in_order(self) -> list[View]:
         """The views, each after those that it reads."""
         return in_order(self.views)
 
-    def _check_new(self, new: Stream | View) -> None:
-        old = self.streams.get(new.name) or self.views.get(new.name)
-        if old is not None:
-            kind = "stream" if isinstance(old, Stream) else "view"
+    def _check_new(self, new: Stream | View | NamedQuery) -> None:
+        kinds: dict[str, Mapping[str, Stream | View | NamedQuery]] = {
+            "stream": self.streams,
+            "view": self.views,
+            "query": self.queries,
+        }
+        for kind, declared in kinds.items():
+            if (old := declared.get(new.name)) is None:
+                continue
             raise PipelineError(
                 f"the name {new.name!r} is taken by the {kind} in line {old.location.line}",
                 remedy="give one of them another name",

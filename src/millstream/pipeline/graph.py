@@ -1,11 +1,11 @@
-"""Checks the graph of streams and views: inputs exist, no cycles, tables are read as declared."""
+"""Checks how streams, views and queries fit: inputs exist, no cycles, tables read as declared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from millstream.errors import PipelineError
-from millstream.pipeline.model import Stream, View
+from millstream.pipeline.model import NamedQuery, Stream, View
 from millstream.pipeline.view_sql import parse_select
 from millstream.syntax.names import suggest
 
@@ -18,6 +18,22 @@ def check_graph(streams: Mapping[str, Stream], views: Mapping[str, View]) -> Non
     for view in views.values():
         _check_reads(view, views)
         _check_aggregate(view)
+
+
+def check_queries(
+    queries: Mapping[str, NamedQuery], streams: Mapping[str, Stream], views: Mapping[str, View]
+) -> None:
+    """PipelineError at the first query that reads something else than views."""
+    for query in queries.values():
+        for name in query.views:
+            if name in views:
+                continue
+            problem, remedy = "which is not a view", suggest(name, views)
+            if name in streams:
+                problem, remedy = "a stream", "make a view of what it needs from the stream"
+            elif name in queries:
+                problem, remedy = "a query", "write that query's SELECT into a WITH"
+            raise _wrong(query, f"query {query.name!r} reads {name!r}, {problem}", remedy)
 
 
 def in_order(views: Mapping[str, View]) -> list[View]:
@@ -113,5 +129,5 @@ def _check_aggregate(view: View) -> None:
         )
 
 
-def _wrong(view: View, message: str, remedy: str) -> PipelineError:
-    return PipelineError(message, remedy=remedy, file=view.location.file, line=view.location.line)
+def _wrong(at: View | NamedQuery, message: str, remedy: str) -> PipelineError:
+    return PipelineError(message, remedy=remedy, file=at.location.file, line=at.location.line)

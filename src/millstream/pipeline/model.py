@@ -1,4 +1,4 @@
-"""The model of a pipeline that all tiers use: its streams and views."""
+"""The model of a pipeline that all tiers use: its streams, views and named queries."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ OnInvalid = Literal["reject", "keep"]
 Mode = Literal["auto", "real_time", "micro_batch"]
 Reading = Literal["changes", "reference"]
 OnDataLoss = Literal["continue", "stop"]
+ParameterType = Literal["string", "integer", "number", "boolean"]
+ParameterValue = str | int | float | bool | None
 # A value of a view's `shed`: it weighs what its streams have shed, and sheds nothing itself.
 WEIGHED_ONLY: Literal["stream"] = "stream"
 SHED_AT_RANDOM = "random"
@@ -104,3 +106,25 @@ class View:
     def sheds_after(self) -> timedelta | None:
         """How far behind it is when it begins to shed; None if it never sheds."""
         return self.shed if isinstance(self.shed, timedelta) else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryParameter:
+    """A parameter of a named query; a default of None is SQL's NULL."""
+
+    name: str
+    type: ParameterType
+    default: ParameterValue
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A SELECT over views that clients call by its name, and can subscribe to."""
+
+    name: str
+    sql: str  # for DuckDB, with parameters as `$n`
+    parameters: tuple[QueryParameter, ...]
+    key: tuple[str, ...] | None  # result columns that identify a row in its changes
+    views: tuple[str, ...]  # that it reads
+    description: str
+    location: SourceLocation

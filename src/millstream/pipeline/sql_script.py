@@ -1,10 +1,11 @@
-"""Loads a pipeline that is an SQL script of CREATE STREAM and CREATE VIEW statements.
+"""Loads a pipeline that is an SQL script of CREATE STREAM, VIEW and QUERY statements.
 
 CREATE APP meetup;                      -- optional: the file's name without .sql if left out
 CREATE STREAM rsvps (rsvp_id LONG, mtime TIMESTAMP)
   WITH (key = 'rsvp_id', event_time = 'mtime', source = 'ws://127.0.0.1:8600/rsvps');
 CREATE VIEW per_minute WITH (key = 'window', keep = '3 hours') AS
   SELECT window(mtime, '1 minute') AS window, count(*) AS n FROM rsvps GROUP BY 1;
+CREATE QUERY busiest (n = 3) AS SELECT * FROM per_minute ORDER BY n DESC LIMIT :n;
 """
 
 from __future__ import annotations
@@ -23,12 +24,21 @@ from millstream.syntax.tokens import Tokens, line_at
 _FORMS = {
     "STREAM": "CREATE STREAM name (column TYPE, …) WITH (key = 'column', …);",
     "VIEW": "CREATE VIEW name WITH (key = 'column', …) AS SELECT …;",
+    "QUERY": "CREATE QUERY name (parameter = 50, …) AS SELECT …;",
     "APP": "CREATE APP name;",
 }
 # Words of other databases.
 _INSTEAD = {"TABLE": "STREAM", "SOURCE": "STREAM", "TOPIC": "STREAM", "MATERIALIZED": "VIEW"}
 # Options that are part of the statement itself in SQL.
 _OUTSIDE = {"schema", "sql", "name"}
+# Types of parameters; users may write the words of Spark or of DuckDB.
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("STRING", "VARCHAR", "TEXT"), str),
+    **dict.fromkeys(("INTEGER", "INT", "BIGINT", "LONG"), int),
+    **dict.fromkeys(("NUMBER", "DOUBLE", "FLOAT"), float),
+    **dict.fromkeys(("BOOLEAN", "BOOL"), bool),
+}
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 @dataclass(slots=True)
@@ -94,6 +104,8 @@ class _Script:
             self._read_stream(app, statement)
         elif self.tokens.skip("CREATE", "VIEW"):
             self._read_view(app, statement)
+        elif self.tokens.skip("CREATE", "QUERY"):
+            self._read_query(app, statement)
         elif self.tokens.next_is("CREATE", "APP"):
             raise self.tokens.error(
                 "CREATE APP does not stand first", "move it to the top, and leave one only"
@@ -109,7 +121,7 @@ class _Script:
         if words[-1].upper() not in _INSTEAD:
             remedy = f"write {_FORMS['STREAM']} or {_FORMS['VIEW']}"
         return self.tokens.error(
-            f"a script has CREATE STREAM and CREATE VIEW statements, but here is {found!r}", remedy
+            f"a script has CREATE STREAM, VIEW and QUERY statements, but here is {found!r}", remedy
         )
 
     def _read_stream(self, app: App, statement: SqlStatement) -> None:
@@ -125,10 +137,21 @@ class _Script:
     def _read_view(self, app: App, statement: SqlStatement) -> None:
         name = self.tokens.expect_name("the view's name", _FORMS["VIEW"])
         options = self._read_options(statement, "VIEW")
-        self.tokens.expect("AS", _FORMS["VIEW"])
+        app.add_view(statement, name, {**options, "sql": self._read_select(statement, "VIEW")})
+
+    def _read_query(self, app: App, statement: SqlStatement) -> None:
+        name = self.tokens.expect_name("the query's name", _FORMS["QUERY"])
+        parameters = self._read_parameters(statement)
+        options = self._read_options(statement, "QUERY")
+        options["sql"] = self._read_select(statement, "QUERY")
+        app.add_query(statement, name, options, parameters)
+
+    def _read_select(self, statement: SqlStatement, kind: str) -> str:
+        """The text after AS, up to the statement's end."""
+        self.tokens.expect("AS", _FORMS[kind])
         first = last = self.tokens.next
         if first is None or first.token_type is TokenType.SEMICOLON:
-            raise self.tokens.unexpected("a SELECT is expected", _FORMS["VIEW"])
+            raise self.tokens.unexpected("a SELECT is expected", _FORMS[kind])
         while (token := self.tokens.next) and token.token_type is not TokenType.SEMICOLON:
             if self._begins_statement():
                 raise self._missing_semicolon(statement, last)
@@ -136,7 +159,64 @@ class _Script:
         assert last is not None
         self.tokens.skip(";")
         statement.lines["sql"] = line_at(self.text, first.start)
-        app.add_view(statement, name, {**options, "sql": self.text[first.start : last.end + 1]})
+        return self.text[first.start : last.end + 1]
+
+    def _read_parameters(self, statement: SqlStatement) -> dict[str, Any]:
+        """Names with their defaults: `(n = 50, city STRING = NULL)`."""
+        parameters: dict[str, Any] = {}
+        if not self.tokens.skip("("):
+            return parameters
+        while not self.tokens.skip(")"):
+            start = self.tokens.next
+            name = self.tokens.expect_name("a parameter", _FORMS["QUERY"])
+            statement.lines[name] = line_at(self.text, start.start if start else 0)
+            if name in parameters:
+                raise self.tokens.error(f"parameter {name!r} is there twice", "leave one", start)
+            parameters[name] = self._read_parameter(name)
+            if not self.tokens.skip(",") and not self.tokens.next_is(")"):
+                raise self.tokens.unexpected("a comma or ')' is expected", _FORMS["QUERY"])
+        return parameters
+
+    def _read_parameter(self, name: str) -> Any:
+        """A default; a type if it is NULL. `city STRING` alone means NULL too."""
+        remedy = f"write {name} = 50, or {name} STRING = NULL"
+        type_ = None if self.tokens.next_is("=") else self._read_type(remedy)
+        if not self.tokens.skip("="):
+            if type_ is None:
+                raise self.tokens.unexpected("'=' is expected", remedy)
+            return type_
+        start, default = self.tokens.next, self._read_constant(remedy)
+        if default is None or type_ is None:
+            return type_ or default
+        if type_ is float and type(default) is int:
+            return float(default)
+        if type(default) is not type_:
+            written = self.tokens.written(start) if start else ""
+            raise self.tokens.error(f"{written} is not of the type of {name!r}", remedy, start)
+        return default
+
+    def _read_type(self, remedy: str) -> type:
+        token = self.tokens.next
+        found = _TYPES.get(token.text.upper()) if token else None
+        if found is None:
+            raise self.tokens.unexpected("'=' or a type is expected", remedy)
+        self.tokens.advance()
+        return found
+
+    def _read_constant(self, remedy: str) -> str | int | float | bool | None:
+        is_negative = self.tokens.skip("-")
+        token = self.tokens.next
+        if token is not None and token.token_type is TokenType.NUMBER:
+            self.tokens.advance()
+            number = int(token.text) if token.text.isdigit() else float(token.text)
+            return -number if is_negative else number
+        if token is not None and token.token_type is TokenType.STRING and not is_negative:
+            self.tokens.advance()
+            return token.text
+        if token is None or is_negative or token.text.upper() not in _CONSTANTS:
+            raise self.tokens.unexpected("a text in quotes or a number is expected", remedy)
+        self.tokens.advance()
+        return _CONSTANTS[token.text.upper()]
 
     def _read_options(self, statement: SqlStatement, kind: str) -> dict[str, Any]:
         options: dict[str, Any] = {}

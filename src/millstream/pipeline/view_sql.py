@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError
 from sqlglot.optimizer.scope import Scope, traverse_scope
@@ -44,7 +45,7 @@ _KEYWORDS = [
     "END",
 ]
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "(")
-_FORM = "a view's sql is one SELECT"
+_FORM = "write one SELECT"
 COUNT_WINDOW = "count_window"
 
 
@@ -138,11 +139,19 @@ def _check_count_windows(tree: exp.Query, text: str) -> bool:
 
 def _parse(text: str) -> exp.Query:
     tokens = [_plain_window(*three) for three in _threes(split_tokens(text, "the sql"))]
+    return parse_one_select(Spark(), tokens, text, "Spark SQL")
+
+
+def parse_one_select(dialect: Dialect, tokens: list[Token], text: str, language: str) -> exp.Query:
+    """The syntax tree of one SELECT; PipelineError (without a file) if the text is something else.
+
+    `language` is what users call the dialect.
+    """
     _check_one_select(tokens, text)
     try:
-        tree = Spark().parser().parse(tokens, text)[0]
+        tree = dialect.parser().parse(tokens, text)[0]
     except ParseError as error:
-        raise _syntax_error(error, tokens, text) from None
+        raise _syntax_error(error, tokens, text, language) from None
     except RecursionError:
         raise PipelineError("the sql is nested too deep", remedy="write it flatter") from None
     if not isinstance(tree, exp.Query):
@@ -239,7 +248,9 @@ def _name(projection: exp.Expr) -> str:
 _NAMED_AFTER = ("window", "session_window")
 
 
-def _syntax_error(error: ParseError, tokens: list[Token], text: str) -> PipelineError:
+def _syntax_error(
+    error: ParseError, tokens: list[Token], text: str, language: str
+) -> PipelineError:
     detail = error.errors[0]
     # sqlglot reports the column of the word's end.
     lines = text.split("\n")
@@ -262,6 +273,6 @@ def _syntax_error(error: ParseError, tokens: list[Token], text: str) -> Pipeline
     written = text[near.start : near.end + 1] if near else ""
     return PipelineError(
         f"the sql cannot be read at {written!r}" if near else "the sql cannot be read",
-        remedy=f"{wanted!r} is missing there" if len(wanted) == 1 else "write it in Spark SQL",
+        remedy=f"{wanted!r} is missing there" if len(wanted) == 1 else f"write it in {language}",
         line=line_at(text, near.start) if near else 1,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,8 @@ from millstream.pipeline.app import App
 from millstream.serve.access.visibility import Visibility
 from millstream.serve.connections import Connections
 from millstream.serve.groups.groups import Groups
+from millstream.serve.queries.live_query import LiveQueries
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
 from millstream.serve.views.on_demand import OnDemandViews
@@ -37,6 +39,8 @@ class Context:
     system: System
     sql: SqlService
     groups: Groups
+    queries: NamedQueries
+    live: LiveQueries
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
     refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
@@ -117,13 +121,14 @@ class Context:
         served = {"view": self.views, "stream": self.streams.served, "ledger": self.ledgers.served}
         return served[kind][name].policy.visibility(caller.claims)
 
+    def visible_to(self, views: Iterable[str], caller: Caller) -> dict[str, Visibility]:
+        """What the caller sees of these views."""
+        return {name: self.visibility("view", name, caller) for name in views}
+
     def queryable(self, caller: Caller) -> dict[str, Visibility]:
         """The views that the caller's own SQL may read, and what it sees of them."""
-        return {
-            name: self.visibility("view", name, caller)
-            for name in self.views
-            if caller.rights.allows("query", "view", name)
-        }
+        allowed = [name for name in self.views if caller.rights.allows("query", "view", name)]
+        return self.visible_to(allowed, caller)
 
     def _find_view(self, name: str) -> ServedView:
         view = self.views.get(name)

@@ -6,7 +6,15 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, groups, metrics, query, snapshots
+from millstream.serve.api import (
+    assets,
+    connections,
+    groups,
+    metrics,
+    named_queries,
+    query,
+    snapshots,
+)
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -21,6 +29,7 @@ _RESOURCES = (
     "views",
     "streams",
     "query",
+    "queries",
     "system",
     "connect",
     "connections",
@@ -86,6 +95,10 @@ class HttpApi:
                 return await self._changes(request, send, "stream", name)
             case ("POST", "v1", "query"):
                 return await query.run_query(context, request)
+            case ("GET", "v1", "queries"):
+                return await named_queries.list_queries(context, request)
+            case ("GET", "v1", "queries", name):
+                return await named_queries.run_named_query(context, request, name)
             case ("GET", "v1", "system"):
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
             case ("GET", "v1", "connections"):

@@ -38,6 +38,8 @@ from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.drain import drain
 from millstream.serve.groups.groups import Groups
+from millstream.serve.queries.live_query import LiveQueries
+from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.routes import HttpApi
 from millstream.serve.system import System
 from millstream.serve.transports.websocket import websocket_protocol
@@ -144,6 +146,7 @@ class Server:
             self._send_positions(),
             self.context.groups.run(),
             self.http.watch(),
+            self.context.queries.run(),
         )
         self._tasks += [asyncio.create_task(work) for work in background]
         return self
@@ -161,6 +164,7 @@ class Server:
         self._audit.stop()
         self.context.streams.stop()
         self.context.ledgers.stop()
+        self.context.live.stop()
         await self.context.sql.stop()
         await self.context.groups.stop()
         if hasattr(self, "_producer"):
@@ -226,8 +230,9 @@ class Server:
         for served in views.values():
             sql.add(served)
             served.listeners.append(sql.changed)
+        queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
-        system = System(app, views, streams, self._failures)
+        system = System(app, views, streams, self._failures, queries.served)
         sources: Mapping[str, Mapping[str, ServedView]] = {
             "view": views,
             "stream": streams,
@@ -243,6 +248,8 @@ class Server:
             system=system,
             sql=sql,
             groups=Groups(app.name, log, partial(_find_source, sources), system.servers),
+            queries=queries,
+            live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
         )
 

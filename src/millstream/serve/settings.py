@@ -71,6 +71,23 @@ class ServeSettings(HttpSettings):
     query_memory: str = Field(
         "512MB", description="Memory for SQL queries and the tables that they read."
     )
+    live_query_seconds: float = Field(
+        0.1, gt=0, description="Minimum time between two evaluations of a live query."
+    )
+    live_query_rows: int = Field(
+        1_000, ge=1, description="Maximum rows of a live query; one with more gets an error."
+    )
+    live_query_bytes: int = Field(
+        1024 * 1024, ge=1024, description="Maximum bytes of a live query's rows."
+    )
+    live_queries: int = Field(
+        100,
+        ge=1,
+        description="Live queries at once; subscribers with the same parameters share one.",
+    )
+    live_sql_per_caller: int = Field(
+        20, ge=0, description="Subscriptions of one caller to SQL of its own; 0: none."
+    )
     origins: list[str] = Field(
         default_factory=list,
         description="Other origins whose pages may open a WebSocket, such as https://example.org.",

@@ -17,6 +17,7 @@ from millstream.pipeline.app import App
 from millstream.pipeline.model import Stream
 from millstream.runtime.failing_processes import Failure
 from millstream.serve.access.visibility import SEES_ALL, Visibility
+from millstream.serve.queries.named_query import ServedQuery
 from millstream.serve.views.encoding import iso_time
 from millstream.serve.views.served_view import ServedView
 from millstream.values.clock import now_ms, to_iso
@@ -49,11 +50,13 @@ class System:
         views: Mapping[str, ServedView],
         streams: Mapping[str, ServedView] | None = None,
         failures: Callable[[], Sequence[Failure]] = tuple,
+        queries: Mapping[str, ServedQuery] | None = None,
     ) -> None:
         self._app = app
         self._views = views
         self._streams = streams or {}
         self._failures = failures
+        self._queries = queries or {}
         self._reports: dict[tuple[str, str], ProcessReport] = {}
         self._decode = msgspec.json.Decoder(ProcessReport).decode
 
@@ -95,6 +98,7 @@ class System:
             "now": to_iso(now_ms()),
             "streams": [self._describe_stream(each) for each in self._app.streams.values()],
             "views": [describe_view(self._app, served) for served in self._views.values()],
+            "queries": [query.describe() for query in self._queries.values()],
             "tiers": {
                 "collect": {**collected, "reported_at": self._reported_at("collect")},
                 "log": {

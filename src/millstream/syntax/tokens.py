@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
@@ -82,12 +83,16 @@ class Tokens:
         return PipelineError(message, remedy=remedy, line=line_at(self.text, start))
 
 
-def split_tokens(text: str, what: str) -> list[Token]:
-    """The tokens of a text; PipelineError if a quote or comment is left open."""
+def split_tokens(text: str, what: str, dialect: Dialect | None = None) -> list[Token]:
+    """The tokens of a text, by default in Spark's dialect.
+
+    PipelineError if a quote or comment is left open.
+    """
+    dialect = dialect or Spark()
     try:
-        return Spark().tokenize(text)
+        return dialect.tokenize(text)
     except SqlglotError:
-        start = _unclosed_at(text)
+        start = _unclosed_at(text, dialect)
         raise PipelineError(
             f"{what} has a quote or comment that is not closed: {text[start : start + 20]!r}",
             remedy="close it",
@@ -95,11 +100,11 @@ def split_tokens(text: str, what: str) -> list[Token]:
         ) from None
 
 
-def _unclosed_at(text: str) -> int:
+def _unclosed_at(text: str, dialect: Dialect) -> int:
     """The start of the quote or comment without end: after the longest valid prefix."""
     for opening in sorted({i for i, c in enumerate(text) if c in "'\"`/"}):
         try:
-            Spark().tokenize(text[:opening])
+            dialect.tokenize(text[:opening])
         except SqlglotError:
             continue
         last = opening

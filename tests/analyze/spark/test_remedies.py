@@ -23,7 +23,7 @@ BOUNDED = "b.at BETWEEN a.at AND a.at + INTERVAL 1 HOUR"
 SORTS, LIMITS = "it sorts", "it takes a limited number of rows"
 OVER = "row_number() OVER (PARTITION BY city ORDER BY at)"
 IN_SQL = {
-    SORTS: ("None", "SELECT n FROM a ORDER BY n", "leave ORDER BY out"),
+    SORTS: ("None", "SELECT n FROM a ORDER BY n", "leave ORDER BY and LIMIT out"),
     LIMITS: ("'n'", "SELECT n, count(*) AS k FROM a GROUP BY n LIMIT 3", "leave LIMIT out"),
     "it uses a window function (OVER)": (
         "None",
@@ -63,7 +63,7 @@ IN_SQL = {
     ),
 }
 IN_PYTHON = {
-    SORTS: ("None", "a.orderBy('n')", "leave orderBy out"),
+    SORTS: ("None", "a.orderBy('n')", "leave orderBy and limit out"),
     LIMITS: ("'n'", "a.groupBy('n').count().limit(3)", "leave limit out"),
     "it uses a window function (OVER)": (
         "None",
@@ -123,6 +123,37 @@ app.view("three", sql="""SELECT x.first_at, x.at FROM (
     assert len(found) == 4
 
 
+@pytest.mark.parametrize(
+    ("sql", "instead"),
+    [
+        (
+            "SELECT city, count(*) AS k FROM a GROUP BY city ORDER BY count(*) DESC, 1 LIMIT 5",
+            'app.query("v_sorted", sql="SELECT * FROM v ORDER BY k DESC, city LIMIT :n", n=5)',
+        ),
+        (
+            "SELECT city, count(*) AS k FROM a GROUP BY city LIMIT 3",
+            'app.query("v_sorted", sql="SELECT * FROM v ORDER BY … LIMIT :n", n=3)',
+        ),
+        (
+            f"SELECT city, at, {OVER} AS r FROM a",
+            'app.query("v_ranked", sql="SELECT *, ROW_NUMBER() OVER (PARTITION BY city ORDER BY at'
+            ' NULLS FIRST) AS r FROM v")',
+        ),
+    ],
+)
+def test_sorting_and_ranking_can_be_done_in_a_named_query(
+    planned: Any, sql: str, instead: str
+) -> None:
+    key = "'city'" if "GROUP" in sql else "None"
+    with pytest.raises(PipelineError) as caught:
+        planned(f'{STREAMS}\napp.view("v", key={key}, sql="{sql}")\n')
+    assert instead in caught.value.remedy
+    # Without what Spark refuses, the view and the query that was proposed are fine.
+    plain = sql.replace(f", {OVER} AS r", "").partition(" ORDER")[0].partition(" LIMIT")[0]
+    query = instead.replace("…", "k")
+    assert len(planned(f'{STREAMS}\napp.view("v", key={key}, sql="{plain}")\n{query}\n')) == 1
+
+
 def test_all_mistakes_are_reported_at_once(planned: Any) -> None:
     with pytest.raises(PipelineErrors) as caught:
         planned(f"""{STREAMS}
@@ -150,4 +181,7 @@ def test_errors_in_an_sql_file_name_options_as_in_sql(spark: SparkSession, tmp_p
     wrong = remedy_of(f"CREATE VIEW v WITH (key = 'city') AS {grouped}")
     assert wrong == "write key = ('city', 'n')"
     table = f"CREATE VIEW t WITH (key = ('city', 'n')) AS {grouped}\n"
+    ordered = f"CREATE VIEW v WITH (key = ('city', 'n')) AS {grouped[:-1]} ORDER BY k LIMIT 9;"
+    query = "CREATE QUERY v_sorted (n = 9) AS SELECT * FROM v ORDER BY k LIMIT :n;"
+    assert query in remedy_of(ordered)
     assert "reads = (t = 'changes')" in remedy_of(f"{table}CREATE VIEW v AS SELECT k FROM t;")

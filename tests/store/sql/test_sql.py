@@ -14,7 +14,7 @@ import pytest
 
 from millstream.errors import MillstreamError, QueryError
 from millstream.store.sql.process import SqlProcess
-from millstream.store.sql.service import SqlService
+from millstream.store.sql.service import SqlAnswer, SqlService
 from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
 
@@ -328,3 +328,72 @@ async def test_the_process_is_started_again_when_it_was_killed() -> None:
         assert sql.pid is not None
         os.kill(sql.pid, 9)
         assert await rows(sql, "SELECT city FROM cities") == [["Rome"]]
+
+
+async def test_parameters_are_values_and_never_part_of_the_text() -> None:
+    async with opened() as (sql, cities, _):
+        for city, n in (("Rome", 1), ("Oslo", 2), ("' OR 1=1 --", 3)):
+            cities.put([city], {"city": city, "n": n})
+        query = "SELECT city FROM cities WHERE city = $city OR n >= $low ORDER BY n LIMIT $n"
+
+        async def ask(**values: Any) -> list[list[Any]]:
+            given = {"city": None, "low": None, "n": None, **values}
+            found: list[list[Any]] = json.loads((await sql.answer(query, 10, given)).body)["rows"]
+            return found
+
+        assert await ask(city="Rome") == [["Rome"]]
+        assert await ask(city="' OR 1=1 --") == [["' OR 1=1 --"]]
+        assert await ask(low=1.5, n=1) == [["Oslo"]]
+        assert await ask(low=0) == [["Rome"], ["Oslo"], ["' OR 1=1 --"]]
+        with pytest.raises(QueryError, match="there are no parameters"):
+            await sql.query(query, 10)
+
+
+async def test_an_answer_tells_which_views_it_reads_and_whether_it_is_sorted() -> None:
+    async with opened() as (sql, _, _):
+
+        async def checked(query: str) -> tuple[set[str], bool, bool]:
+            found = (await sql.answer(query, 10)).checked
+            return set(found.views), found.ordered, found.volatile
+
+        assert await checked("SELECT 1") == (set(), False, False)
+        joined = "WITH a AS (FROM CITIES) SELECT a.n FROM a, newest ORDER BY 1"
+        assert await checked(joined) == ({"cities", "newest"}, True, False)
+        inner = "SELECT * FROM (SELECT * FROM cities ORDER BY n)"
+        assert await checked(inner) == ({"cities"}, False, False)
+        for volatile in ("now()", "CURRENT_DATE", "random()", "localtimestamp"):
+            assert await checked(f"SELECT {volatile} FROM cities") == ({"cities"}, False, True)
+
+
+async def test_a_failure_tells_whether_it_may_pass() -> None:
+    async with opened(seconds=0.5) as (sql, cities, _):
+        cities.put(["a"], {"city": "a", "n": 1})
+        for query in (
+            "SELECT city::INT FROM cities",
+            "SELECT count(*) FROM range(100000) a, range(100000) b WHERE a.range + b.range = 1",
+        ):
+            with pytest.raises(QueryError) as failed:
+                await sql.query(query, 10)
+            assert failed.value.retry, query
+        for query in ("SELECT town FROM cities", "SELECT", "SELECT * FROM nowhere"):
+            with pytest.raises(QueryError) as failed:
+                await sql.query(query, 10)
+            assert not failed.value.retry, query
+
+
+async def test_queries_are_described_without_their_rows() -> None:
+    async with opened() as (sql, cities, _):
+        cities.put(["a"], {"city": "a", "n": 1})
+        found = await sql.describe(
+            {
+                "good": ("SELECT city, n FROM cities LIMIT $n", {"n": 5}),
+                "wrong": ("SELECT town FROM cities", {}),
+            }
+        )
+        good, wrong = found["good"], found["wrong"]
+        assert isinstance(good, SqlAnswer)
+        answer = json.loads(good.body)
+        assert [column["name"] for column in answer["columns"]] == ["city", "n"]
+        assert answer["rows"] == []
+        assert "town" in str(wrong)
+        assert sql.pid is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.analyze.spark.query_instead import ranking_query, sorting_query
 from millstream.pipeline.model import View
 
 SORTS = "it sorts"
@@ -25,11 +26,8 @@ class _Remedy(NamedTuple):
 
 _ASK = "when the view is read (POST /v1/query, or ?order= and limit=)"
 _REMEDIES = {
-    SORTS: _Remedy(f"leave orderBy out, and sort {_ASK}", f"leave ORDER BY out, and sort {_ASK}"),
-    LIMITS: _Remedy(
-        f"leave limit out, and take the first rows {_ASK}",
-        f"leave LIMIT out, and take the first rows {_ASK}",
-    ),
+    SORTS: _Remedy("leave orderBy and limit out", "leave ORDER BY and LIMIT out"),
+    LIMITS: _Remedy("leave limit out", "leave LIMIT out"),
     WINDOW_FUNCTION: _Remedy(
         "group by what it is partitioned by, and take the first or last row with"
         " F.max_by(F.struct(…), 'at') or F.min_by; F.max_by(column, 'at', 3) gives the last three",
@@ -83,4 +81,14 @@ def remedy_for(view: View, reason: str) -> str:
     remedy = next((each for why, each in _REMEDIES.items() if why in reason), None)
     if remedy is None:
         return ""
-    return remedy.python if view.sql is None else remedy.sql
+    written = remedy.python if view.sql is None else remedy.sql
+    return f"{written}{_in_named_query(view, reason)}"
+
+
+def _in_named_query(view: View, reason: str) -> str:
+    """The same as a query over the view, which clients call and follow live."""
+    if SORTS in reason or LIMITS in reason:
+        return f", and sort the view's rows in a named query: {sorting_query(view)}"
+    if WINDOW_FUNCTION in reason:
+        return f"; or number the view's rows in a named query: {ranking_query(view)}"
+    return ""

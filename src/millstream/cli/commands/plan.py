@@ -22,6 +22,7 @@ from millstream.cli.shared.spark_output import hidden_spark_output
 if TYPE_CHECKING:
     from millstream.analyze.plan import Plan, ViewPlan
     from millstream.pipeline.app import App
+    from millstream.pipeline.model import NamedQuery
 
 
 @click.command()
@@ -101,8 +102,18 @@ def as_data(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> d
         }
         for view in found.views
     ]
+    queries = [
+        {
+            "name": query.name,
+            "sql": query.sql,
+            "views": query.views,
+            "key": query.key,
+            "parameters": {each.name: each.default for each in query.parameters},
+        }
+        for query in app.queries.values()
+    ]
     whole = {"app": found.app, "slots": found.slots, "streams": streams, "views": views}
-    return {**whole, "not_in_the_pipeline": gone}
+    return {**whole, "queries": queries, "not_in_the_pipeline": gone}
 
 
 def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None:
@@ -131,6 +142,9 @@ def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None
         out.print(Text.assemble("\n", ("view ", "dim"), (view.name, "bold cyan")))
         known = {"state": states[view.name]} if view.name in states else {}
         out.print(lines({**facts(app.name, view), **known}))
+    for query in app.queries.values():
+        out.print(Text.assemble("\n", ("query ", "dim"), (query.name, "bold cyan")))
+        out.print(lines(query_facts(query)))
     for name in gone:
         words = f"is no longer in the pipeline; `millstream drop {name}` removes its state"
         out.print(Text.assemble("\n", ("view ", "dim"), (name, "bold"), f" {words}"))
@@ -154,6 +168,18 @@ def facts(app: str, view: ViewPlan) -> dict[str, str]:
         "slots": str(view.slots),
         "lineage": view.lineage,
         "guarantee": view.guarantee,
+    }
+
+
+def query_facts(query: NamedQuery) -> dict[str, str]:
+    """The properties of a named query as text."""
+    parameters = [f"{each.name} {each.type} = {each.default}" for each in query.parameters]
+    return {
+        "reads": ", ".join(query.views),
+        "sql": " ".join(query.sql.split()),
+        "parameters": ", ".join(parameters) or "none",
+        "key": ", ".join(query.key) if query.key else "none: rows are known by their rank",
+        "served at": f"/v1/queries/{query.name}",
     }
 
 

@@ -149,6 +149,11 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
                 f"view {view['name']} falls behind: {counts['behind']:,} events, "
                 f"{counts['behind_s']:,.0f} s, and growing"
             )
+    problems += [
+        f"query {query['name']} cannot run: {query['error']}"
+        for query in system.get("queries", [])
+        if query["error"]
+    ]
     for stream, counts in system["tiers"].get("analyze", {}).get("streams", {}).items():
         if error := counts.get("error"):
             problems.append(f"the watermark of {stream} may not advance: {error}")

@@ -142,6 +142,26 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def parameter_option(function: F) -> F:
+    return click.option(
+        "-p",
+        "--param",
+        "parameters",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A parameter of the named query.",
+    )(function)
+
+
+def read_parameters(given: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of a named query; click.UsageError if one has no value."""
+    pairs = [text.partition("=") for text in given]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise click.UsageError(f"-p {name} has no value: write -p name=value")
+    return {name: value for name, _, value in pairs}
+
+
 @dataclass(frozen=True, slots=True)
 class Flags:
     """Settings given on the command line."""

@@ -1,4 +1,4 @@
-"""`query`: runs SQL over the views of a running system, or over history."""
+"""`query`: runs SQL or a named query over the views of a running system, or SQL over history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import click
 from millstream.cli.shared.options import (
     home_option,
     json_option,
+    parameter_option,
     pipeline_argument,
+    read_parameters,
     set_option,
     url_of,
     url_option,
 )
+from millstream.syntax.names import name_problem
 
 if TYPE_CHECKING:
     from millstream.client import Table
@@ -25,12 +28,13 @@ HISTORY_ROWS = 10_000  # default of --limit with --history
 
 
 @click.command()
-@click.argument("sql")
+@click.argument("sql", metavar="SQL|NAME")
 @pipeline_argument(required=False)
 @home_option
 @url_option
 @set_option
 @json_option
+@parameter_option
 @click.option("--limit", type=click.IntRange(1), default=None, help="The maximum number of rows.")
 @click.option("--history", is_flag=True, help="Also over streams, as they are in the log.")
 @click.option(
@@ -46,15 +50,16 @@ def query(
     url: str,
     assignments: tuple[str, ...],
     as_json: bool,
+    parameters: tuple[str, ...],
     limit: int | None,
     history: bool,
     since: str,
     until: str,
 ) -> None:
-    """Run an SQL query over all views, read only.
+    """Run an SQL query over all views, read only, or a named query of the pipeline.
 
     Prints a table on a terminal, and one JSON row per line into a pipe or with --json. `-` reads
-    the SQL from stdin.
+    the SQL from stdin. A single word is the name of a query; -p gives it a parameter.
 
     With --history the query is Spark SQL over the log: the events of the streams with all their
     columns (_id, _received_at, _event_time, _position and _watermark only by name), and the rows of
@@ -64,10 +69,14 @@ def query(
 
     \b
     millstream query "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
+    millstream query top_products -p n=10
     millstream query - < report.sql
     millstream query --history "SELECT city, avg(amount) FROM orders GROUP BY city" --from "1 day"
     """
     text = sys.stdin.read() if sql == "-" else sql
+    is_name = not name_problem(text.strip())
+    if parameters and (history or not is_name):
+        raise click.UsageError("-p is for a named query")
     if history:
         answer = ask_history(text, pipeline, home, assignments, limit or HISTORY_ROWS, since, until)
     elif pipeline or since or until or assignments:
@@ -75,7 +84,13 @@ def query(
     else:
         import asyncio
 
-        answer = asyncio.run(ask(url_of("serve", url, home), text, limit))
+        address = url_of("serve", url, home)
+        if is_name and limit is not None:
+            raise click.UsageError("--limit is for SQL; a named query has its own LIMIT")
+        if is_name:
+            answer = asyncio.run(ask_named(address, text.strip(), read_parameters(parameters)))
+        else:
+            answer = asyncio.run(ask(address, text, limit))
     if as_json or not sys.stdout.isatty():
         show_lines(answer)
     else:
@@ -115,6 +130,13 @@ async def ask(url: str, sql: str, limit: int | None) -> Table:
 
     async with Client(url) as client:
         return await client.query(sql, limit=limit)
+
+
+async def ask_named(url: str, name: str, parameters: dict[str, str]) -> Table:
+    from millstream.client import Client
+
+    async with Client(url) as client:
+        return await client.run(name, **parameters)
 
 
 def show_lines(answer: Table) -> None:

@@ -1,4 +1,4 @@
-"""`tail`: follow a view or stream as it changes."""
+"""`tail`: follow a view, a stream or a query as it changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.cli.shared.options import home_option, json_option, url_of, url_option
+from millstream.cli.shared.options import (
+    home_option,
+    json_option,
+    parameter_option,
+    read_parameters,
+    url_of,
+    url_option,
+)
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
@@ -19,13 +26,14 @@ Line = dict[str, Any]
 
 
 @click.command()
-@click.argument("name", metavar="VIEW")
+@click.argument("name", metavar="NAME|SQL")
 @home_option
 @url_option
 @json_option
 @click.option("--where", default=None, help="Only rows that match this SQL condition.")
 @click.option("--after", default=None, help="Continue after this position, without a snapshot.")
 @click.option("--ledger", is_flag=True, help="Follow the entries of the view's ledger.")
+@parameter_option
 @click.option("--lineage", is_flag=True, help="Also show the lineage columns (_revision …).")
 @click.option(
     "-n",
@@ -42,10 +50,11 @@ def tail(
     where: str | None,
     after: str | None,
     ledger: bool,
+    parameters: tuple[str, ...],
     lineage: bool,
     limit_count: int | None,
 ) -> None:
-    """Follow a view, or the events of a stream.
+    """Follow a view, the events of a stream, a named query, or a SELECT over views.
 
     Prints the current rows, then every change, until Ctrl-C. A lost connection is opened again and
     continues at the same position. Into a pipe, or with --json, each row is a line of JSON with the
@@ -55,6 +64,8 @@ def tail(
     millstream tail by_city
     millstream tail by_city --where "n > 10"
     millstream tail rsvps --json -n 5
+    millstream tail top_products -p n=10
+    millstream tail "SELECT city, n FROM by_city ORDER BY n DESC LIMIT 5"
     millstream tail per_minute --ledger --where "kind = 'retraction'"
     """
     import asyncio
@@ -63,6 +74,10 @@ def tail(
     request: dict[str, Any] = {"where": where, "after": after, "lineage": lineage}
     if ledger:
         request["ledger"] = name
+    elif " " in name:
+        request["sql"] = name
+    if parameters:
+        request["params"] = read_parameters(parameters)
     asyncio.run(follow(url_of("serve", url, home), name, request, plain, limit_count))
 
 
@@ -74,7 +89,7 @@ async def follow(
     count_shown, pretty = 0, show_entry if "ledger" in request else show_pretty
     show = show_json if plain else pretty
     async with Client(url) as client:
-        if "ledger" not in request:
+        if not request.keys() & {"ledger", "sql"}:
             request[await kind_of(client, name)] = name
         async with client.changes(**request) as changes:
             async for message in changes:
@@ -86,7 +101,7 @@ async def follow(
 
 
 async def kind_of(client: Client, name: str) -> str:
-    """`view` or `stream`; MillstreamError for an unknown name lists the known ones."""
+    """`view`, `stream` or `query`; MillstreamError for an unknown name lists the known ones."""
     from difflib import get_close_matches
 
     system = await client.system()
@@ -96,10 +111,16 @@ async def kind_of(client: Client, name: str) -> str:
         return "view"
     if name in streams:
         return "stream"
-    close = get_close_matches(name, views + streams, n=1)
-    known = f"views: {', '.join(views) or 'none'}; streams: {', '.join(streams) or 'none'}"
+    queries = [query["name"] for query in await client.queries()]
+    if name in queries:
+        return "query"
+    close = get_close_matches(name, views + streams + queries, n=1)
+    known = "; ".join(
+        f"{kind}: {', '.join(names) or 'none'}"
+        for kind, names in (("views", views), ("streams", streams), ("queries", queries))
+    )
     raise MillstreamError(
-        f"there is no view or stream {name!r}",
+        f"there is no view, stream or query {name!r}",
         remedy=f"did you mean {close[0]!r}? ({known})" if close else known,
     )
 

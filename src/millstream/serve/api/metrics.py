@@ -29,6 +29,12 @@ def render(context: Context) -> str:
             for reason, count in sorted(context.refused.items())
         ),
     ]
+    lines += [
+        "# TYPE millstream_serve_live_queries gauge",
+        f"millstream_serve_live_queries {len(context.live)}",
+        "# TYPE millstream_serve_live_query_evaluations_total counter",
+        f"millstream_serve_live_query_evaluations_total {context.live.evaluations}",
+    ]
     for title, value in _GAUGES.items():
         name, kind = title.split()
         lines.append(f"# TYPE millstream_view_{name} {kind}")

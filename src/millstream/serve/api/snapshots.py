@@ -58,7 +58,7 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     encoding = selection.encoding(view)
     position, tag = str(view.position).encode(), _tag(view, visibility)
     headers = ((b"etag", tag), *_HEADERS)
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     select = view.prepare_rows(encoding, order, selection.row_limit(view))
     if view.is_expensive(encoding, order):
@@ -81,7 +81,7 @@ async def show_row(context: Context, request: HttpRequest, name: str, key: str) 
         raise _no_row(view, key, encoding)
     position, tag = str(view.position).encode(), _tag(view, visibility)
     headers = ((b"etag", tag), *_HEADERS)
-    if not view.warning and _has_tag(request, tag):
+    if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     row = encode(encoding.project(view.table.rows[found]))
     head = _head(view, position, visibility)
@@ -140,7 +140,8 @@ def _encode_rows(encoding: Encoding, selected: SelectedRows) -> bytes:
     return b'"total":%d,"truncated":%b,"rows":[%b]' % (selected.total, truncated, rows)
 
 
-def _has_tag(request: HttpRequest, tag: bytes) -> bool:
+def has_tag(request: HttpRequest, tag: bytes) -> bool:
+    """Whether the client has the answer of that ETag."""
     given = request.headers.get(b"if-none-match", b"")
     tags = [one.strip().removeprefix(b"W/") for one in given.split(b", ")]
     return tag in tags or b"*" in tags

@@ -220,6 +220,36 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
+class Parameter(msgspec.Struct):
+    """A parameter of a named query."""
+
+    name: str
+    type: Literal["string", "integer", "number", "boolean"]
+    default: Annotated[Any, Meta(description="Its value if a caller gives none; null is NULL.")]
+
+
+class Query(msgspec.Struct):
+    """A named query."""
+
+    name: str
+    description: str
+    sql: Annotated[str, Meta(description="In DuckDB's SQL, with parameters as $name.")]
+    parameters: list[Parameter]
+    key: Annotated[
+        list[str] | None,
+        Meta(description="Columns that identify a row in its changes; null if it declares none."),
+    ]
+    views: Annotated[list[str], Meta(description="The views that it reads.")]
+    columns: Annotated[list[SqlColumn], Meta(description="Empty until DuckDB has checked it.")]
+    error: Annotated[str | None, Meta(description="Why it cannot be answered now.")]
+
+
+class Queries(msgspec.Struct):
+    """The named queries that the caller may call."""
+
+    queries: list[Query]
+
+
 class ProblemDetails(msgspec.Struct):
     """An error, in the format of RFC 9457."""
 
@@ -235,6 +265,7 @@ RESPONSES = (
     ViewRow,
     Table,
     Views,
+    Queries,
     ConnectionList,
     ClosedConnection,
     ProblemDetails,

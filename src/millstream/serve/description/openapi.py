@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import millstream
+from millstream.pipeline.model import QueryParameter
 from millstream.schema import json_schema
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
@@ -44,7 +45,7 @@ def describe(context: Context) -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
-        "paths": {**_fixed(), **_views(context), **_streams(context)},
+        "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
         "components": {"schemas": _schemas(context)},
     }
 
@@ -65,6 +66,7 @@ def _fixed() -> JsonObject:
         "/v1/views": _get("All views", _json("Views")),
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
         "/v1/query": {"post": _query()},
+        "/v1/queries": _get("All named queries", _json("Queries")),
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
         "/v1/connections/{id}": {"delete": _close_connection()},
@@ -92,6 +94,23 @@ def _views(context: Context) -> JsonObject:
             row["get"]["parameters"].append(_parameter("path", ("key", what, _STRING)))
             paths[f"{at}/{{key}}"] = _cached(row)
     return paths
+
+
+def _queries(context: Context) -> JsonObject:
+    paths: JsonObject = {}
+    for query in context.queries.served.values():
+        parameters = [_query_parameter(each) for each in query.declared.parameters]
+        call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
+        call["get"]["responses"]["200"]["x-columns"] = query.columns
+        paths[f"/v1/queries/{query.name}"] = call
+    return paths
+
+
+def _query_parameter(parameter: QueryParameter) -> Parameter:
+    schema: JsonObject = {"type": parameter.type, "default": parameter.default}
+    if parameter.default is None:
+        schema["type"] = [parameter.type, "null"]
+    return parameter.name, f"The query's :{parameter.name}", schema
 
 
 def _streams(context: Context) -> JsonObject:

@@ -96,13 +96,15 @@ class SqlProcess:
         limit: int,
         seconds: float,
         max_bytes: int,
-        visible: Mapping[str, Visibility] | None = None,
+        parameters: Mapping[str, Any],
+        visible: Mapping[str, Visibility] | None,
     ) -> dict[str, Any]:
         arguments = {
             "sql": sql,
             "limit": limit,
             "seconds": seconds,
             "max_bytes": max_bytes,
+            "parameters": dict(parameters),
             "visible": visible,
         }
         return await self.request({"op": "query", **arguments}, seconds + _GRACE_SECONDS)

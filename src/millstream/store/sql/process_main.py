@@ -17,7 +17,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from millstream.errors import QueryError
-from millstream.store.sql.tables import QueryTimeout, SqlTables, is_out_of_memory
+from millstream.store.sql.tables import (
+    QueryTimeout,
+    SqlTables,
+    UnsuitableValue,
+    is_out_of_memory,
+)
 from millstream.values.view_description import ViewColumn
 from millstream.values.visibility import Visibility
 
@@ -63,9 +68,10 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
                 )
             case "query":
                 visible = msgspec.convert(request["visible"], dict[str, Visibility] | None)
-                arguments = ("sql", "limit", "seconds", "max_bytes")
+                arguments = ("sql", "limit", "seconds", "max_bytes", "parameters")
                 given = {name: request[name] for name in arguments}
-                return {"result": tables.query(**given, visible=visible)}
+                result, checked = tables.query(**given, visible=visible)
+                return {"result": result, "checked": checked}
     except QueryError as error:
         return _failure(_reason(error), error.message, error.remedy)
     except Exception as error:
@@ -78,6 +84,8 @@ def _handle(tables: SqlTables, request: dict[str, Any]) -> dict[str, Any]:
 def _reason(error: QueryError) -> str:
     if isinstance(error, QueryTimeout):
         return "time"
+    if isinstance(error, UnsuitableValue):
+        return "value"
     return "memory" if is_out_of_memory(error) else "error"
 
 

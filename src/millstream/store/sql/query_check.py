@@ -8,6 +8,7 @@ locked, and it runs in a process of its own (see `millstream.store.sql.service`)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,16 +39,36 @@ _FORBIDDEN_PREFIXES = (
 # Tables of DuckDB that need no schema in their name. No CTE may have such a name, in case DuckDB's
 # scope of a CTE is smaller than ours.
 _CATALOGUE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
+# Functions whose answer changes although no view does. Some are written without parentheses.
+_VOLATILE_WORDS = {
+    "current_date", "current_time", "current_timestamp", "localtime", "localtimestamp",
+}  # fmt: skip
+_VOLATILE = _VOLATILE_WORDS | {
+    "now", "today", "age", "transaction_timestamp", "get_current_timestamp", "get_current_time",
+    "current_localtime", "current_localtimestamp", "random", "uuid", "gen_random_uuid", "uuidv4",
+    "uuidv7",
+}  # fmt: skip
 _Names = frozenset[str]
 
 
-def check_query(
-    parsed: bytes, views: Collection[str], broken: Mapping[str, str] | None = None
-) -> set[str]:
-    """The views that it reads, and perhaps more: a CTE may have the name of a view.
+@dataclass(frozen=True, slots=True)
+class CheckedQuery:
+    """What the syntax tree of a query that may run tells."""
 
-    QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
-    `broken`: views that cannot be queried, and why.
+    views: frozenset[str]  # that it reads, and perhaps more: a CTE may have the name of a view
+    ordered: bool  # it says in which order its rows come
+    volatile: bool  # its answer can change although no view does: it uses the time, or chance
+
+
+def check_query(
+    parsed: bytes,
+    views: Collection[str],
+    broken: Mapping[str, str] | None = None,
+    parameters: Collection[str] = (),
+) -> CheckedQuery:
+    """QueryError unless `parsed`, DuckDB's serialized syntax tree, is a query that may run.
+
+    `broken`: views that cannot be queried, and why. `parameters`: those that have a value.
     """
     tree = msgspec.json.decode(parsed)
     if tree.get("error"):
@@ -58,22 +79,35 @@ def check_query(
     statements = tree.get("statements") or []
     if len(statements) != 1:
         raise QueryError(f"there are {len(statements)} statements", remedy="send one SELECT")
-    by_lower = {view.lower(): view for view in views}
     read: set[str] = set()
+    volatile = False
+    by_lower = {view.lower(): view for view in views}
     for node, named in _nodes(statements[0]):
-        _check_node(node, views, named, broken or {})
         if node.get("type") == "BASE_TABLE":
-            name = str(node.get("table_name", "")).lower()
-            read |= {by_lower[name]} if name in by_lower else set()
-    return read
+            view = _check_table(node, by_lower, named, broken or {})
+            read |= {view} - {""}
+        else:
+            _check_node(node, views, parameters)
+            volatile = volatile or _is_volatile(node)
+    return CheckedQuery(frozenset(read), _is_ordered(statements[0]), volatile)
 
 
-def _check_node(
-    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
-) -> None:
+def _is_volatile(node: dict[str, Any]) -> bool:
+    if node.get("sample"):
+        return True
+    if node.get("type") == "COLUMN_REF":  # CURRENT_DATE is a column until DuckDB binds it
+        names = node.get("column_names") or [""]
+        return str(names[-1]).lower() in _VOLATILE_WORDS
+    return str(node.get("function_name", "")).lower() in _VOLATILE
+
+
+def _is_ordered(statement: dict[str, Any]) -> bool:
+    modifiers = (statement.get("node") or {}).get("modifiers") or []
+    return any(each.get("type") == "ORDER_MODIFIER" for each in modifiers)
+
+
+def _check_node(node: dict[str, Any], views: Collection[str], parameters: Collection[str]) -> None:
     match node.get("type"):
-        case "BASE_TABLE":
-            _check_table(node, views, named, broken)
         case "TABLE_FUNCTION":
             function = node.get("function") or {}
             name = str(function.get("function_name", "")).lower()
@@ -84,7 +118,7 @@ def _check_node(
                 )
         case "SHOW_REF" if node.get("query") is None:
             raise QueryError("only SELECT is answered", remedy="GET /v1/views lists the views")
-        case "PARAMETER" | "VALUE_PARAMETER":
+        case "PARAMETER" | "VALUE_PARAMETER" if node.get("identifier") not in parameters:
             raise QueryError("there are no parameters", remedy="write the values into the query")
     name = str(node.get("function_name", "")).lower()
     if name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES):
@@ -92,17 +126,19 @@ def _check_node(
 
 
 def _check_table(
-    node: dict[str, Any], views: Collection[str], named: _Names, broken: Mapping[str, str]
-) -> None:
+    node: dict[str, Any], views: Mapping[str, str], named: _Names, broken: Mapping[str, str]
+) -> str:
+    """The view that the node reads; empty if it reads a CTE."""
     name = str(node.get("table_name", ""))
     place = (node.get("catalog_name") or "", node.get("schema_name") or "")
-    if place in (("", ""), ("", "main")) and name.lower() in {view.lower() for view in views}:
-        return
+    # A CTE may have the name of a view; the view then counts as read too, which does no harm.
+    if place in (("", ""), ("", "main")) and name.lower() in views:
+        return views[name.lower()]
     if place == ("", "") and name.lower() in named:
-        return
+        return ""
     if name in broken:
         raise QueryError(f"view {name} cannot be queried: {broken[name]}")
-    raise QueryError(f"there is no view {name[:100]!r}", remedy=suggest(name, views))
+    raise QueryError(f"there is no view {name[:100]!r}", remedy=suggest(name, views.values()))
 
 
 def _nodes(tree: object) -> Iterator[tuple[dict[str, Any], _Names]]:

@@ -20,6 +20,7 @@ import msgspec
 
 from millstream.errors import LogError, QueryError
 from millstream.store.sql.process import SqlProcess, SqlProcessFailed
+from millstream.store.sql.query_check import CheckedQuery
 from millstream.store.views.ring import Row, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
@@ -71,8 +72,32 @@ class _PendingChanges:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What a query asks for."""
+
+    sql: str
+    limit: int
+    parameters: Mapping[str, Any]
+    visible: Mapping[str, Visibility] | None
+
+
 class TooManyQueries(LogError):
     """Too many queries at once; the same one can be answered later."""
+
+
+class QueryFailedForNow(QueryError):
+    """A query lacked time or memory, or failed at a value; later it may be answered."""
+
+    retry = True
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAnswer:
+    """The answer to a query, and what its syntax tells."""
+
+    body: bytes  # JSON
+    checked: CheckedQuery
 
 
 class SqlService:
@@ -125,20 +150,59 @@ class SqlService:
 
         `visible`: the views that exist for the caller, and what it sees of each. None: everything.
         """
+        return (await self.answer(sql, limit, visible=visible)).body
+
+    async def answer(
+        self,
+        sql: str,
+        limit: int,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        visible: Mapping[str, Visibility] | None = None,
+    ) -> SqlAnswer:
+        """The answer, with what the query's syntax tells; QueryError as `query` raises it.
+
+        `parameters` are values for `$name`. DuckDB gets them apart from the text.
+        """
         if self._waiting >= _MAX_WAITING:
             raise TooManyQueries("too many queries are running", remedy="try again in a moment")
         self._waiting += 1
         self._queried_at = asyncio.get_running_loop().time()
+        question = _Question(sql, limit, parameters or {}, visible)
         try:
             with contextlib.suppress(SqlProcessFailed):
                 async with self._slots:
-                    return await self._answer(sql, limit, visible)
+                    return await self._answer(question)
             # Another query may have used the memory or ended the process. Alone, this query fails
             # only because of itself.
             async with self._all_slots():
-                return await self._answer(sql, limit, visible, final=True)
+                return await self._answer(question, final=True)
         finally:
             self._waiting -= 1
+
+    async def describe(
+        self, queries: Mapping[str, tuple[str, Mapping[str, Any]]]
+    ) -> dict[str, SqlAnswer | QueryError]:
+        """The answer to each query (SQL and parameters) over empty views, or why it has none.
+
+        Uses a process of its own, so that the rows are not copied for it.
+        """
+        process = await SqlProcess.start(self._memory)
+        try:
+            for held in self._views.values():
+                for message in self._empty_table(held.view):
+                    await process.request(message, _FILL_SECONDS)
+            found: dict[str, SqlAnswer | QueryError] = {}
+            for name, (sql, parameters) in queries.items():
+                limits = 0, self._seconds, self._max_bytes
+                answer = await process.query(sql, *limits, parameters, None)
+                failure = answer.get("failure")
+                found[name] = _read_answer(answer) if failure is None else _error(failure)
+            return found
+        except TimeoutError:
+            raise SqlProcessFailed("the SQL process did not answer", remedy="try again") from None
+        finally:
+            await process.stop()
 
     @property
     def pid(self) -> int | None:
@@ -154,19 +218,19 @@ class SqlService:
         async with self._exclusive, self._slots, self._slots:
             yield
 
-    async def _answer(
-        self,
-        sql: str,
-        limit: int,
-        visible: Mapping[str, Visibility] | None,
-        *,
-        final: bool = False,
-    ) -> bytes:
+    async def _answer(self, question: _Question, *, final: bool = False) -> SqlAnswer:
         """The answer; SqlProcessFailed, unless `final`, if another query may be the cause."""
         process = await self._update()
         with process.running() as run:
             try:
-                answer = await process.query(sql, limit, self._seconds, self._max_bytes, visible)
+                answer = await process.query(
+                    question.sql,
+                    question.limit,
+                    self._seconds,
+                    self._max_bytes,
+                    question.parameters,
+                    question.visible,
+                )
             except TimeoutError:
                 answer = _failure("time", f"the query took longer than {self._seconds:g} s")
             except SqlProcessFailed:  # perhaps it had ended before the query
@@ -177,8 +241,8 @@ class SqlService:
                 if failure["reason"] == "memory" and not run.alone and not final:
                     raise SqlProcessFailed(failure["message"])
         if failure is not None:
-            raise QueryError(failure["message"], remedy=failure["remedy"])
-        return bytes(answer["result"])
+            raise _error(failure)
+        return _read_answer(answer)
 
     async def _update(self) -> SqlProcess:
         """The process, with tables that are up to date."""
@@ -232,6 +296,15 @@ class SqlService:
             update = {"op": "update", "name": name, "keys": keys, "rows": texts}
             yield {**update, "newest": self._newest, "last": last}
 
+    def _empty_table(self, view: QueryableView) -> Iterator[dict[str, Any]]:
+        """Messages that create a view's table without rows; none if it is not described yet."""
+        if view.columns:
+            columns = [{"name": c.name, "type": c.type} for c in view.columns]
+            keyed = view.table.keyed
+            yield {"op": "create", "name": view.name, "columns": columns, "keyed": keyed}
+            update = {"op": "update", "name": view.name, "keys": [], "rows": []}
+            yield {**update, "newest": self._newest, "last": True}
+
     async def _start(self) -> SqlProcess:
         process = self._process = await SqlProcess.start(self._memory)
         self._processes = {process, *(held for held in self._processes if not held.ended)}
@@ -262,6 +335,16 @@ def _chunks(
             yield keys, texts, False
             keys, texts, size = [], [], 0
     yield keys, texts, True
+
+
+def _read_answer(answer: dict[str, Any]) -> SqlAnswer:
+    checked = msgspec.convert(answer["checked"], CheckedQuery)
+    return SqlAnswer(bytes(answer["result"]), checked)
+
+
+def _error(failure: dict[str, str]) -> QueryError:
+    kind = QueryError if failure["reason"] == "error" else QueryFailedForNow
+    return kind(failure["message"], remedy=failure["remedy"])
 
 
 def _failure(reason: str, message: str) -> dict[str, Any]:

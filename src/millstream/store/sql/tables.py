@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.errors import QueryError
 from millstream.schema.column_types import duckdb_type, parse_type
-from millstream.store.sql.query_check import check_query
+from millstream.store.sql.query_check import CheckedQuery, check_query
 from millstream.store.sql.quoting import quote
 from millstream.store.sql.visible_rows import VisibleRows, copy_visible
 from millstream.values.view_description import ViewColumn
@@ -37,6 +37,8 @@ _LOCK = (
     "SET lock_configuration=true",
 )
 
+_OF_VALUES = (duckdb.DataError, duckdb.InvalidInputException)
+
 
 class QueryTimeout(QueryError):
     """A query took too long."""
@@ -44,6 +46,10 @@ class QueryTimeout(QueryError):
 
 class QueryOutOfMemory(QueryError):
     """A query needs more memory than there is."""
+
+
+class UnsuitableValue(QueryError):
+    """A query failed at a value of some row, such as a text that is no number."""
 
 
 @dataclass(slots=True)
@@ -158,12 +164,15 @@ class SqlTables:
         limit: int,
         seconds: float,
         max_bytes: int,
+        parameters: Mapping[str, Any] | None = None,
         visible: Mapping[str, Visibility] | None = None,
-    ) -> bytes:
+    ) -> tuple[bytes, CheckedQuery]:
         """The first `limit` rows of a SELECT, as JSON; QueryError if it is wrong or too large.
 
+        `parameters`: values for `$name`.
         `visible`: the views that exist for the caller, and what it sees of each. None: everything.
         """
+        given = parameters or {}
         began = time.perf_counter()
         session = self._database.cursor()
         alarm = _Alarm(session)
@@ -172,17 +181,17 @@ class SqlTables:
         try:
             timer.start()
             session.begin()  # so that checking and answering see the same tables
-            read = self._check(session, sql, visible)
+            checked, read = self._check(session, sql, given, visible)
             hidden = {name: seen for name, seen in read.items() if seen.is_restricted}
             if not hidden:
-                table, types = _select(session, sql, limit)
+                table, types = _select(session, sql, limit, given)
             else:
                 with self._visible_rows.database() as database:
                     alarm.watch(database)
                     for name, seen in read.items():
                         columns = self._tables[name].columns
                         copy_visible(session, database, name, columns, seen)
-                    table, types = _select(database, sql, limit)
+                    table, types = _select(database, sql, limit, given)
         except duckdb.InterruptException:
             raise QueryTimeout(
                 f"the query took longer than {seconds:g} s", remedy="ask for less"
@@ -192,7 +201,8 @@ class SqlTables:
                 "the query needs too much memory", remedy="ask for less"
             ) from None
         except duckdb.Error as error:
-            raise QueryError(f"cannot answer the query: {_first_lines(error)}") from None
+            kind = UnsuitableValue if isinstance(error, _OF_VALUES) else QueryError
+            raise kind(f"cannot answer the query: {_first_lines(error)}") from None
         finally:
             timer.cancel()
             session.close()
@@ -200,14 +210,15 @@ class SqlTables:
         _check_size(table.nbytes // 4, max_bytes)  # eight bytes of Arrow are at least "0," in JSON
         answer = _encode_answer(table, types, limit, began)
         _check_size(len(answer), max_bytes)
-        return answer
+        return answer, checked
 
     def _check(
         self,
         session: duckdb.DuckDBPyConnection,
         sql: str,
+        parameters: Mapping[str, Any],
         visible: Mapping[str, Visibility] | None,
-    ) -> dict[str, Visibility]:
+    ) -> tuple[CheckedQuery, dict[str, Visibility]]:
         """What is visible of the views that the query reads; QueryError if it is wrong."""
         known = dict.fromkeys(self._tables, SEES_ALL)
         broken = self._broken
@@ -220,7 +231,8 @@ class SqlTables:
                 if name in visible
             }
         parsed = session.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0]
-        return {name: known[name] for name in check_query(parsed.encode(), known, broken)}
+        checked = check_query(parsed.encode(), known, broken, parameters)
+        return checked, {name: known[name] for name in checked.views}
 
     def _run(self, statement: str) -> None:
         self._database.execute(statement).fetchall()
@@ -258,12 +270,13 @@ def _lock(database: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
 
 
 def _select(
-    database: duckdb.DuckDBPyConnection, sql: str, limit: int
+    database: duckdb.DuckDBPyConnection, sql: str, limit: int, parameters: Mapping[str, Any]
 ) -> tuple[pa.Table, list[str]]:
     """The first rows of a SELECT, one more than `limit`, and the types of its columns."""
     # The line break ends a comment at the end of the query.
     text = sql.strip().rstrip(";")
-    found = database.sql(f"SELECT * FROM ({text}\n) LIMIT {limit + 1}")
+    wrapped = f"SELECT * FROM ({text}\n) LIMIT {limit + 1}"
+    found = database.sql(wrapped, params=parameters or None)
     types = [str(type_) for type_ in found.types]
     return found.to_arrow_table(), types
 

@@ -1,0 +1,34 @@
+"""Named queries over HTTP."""
+
+from __future__ import annotations
+
+from millstream.serve.api.snapshots import has_tag
+from millstream.serve.context import Context
+from millstream.serve.http import HttpRequest, Response
+from millstream.serve.queries.parameters import values_from_texts
+from millstream.serve.views.encoding import encode
+
+
+async def list_queries(context: Context, request: HttpRequest) -> Response:
+    """The queries that the caller may call, with their parameters and columns."""
+    request.refuse_unknown(())
+    return Response(encode({"queries": context.queries.listed(request.caller)}))
+
+
+async def run_named_query(context: Context, request: HttpRequest, name: str) -> Response:
+    """The answer to a named query, or 304 if the client has it already."""
+    query = context.queries.find(name, request.caller)
+    values = values_from_texts(query.declared, request.query)
+    context.check_ready()
+    query.check_described()
+    # The answer can be newer than its tag. The client then asks once more than needed.
+    visible = context.visible_to(query.declared.views, request.caller)
+    tag = query.tag(values, visible)
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"cache-control", b"no-store"),)
+    if tag is not None:
+        headers = ((b"cache-control", b"no-cache"), (b"etag", tag))
+        if has_tag(request, tag):
+            return Response(status=304, headers=headers)
+    limit = context.settings.query_rows
+    answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
+    return Response(answer.body, headers=headers)

@@ -1,0 +1,1 @@
+"""Named queries, and queries that clients subscribe to."""
