@@ -41,6 +41,7 @@ async def test_websocket_messages_match_their_description(
             {"type": "subscribe", "id": "b", "stream": "rsvps"},
             {"type": "subscribe", "id": "c", "ledger": "per_minute"},
             {"type": "subscribe", "id": "d"},
+            {"type": "subscribe", "id": "e", "view": "by_city", "group": "desk"},
             {"type": "nonsense"},
             {"type": "ping"},
             {"type": "unsubscribe", "id": "b"},
