@@ -51,3 +51,31 @@ def alerts(link_checks: DataFrame) -> DataFrame:
         F.max_by("status", "at").alias("status"),
         F.max("at").alias("at"),
     )
+
+
+# Spark cannot sort an endless stream. The server can sort what the views hold now: it answers these
+# queries when asked, and again for each subscriber when a view under them has changed.
+TRENDING = """
+    SELECT article, max(section) AS section,
+           coalesce(sum(views) FILTER (minute > latest - INTERVAL 5 MINUTES), 0)::BIGINT AS views,
+           coalesce(sum(views) FILTER (minute <= latest - INTERVAL 5 MINUTES), 0)::BIGINT AS earlier
+    FROM (
+        SELECT *, "window".start AS minute, max("window".start) OVER () AS latest
+        FROM article_minutes
+    )
+    WHERE minute > latest - INTERVAL 10 MINUTES AND section = coalesce(:section, section)
+    GROUP BY article ORDER BY views DESC, article LIMIT :n"""
+app.query("trending", sql=TRENDING, key=["article"], n=10, section=None)
+
+BROKEN_LINKS = """
+    SELECT url, status, checked, article, coalesce(views, 0)::BIGINT AS views
+    FROM links LEFT JOIN (
+        SELECT article, sum(views) AS views FROM (
+            SELECT *, "window".start AS minute, max("window".start) OVER () AS latest
+            FROM article_minutes
+        )
+        WHERE minute > latest - INTERVAL 5 MINUTES GROUP BY article
+    ) USING (article)
+    WHERE status >= 400
+    ORDER BY views DESC, url"""
+app.query("broken_links", sql=BROKEN_LINKS, key=["url"])

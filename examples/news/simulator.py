@@ -5,7 +5,9 @@ python simulator.py --seed 1 --events 3000 --rate 50 --truth truth.json
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import cache
 from random import Random
 from typing import Any
@@ -104,6 +106,47 @@ def truth_of_link_checks(predicted: Sequence[Predicted]) -> dict[str, Any]:
         "late": late_records(predicted, {}, LATENESS),
         **_counts(predicted),
     }
+
+
+def trending(minutes: Sequence[Row], n: int = 10, section: str | None = None) -> list[Row]:
+    """The answer of the query of this name, if the view article_minutes has these rows."""
+    now, before = (_views_by_article(minutes, *each) for each in ((0, 5), (5, 10)))
+    rows: list[Row] = [
+        {
+            "article": article,
+            "section": SECTION_OF[article],
+            "views": now[article],
+            "earlier": before[article],
+        }
+        for article in now.keys() | before.keys()
+        if section in (None, SECTION_OF[article])
+    ]
+    return sorted(rows, key=lambda row: (-row["views"], row["article"]))[:n]
+
+
+def broken_links(minutes: Sequence[Row], links: Sequence[Row]) -> list[Row]:
+    """The answer of the query of this name, if the views have these rows."""
+    views = _views_by_article(minutes, 0, 5)
+    rows = [
+        {
+            **{name: link[name] for name in ("url", "status", "checked", "article")},
+            "views": views[link["article"]],
+        }
+        for link in links
+        if link["status"] >= 400
+    ]
+    return sorted(rows, key=lambda row: (-row["views"], row["url"]))
+
+
+def _views_by_article(minutes: Sequence[Row], newest: int, oldest: int) -> Counter[str]:
+    """Views in the minutes that began at least `newest` and less than `oldest` minutes ago."""
+    starts = [datetime.fromisoformat(row["window"]["start"]) for row in minutes]
+    latest = max(starts)
+    views: Counter[str] = Counter()
+    for start, row in zip(starts, minutes, strict=True):
+        if newest <= (latest - start) / timedelta(minutes=1) < oldest:
+            views[row["article"]] += row["views"]
+    return views
 
 
 def _link(checks: Sequence[Mapping[str, Any]]) -> Row:

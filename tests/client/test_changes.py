@@ -13,6 +13,7 @@ from websockets.asyncio.server import ServerConnection
 
 from millstream.client import Change, Client, Gap, Keyed, Lag, Message, Snapshot
 from millstream.client.backoff import Backoff
+from millstream.client.changes import ReadingPace
 from millstream.errors import NotReachable, QueryError, RequestRefused
 
 QUICK = Backoff(first=0.001, longest=0.01)
@@ -54,7 +55,7 @@ async def test_a_snapshot_comes_first_and_then_every_change(socket_peer: StartSo
         ]
         assert changes.position == "e:0=3"
     assert peer.asked == [
-        {"type": "subscribe", "id": "1", "view": "v", "where": "n > 0", "when_slow": "catch_up"}
+        {"type": "subscribe", "id": "1", "view": "v", "where": "n > 0", "when_slow": "buffer"}
     ]
 
 
@@ -166,3 +167,92 @@ async def test_changes_need_either_a_view_or_a_stream() -> None:
             client.changes()
         with pytest.raises(TypeError, match="either a view, or a stream"):
             client.changes("v", stream="s")
+
+
+async def page(connection: ServerConnection, number: int, last: bool, *keys: str) -> None:
+    rows = [{"key": [key], "row": {"n": 1}} for key in keys]
+    fields = {"view": "v", "position": "e:0=5", "rows": rows, "page": number, "last": last}
+    await tell(connection, "snapshot", total=3, truncated=False, **fields)
+
+
+async def test_pages_are_joined_and_their_position_counts_only_with_the_last_one(
+    socket_peer: StartSocket,
+) -> None:
+    async def script(number: int, connection: ServerConnection) -> None:
+        await page(connection, 1, False, "a", "b")
+        if number == 0:
+            return  # broken off: the rest must not be missed
+        await page(connection, 2, True, "c")
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    client = Client(peer.url, backoff=QUICK)
+    async with client, client.changes("v") as changes:
+        (snapshot,) = await take(aiter(changes), 1)
+        assert changes.position == "e:0=5"
+    assert isinstance(snapshot, Snapshot)
+    assert [row.key for row in snapshot.rows] == [["a"], ["b"], ["c"]]
+    assert [asked.get("after") for asked in peer.asked] == [None, None]
+
+
+async def test_pages_come_one_by_one_on_request(socket_peer: StartSocket) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        await page(connection, 1, False, "a", "b")
+        await page(connection, 2, True, "c")
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    async with Client(peer.url) as client, client.changes("v", pages=True) as changes:
+        (first,) = await take(aiter(changes), 1)
+        assert isinstance(first, Snapshot)
+        assert (first.page, first.last, len(first.rows), changes.position) == (1, False, 2, None)
+        (second,) = await take(aiter(changes), 1)
+        assert isinstance(second, Snapshot)
+        assert (second.last, changes.position) == (True, "e:0=5")
+
+
+async def test_an_update_is_sent_and_kept_for_the_next_connection(socket_peer: StartSocket) -> None:
+    async def script(number: int, connection: ServerConnection) -> None:
+        await tell_change(connection, number + 1)
+        if number == 0:
+            assert json.loads(await connection.recv())["where"] == "n > 1"
+            return  # broken off before it was answered
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    client = Client(peer.url, backoff=QUICK)
+    async with client, client.changes("v", after="e:0=0") as changes:
+        await take(aiter(changes), 1)
+        await changes.update(where="n > 1")
+        await take(aiter(changes), 1)
+    assert peer.asked[-1]["where"] == "n > 1"
+    assert "after" not in peer.asked[-1], "only all rows are right then"
+
+
+async def test_a_growing_lag_is_logged(
+    socket_peer: StartSocket, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(_: int, connection: ServerConnection) -> None:
+        lag = {"behind": 7, "seconds": 1.5, "growing": True, "warning": "soon closed"}
+        await tell(connection, "lag", position="e:0=3", **lag)
+        await connection.wait_closed()
+
+    peer = await socket_peer(script)
+    async with Client(peer.url) as client, client.changes("v") as changes:
+        assert await take(aiter(changes), 1) == [Lag(7, "e:0=3", 1.5, True, "soon closed")]
+    assert "following v: 7 changes and 1.5 s behind, and it grows; soon closed" in caplog.text
+
+
+async def test_a_program_that_never_waits_for_messages_is_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    pace = ReadingPace("v", lambda: now)
+
+    async def ready() -> int:
+        return 1
+
+    for _ in range(7):
+        now += 1.0
+        assert await pace.measure(ready()) == 1
+    assert caplog.text.count("without a break") == 1

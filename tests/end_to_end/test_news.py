@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS
+from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, broken_links, trending
 from tests.end_to_end.true_rows import as_set, await_rows, last_watermark
 
+from millstream.client import Client
 from millstream.log.consumer import bounds, read_range
 from millstream.log.settings import LogSettings
 from millstream.simulation import EventSender, SentEvent, predict
@@ -91,3 +92,24 @@ def test_each_link_has_its_newest_status(news: News) -> None:
 def test_there_is_one_alert_each_time_that_a_link_breaks(news: News) -> None:
     await_rows(news.system, "alerts", news.link_checks["views"]["alerts"], ("url",))
     assert as_set(alerts(news.system)) == as_set(news.link_checks["alerts"])
+
+
+async def answer(news: News, query: str, **parameters: str | int) -> list[Row]:
+    async with Client(news.system.serve_url, timeout=60) as client:
+        table = await client.run(query, **parameters)
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+async def test_trending_articles_are_the_most_read_ones_of_the_last_minutes(news: News) -> None:
+    true = news.page_views["views"]["article_minutes"]
+    await_rows(news.system, "article_minutes", true, ("window", "article"), news.watermark)
+    assert await answer(news, "trending", n=5) == trending(true, 5)
+    assert await answer(news, "trending", section="culture") == trending(true, section="culture")
+
+
+async def test_broken_links_come_with_the_views_of_their_articles(news: News) -> None:
+    minutes = news.page_views["views"]["article_minutes"]
+    links = news.link_checks["views"]["links"]
+    await_rows(news.system, "links", links, ("url",))
+    assert await answer(news, "broken_links") == broken_links(minutes, links) != []

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, SECTION_OF, status_of
+from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, SECTION_OF, status_of, trending
 from pyspark.sql import SparkSession
 from tests.end_to_end.true_rows import as_set
 
 from millstream.pipeline.load import load
-from millstream.simulation import Faults, Predicted, Simulation, predict
+from millstream.simulation import Faults, Predicted, Simulation, iso_time, predict
 from millstream.testing import run
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,11 @@ def test_python_and_sql_declare_the_same_pipeline() -> None:
     for view in python.views.values():
         for field in ("key", "keep", "inputs", "mode", "trigger", "accumulation", "ledger"):
             assert getattr(view, field) == getattr(sql.views[view.name], field), (view.name, field)
+    assert python.queries.keys() == sql.queries.keys()
+    for query in python.queries.values():
+        assert query.sql.split() == sql.queries[query.name].sql.split()
+        for field in ("parameters", "key", "views"):
+            assert getattr(query, field) == getattr(sql.queries[query.name], field), query.name
 
 
 @pytest.mark.parametrize("stream", SIMULATIONS)
@@ -91,6 +96,22 @@ def test_other_articles_trend_after_five_minutes() -> None:
         period[each.sending.event["article"]] += 1
     tops = [frozenset(name for name, _ in views[at].most_common(2)) for at in sorted(views)[1:6]]
     assert len(set(tops)) > 2
+
+
+def test_trending_compares_the_last_five_minutes_with_the_five_before() -> None:
+    def row(minute: int, article: str, views: int) -> dict[str, Any]:
+        start = {"start": iso_time(START + minute * 60_000)}
+        return {"window": start, "article": article, "views": views}
+
+    one, other = "a-comet-returns", "how-swifts-sleep"
+    rows = [row(0, one, 50), row(5, one, 3), row(6, one, 4), row(10, other, 9), row(7, other, 1)]
+    science = "science"
+    assert trending(rows) == [
+        {"article": other, "section": science, "views": 10, "earlier": 0},
+        {"article": one, "section": science, "views": 4, "earlier": 3},
+    ]
+    assert trending(rows, n=1) == trending(rows)[:1]
+    assert trending(rows, section="sport") == []
 
 
 def test_a_link_has_one_status_at_a_time() -> None:

@@ -53,6 +53,8 @@ export class Connection {
   private socket: Socket | null = null;
   private failures = 0;
   private attempts = 0;
+  /** The token with which this WebSocket answered the server's last request for a fresh one. */
+  private sentToken = "";
   private openedAt = 0;
   private lastMessageAt = 0;
   private retryTimer: ReturnType<typeof setTimeout> | undefined;
@@ -164,7 +166,10 @@ export class Connection {
     const { socket } = this;
     try {
       const token = (await this.options.credentials?.()) ?? "";
-      if (token !== "" && this.socket === socket) this.send({ type: "authenticate", token });
+      // The same token again would not outlive the old one, and the server would ask again.
+      if (token === "" || token === this.sentToken || this.socket !== socket) return;
+      this.sentToken = token;
+      this.send({ type: "authenticate", token });
     } catch (error) {
       this.options.onProblem?.(`no fresh login: ${error instanceof Error ? error.message : String(error)}`);
     }
@@ -211,6 +216,7 @@ export class Connection {
   private dropSocket(): void {
     this.socket = null;
     this.openedAt = 0;
+    this.sentToken = "";
     this.subscribed.clear();
   }
 }

@@ -96,10 +96,23 @@ describe("a client with a login", () => {
   it("answers the server's request for a fresh token on the same connection", async () => {
     client.open();
     await connected(1);
+    const before = asked;
+    const ask = (): void => {
+      for (const socket of server.sockets) socket.send(JSON.stringify({ type: "authenticate", expires: "2026-11-18T15:00:00Z" }));
+    };
     key = "token-2";
-    for (const socket of server.sockets) socket.send(JSON.stringify({ type: "authenticate", expires: "2026-11-18T15:00:00Z" }));
+    ask();
     await vi.waitFor(() => {
       expect(server.messages).toEqual([{ type: "authenticate", token: "token-2" }]);
+    });
+    ask(); // without an answer, because there is no fresher token
+    await vi.waitFor(() => {
+      expect(asked).toBe(before + 2);
+    });
+    key = "token-3";
+    ask();
+    await vi.waitFor(() => {
+      expect(server.messages.map(({ token }) => token)).toEqual(["token-2", "token-3"]);
     });
     expect(connects()).toHaveLength(1);
   });

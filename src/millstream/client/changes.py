@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncGenerator
-from typing import Any, Self
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Self, TypeVar
 
 import msgspec
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from millstream.client.backoff import Backoff
@@ -16,11 +18,13 @@ from millstream.client.messages import (
     Change,
     ErrorMessage,
     Gap,
+    Keyed,
     Lag,
     Message,
     Pong,
     ServerMessage,
     Snapshot,
+    Updated,
     decode,
     decode_exactly,
 )
@@ -29,6 +33,10 @@ from millstream.errors import NotReachable, QueryError, RequestRefused
 
 TOO_SLOW = 4008  # the server's close code for when_slow="disconnect"
 _ID = "1"  # one subscription per socket
+
+_IDLE_SECONDS = 0.001  # a shorter wait means that the message was there already
+_BUSY_SECONDS = 5.0
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +55,7 @@ class Changes:
         *,
         backoff: Backoff,
         attempts: int | None,
+        pages: bool = False,
     ) -> None:
         self._servers = servers
         self._request = request
@@ -54,6 +63,10 @@ class Changes:
         self._attempts = attempts
         # A ledger's amounts are added up, so they must not be rounded to floats.
         self._decode = decode_exactly if request.get("ledger") else decode
+        self._pages = None if pages else JoinedPages()
+        self._pace = ReadingPace(_name(request))
+        self._socket: ClientConnection | None = None
+        self._unanswered = 0  # updates that the server has not confirmed
         self._messages = self._follow()
 
     @property
@@ -77,27 +90,73 @@ class Changes:
         """Close the connection and end the iteration."""
         await self._messages.aclose()
 
+    async def update(self, **fields: Any) -> None:
+        """Change `where`, `select`, `when_slow`, `sample` or a `max_…` while you follow.
+
+        None is the default. With another `where`, rows that come into sight are changes, and those
+        that leave it are deletes; with another `select`, a snapshot comes. The iteration raises
+        QueryError if the server refuses the update.
+        """
+        self._request |= fields
+        if self._socket is not None:
+            self._unanswered += 1
+            text = msgspec.json.encode({"type": "update", "id": _ID, **fields}).decode()
+            with contextlib.suppress(ConnectionClosed):  # the next subscription has the fields
+                await self._socket.send(text)
+        elif not {"where", "select"}.isdisjoint(fields):
+            self._request["after"] = None  # the rows are no longer those of the filter
+
+    def _check(self, message: ServerMessage) -> Message | None:
+        match message:
+            case ErrorMessage(title, detail):
+                raise QueryError(f"{title}: {detail}" if detail else title)
+            case Updated():
+                self._unanswered = max(0, self._unanswered - 1)
+                return None
+            case Pong():
+                return None
+            case Snapshot() | Change() | Gap() | Lag():
+                return message
+
+    def _accept(self, message: Message) -> Message | None:
+        """Keep the position; the message, or None if it is a page that is not the last one."""
+        whole: Message | None = message
+        match message:
+            case Snapshot():
+                if self._pages is not None:
+                    whole = self._pages.add(message)
+                if message.last:  # before, resuming from its position would miss the other pages
+                    self._request["after"] = message.position
+            case Change():
+                self._request["after"] = message.position
+            case Lag(growing=growing, warning=warning) if growing or warning:
+                self._pace.warn(message)
+        return whole
+
     async def _follow(self) -> AsyncGenerator[Message, None]:
         failures = 0
         while True:
             server = self._servers.current
             try:
                 async with open_socket(server) as socket:
+                    if self._unanswered:  # we do not know which rows the filter has brought
+                        self._unanswered, self._request["after"] = 0, None
                     await socket.send(subscribe_message(self._request))
-                    async for raw in socket:
-                        message = _check(self._decode(raw))
-                        if message is None:
+                    self._socket = socket
+                    while True:
+                        raw = await self._pace.measure(socket.recv())
+                        message = self._check(self._decode(raw))
+                        if message is None or (whole := self._accept(message)) is None:
                             continue
                         failures = 0
-                        if isinstance(message, Snapshot | Change):
-                            self._request["after"] = message.position
-                        yield message
-                reason = f"{server} closed the connection"
+                        yield whole
             except ConnectionClosed as closed:
                 _raise_if_too_slow(server, closed)
                 reason = f"{server}: {closed}"
             except (OSError, TimeoutError, InvalidHandshake) as error:
                 reason = f"{server}: {str(error) or type(error).__name__}"
+            finally:
+                self._socket = None
             failures += 1
             if self._attempts is not None and failures >= self._attempts:
                 raise NotReachable(
@@ -108,6 +167,61 @@ class Changes:
             _log.info("following %s: %s; again in %.1f s", _name(self._request), reason, wait)
             self._servers.use_next()
             await asyncio.sleep(wait)
+
+
+class JoinedPages:
+    """Puts the pages of a snapshot together."""
+
+    def __init__(self) -> None:
+        self._rows: list[Keyed] = []
+
+    def add(self, page: Snapshot) -> Snapshot | None:
+        """The whole snapshot, if this is its last page."""
+        if page.page == 1:
+            self._rows = []
+        self._rows += page.rows
+        if not page.last:
+            return None
+        rows, self._rows = self._rows, []
+        return msgspec.structs.replace(page, rows=rows, page=1)
+
+
+class ReadingPace:
+    """Logs a warning when messages come faster than the program reads them."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._clock = clock
+        self._idle_at = clock()  # when the program last waited for a message
+        self._warned = False
+
+    async def measure(self, receive: Awaitable[T]) -> T:
+        """What `receive` gives. A program that never waits for it does not keep up."""
+        began = self._clock()
+        received = await receive
+        now = self._clock()
+        if now - began > _IDLE_SECONDS:
+            self._idle_at, self._warned = now, False
+        elif now - self._idle_at > _BUSY_SECONDS and not self._warned:
+            self._warned = True
+            _log.warning(
+                "following %s: messages have waited for %.0f s without a break; read faster, or "
+                "ask for fewer with where=, max_rate= or when_slow='conflate'",
+                self._name,
+                now - self._idle_at,
+            )
+        return received
+
+    def warn(self, lag: Lag) -> None:
+        """Log what the server says."""
+        _log.warning(
+            "following %s: %d changes and %.1f s behind%s%s",
+            self._name,
+            lag.behind,
+            lag.seconds,
+            ", and it grows" if lag.growing else "",
+            f"; {lag.warning}" if lag.warning else "",
+        )
 
 
 def open_socket(server: str) -> connect:
@@ -130,22 +244,12 @@ def subscribe_message(request: dict[str, Any]) -> str:
     return msgspec.json.encode({"type": "subscribe", "id": _ID, **given}).decode()
 
 
-def _check(message: ServerMessage) -> Message | None:
-    match message:
-        case ErrorMessage(title, detail):
-            raise QueryError(f"{title}: {detail}" if detail else title)
-        case Pong():
-            return None
-        case Snapshot() | Change() | Gap() | Lag():
-            return message
-
-
 def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
     if closed.rcvd is not None and closed.rcvd.code == TOO_SLOW:
         raise RequestRefused(
             f"{server} closed the connection: changes were read too slowly",
             status=TOO_SLOW,
-            remedy="read faster, use where= to get less, or when_slow='catch_up'",
+            remedy="read faster, use where= to get less, or when_slow='conflate'",
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
@@ -101,19 +102,26 @@ class Client:
         *,
         stream: str | None = None,
         ledger: str | None = None,
-        after: str | None = None,
+        after: str | datetime | None = None,
         where: str | None = None,
         select: Sequence[str] | None = None,
         limit: int | None = None,
         lineage: bool = False,
-        when_slow: Literal["catch_up", "disconnect"] = "catch_up",
+        when_slow: Literal["buffer", "conflate", "sample", "disconnect"] = "buffer",
+        sample: float | None = None,
+        max_rate: float | None = None,
+        max_rate_per_key: float | None = None,
+        max_bytes: int | None = None,
+        pages: bool = False,
         attempts: int | None = None,
     ) -> Changes:
         """Subscribe to a view, or to the events of a stream: a snapshot, then every change.
 
         For the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
-        With `after`: only the changes since that position. If a server fails, the next one
+        With `after`: only the changes since that position or time. If a server fails, the next one
         continues without loss; `attempts` failures in a row raise NotReachable (None: never).
+        `when_slow` and the rates, in changes per second, say what may be left out. With `pages`, a
+        large snapshot comes as several messages.
         """
         if (view, stream, ledger).count(None) != 2:
             raise TypeError(
@@ -124,15 +132,25 @@ class Client:
             "view": view,
             "stream": stream,
             "ledger": ledger,
-            "after": after,
+            "after": after.isoformat() if isinstance(after, datetime) else after,
             "where": where,
             "select": list(select) if select else None,
             "limit": limit,
             "lineage": True if lineage else None,
             "when_slow": when_slow,
+            "sample": sample,
+            "max_rate": max_rate,
+            "max_rate_per_key": max_rate_per_key,
+            "max_bytes": max_bytes,
         }
         # A list of servers of its own: another connection's failure must not change its server.
-        return Changes(Servers(self._urls), request, backoff=self._backoff, attempts=attempts)
+        return Changes(
+            Servers(self._urls),
+            request,
+            backoff=self._backoff,
+            attempts=attempts,
+            pages=pages,
+        )
 
     def group(
         self,

@@ -18,11 +18,20 @@ class Keyed(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
-    """All rows at `position`. They replace the rows that you have; changes follow."""
+    """All rows at `position`. They replace the rows that you have; changes follow.
+
+    With `pages=True` it is one page of them: page 1 replaces your rows, each other page adds to
+    them, and changes follow the last page.
+    """
 
     position: str
     rows: list[Keyed]
     watermark: str | None = None  # windows that ended by then are final
+    page: int = 1
+    last: bool = True
+    total: int | None = None  # matching rows; None for a ledger, whose entries follow
+    truncated: bool = False  # whether the limit left some of them out
+    skipped: int = 0
 
 
 class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
@@ -32,6 +41,7 @@ class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
     position: str
     key: list[Any] | None = None
     row: dict[str, Any] | None = None
+    skipped: int = 0  # changes that were left out before it, because you asked for that
 
 
 class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
@@ -40,6 +50,7 @@ class Gap(msgspec.Struct, frozen=True, tag_field="type", tag="gap"):
     asked: str
     position: str
     reason: str = ""
+    skipped: int = 0
 
 
 class Lag(msgspec.Struct, frozen=True, tag_field="type", tag="lag"):
@@ -47,6 +58,16 @@ class Lag(msgspec.Struct, frozen=True, tag_field="type", tag="lag"):
 
     behind: int
     position: str
+    seconds: float = 0.0  # how long the oldest of them has waited
+    growing: bool = False  # whether more wait than at the last report
+    warning: str = ""  # what happens if that goes on
+    skipped: int = 0
+
+
+class Updated(msgspec.Struct, frozen=True, tag_field="type", tag="updated"):
+    """The answer to an update: from here on, messages are as it asked."""
+
+    paused: bool = False
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
@@ -63,7 +84,7 @@ class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
 Message = Snapshot | Change | Gap | Lag
 """Messages that `Client.changes` yields."""
 
-ServerMessage = Message | ErrorMessage | Pong
+ServerMessage = Message | ErrorMessage | Updated | Pong
 
 
 class Rows(msgspec.Struct, frozen=True):

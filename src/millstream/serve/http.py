@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
@@ -20,17 +20,24 @@ JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response."""
+    """A response; a body that is an iterator is sent piece by piece, as the client reads it."""
 
-    body: bytes = b""
+    body: bytes | AsyncIterator[bytes] = b""
     status: int = 200
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     async def send(self, send: Send, *, head: bool = False) -> None:
-        length = (b"content-length", b"%d" % len(self.body))
-        await send_head(send, self.status, self.content_type, [length, *self.headers])
-        await send({"type": "http.response.body", "body": b"" if head else self.body})
+        if isinstance(self.body, bytes):
+            length = (b"content-length", b"%d" % len(self.body))
+            await send_head(send, self.status, self.content_type, [length, *self.headers])
+            await send({"type": "http.response.body", "body": b"" if head else self.body})
+            return
+        await send_head(send, self.status, self.content_type, list(self.headers))
+        if not head:
+            async for piece in self.body:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def send_head(send: Send, status: int, content_type: bytes, headers: HeaderList) -> None:

@@ -16,7 +16,7 @@ from millstream import App
 
 Row = dict[str, Any]
 Claims = dict[str, Any]
-Sees = Callable[[Row, Claims], bool]
+RowPolicy = tuple[str, Callable[[Row, Claims], bool]]
 
 SECRET = "zq_card"  # a hidden column; its name is a mark too
 COLUMNS = {
@@ -31,7 +31,7 @@ COLUMNS = {
 VIEW, FEED, STREAM = "orders_now", "feed", "orders"
 
 # A policy in SQL, and what it means.
-POLICIES: list[tuple[str, Sees]] = [
+POLICIES: list[RowPolicy] = [
     ("tenant = caller.tenant", lambda row, c: _equal(row["tenant"], c.get("tenant"))),
     (
         "tenant = caller.tenant OR caller.role = 'support'",
@@ -39,7 +39,7 @@ POLICIES: list[tuple[str, Sees]] = [
     ),
     (
         "tenant IN (caller.groups)",
-        lambda row, c: row["tenant"] is not None and row["tenant"] in c.get("groups", []),
+        lambda row, c: row["tenant"] is not None and row["tenant"] in _listed(c.get("groups")),
     ),
     ("level <= caller.level", lambda row, c: _ordered(row["level"], c.get("level"))),
     (
@@ -54,6 +54,7 @@ POLICIES: list[tuple[str, Sees]] = [
         "tenant IS NULL OR tenant = caller.tenant",
         lambda row, c: row["tenant"] is None or _equal(row["tenant"], c.get("tenant")),
     ),
+    ("id = caller.prefix OR ends_with(id, '2key')", lambda row, c: row["id"].endswith("2key")),
     ("starts_with(id, caller.prefix)", lambda row, c: _starts(row["id"], c.get("prefix"))),
 ]
 HIDE: list[tuple[str, Callable[[Claims], bool]]] = [
@@ -61,6 +62,10 @@ HIDE: list[tuple[str, Callable[[Claims], bool]]] = [
     ("caller.level > 1", lambda c: c.get("level", 0) > 1),
     ("caller.role IN ('support', 'billing')", lambda c: c.get("role") in ("support", "billing")),
 ]
+
+
+def _listed(claim: list[str] | str | None) -> list[str]:
+    return [claim] if isinstance(claim, str) else claim or []
 
 
 def _equal(value: object, claim: object) -> bool:
@@ -79,7 +84,7 @@ def _starts(value: str, claim: str | None) -> bool:
 class World:
     """What was written, and what each caller may know of it."""
 
-    rows_policy: tuple[str, Sees]
+    rows_policies: dict[str, RowPolicy]  # of the view, the view without key, and the stream
     hide_policy: tuple[str, Callable[[Claims], bool]]
     callers: dict[str, Claims]
     table: dict[str, Row] = field(default_factory=dict)  # by the key as JSON
@@ -97,24 +102,25 @@ class World:
         }
 
     def declare(self, name: str) -> App:
-        app, (rows, _), hide = App(name), self.rows_policy, {SECRET: self.hide_policy[0]}
+        app, hide = App(name), {SECRET: self.hide_policy[0]}
+        rows = {target: sql for target, (sql, _) in self.rows_policies.items()}
         schema = ", ".join(f"{column} {type_}" for column, type_ in COLUMNS.items())
         select = f"SELECT {', '.join(COLUMNS)} FROM {STREAM}"
-        app.stream(STREAM, schema=schema, rows=rows, hide=hide)
+        app.stream(STREAM, schema=schema, rows=rows[STREAM], hide=hide)
         app.view(
             VIEW,
             key=["id"],
             sql=select,
-            rows=rows,
+            rows=rows[VIEW],
             hide=hide,
             ledger=["n"],
             ledger_rows="starts_with(key.id, caller.prefix)",
         )
-        app.view(FEED, sql=select, rows=rows, hide=hide)
+        app.view(FEED, sql=select, rows=rows[FEED], hide=hide)
         return app
 
-    def sees(self, name: str, row: Row) -> bool:
-        return self.rows_policy[1](row, self.callers[name])
+    def sees(self, name: str, target: str, row: Row) -> bool:
+        return self.rows_policies[target][1](row, self.callers[name])
 
     def shown(self, name: str, row: Row) -> Row:
         """The row as the caller sees it."""
@@ -123,16 +129,19 @@ class World:
         return {column: value for column, value in row.items() if column != SECRET}
 
     def visible_table(self, name: str) -> dict[str, Row]:
-        return {k: self.shown(name, row) for k, row in self.table.items() if self.sees(name, row)}
+        rows = self.table.items()
+        return {k: self.shown(name, row) for k, row in rows if self.sees(name, VIEW, row)}
 
     def visible_feed(self, name: str) -> list[Row]:
-        return [self.shown(name, row) for row in self.feed if self.sees(name, row)]
+        return [self.shown(name, row) for row in self.feed if self.sees(name, FEED, row)]
 
     def visible_entries(self, name: str) -> list[str]:
         prefix = self.callers[name].get("prefix")
         return [entry["id"] for entry in self.ledger if _starts(entry["key"][0], prefix)]
 
-    def new_row(self, id_: str, tenant: str | None, level: int | None, is_open: bool) -> Row:
+    def new_row(
+        self, target: str, id_: str, tenant: str | None, level: int | None, is_open: bool
+    ) -> Row:
         """A row with marks, which the callers who see it may know from now on."""
         number = next(self._numbers)
         row: Row = {
@@ -146,7 +155,7 @@ class World:
         }
         self.marks |= {id_, row["public"], row[SECRET], str(row["n"])}
         for name in self.callers:
-            if self.sees(name, row):
+            if self.sees(name, target, row):
                 shown = self.shown(name, row)
                 self.allowed[name] |= {str(shown[column]) for column in ("id", "public", "n")}
                 self.allowed[name] |= {shown[SECRET]} & self.marks if SECRET in shown else set()

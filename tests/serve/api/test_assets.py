@@ -60,4 +60,6 @@ def test_nothing_outside_of_the_build_is_served(root: Path, path: str) -> None:
 
 
 def test_without_a_build_the_page_says_how_to_make_one(tmp_path: Path) -> None:
-    assert b"make dashboard" in get(tmp_path / "none", "/").body
+    body = get(tmp_path / "none", "/").body
+    assert isinstance(body, bytes)
+    assert b"make dashboard" in body

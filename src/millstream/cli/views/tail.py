@@ -91,7 +91,7 @@ async def follow(
     async with Client(url) as client:
         if not request.keys() & {"ledger", "sql"}:
             request[await kind_of(client, name)] = name
-        async with client.changes(**request) as changes:
+        async with client.changes(**request, pages=True) as changes:
             async for message in changes:
                 for line in lines_of(message):
                     show(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.serve.api.formats import choose_format, format_query_answer
 from millstream.serve.context import Context
 from millstream.serve.http import JSON, HttpRequest, Response
 from millstream.web.cors import is_same_origin
@@ -21,6 +22,8 @@ async def run_query(context: Context, request: HttpRequest) -> Response:
     """Run a query in the SQL process, which has limited memory and time."""
     _check_origin(context, request)
     context.check_ready()
+    accept = request.headers.get(b"accept", b"")
+    choose_format(accept)  # an error before the work
     try:
         query = msgspec.json.decode(await request.body(_MAX_BODY), type=Query)
     except RecursionError:
@@ -34,7 +37,7 @@ async def run_query(context: Context, request: HttpRequest) -> Response:
     if not 0 <= limit <= max_rows:
         raise Problem(400, f"limit {limit} is not from 0 to {max_rows}")
     visible = context.queryable(request.caller)
-    return Response(await context.sql.query(query.sql, limit, visible=visible))
+    return format_query_answer(accept, await context.sql.query(query.sql, limit, visible=visible))
 
 
 def _check_origin(context: Context, request: HttpRequest) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
 from urllib.parse import quote
 
 import msgspec
 
 from millstream.serve.access.visibility import Visibility
+from millstream.serve.api.formats import Column, choose_format, truncated_headers, write_rows
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response
 from millstream.serve.system import describe_view
 from millstream.serve.views.encoding import Encoding, encode
 from millstream.serve.views.filter import split_select
+from millstream.serve.views.row_scan import RowScan, in_slices
 from millstream.serve.views.selection import RowSelection
-from millstream.serve.views.served_view import SelectedRows, ServedView
+from millstream.serve.views.served_view import ServedView
 from millstream.syntax.names import closest
+from millstream.values.hidden_columns import LINEAGE
 from millstream.web.problem import Problem
 
+Headers = tuple[tuple[bytes, bytes], ...]
 MAX_ROWS = 1_000_000
 # Keys that an unknown key is compared with, to suggest one; the comparison is slow.
 _MAX_KEYS, _MAX_KEY_LENGTH = 500, 40
 # What a caller sees depends on who it is.
-_HEADERS = ((b"cache-control", b"no-cache"), (b"vary", b"authorization"))
+_HEADERS = ((b"cache-control", b"no-cache"), (b"vary", b"accept, authorization"))
 SELECTION_PARAMETERS = ("where", "select", "lineage", "limit")
 
 
@@ -56,16 +59,21 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     selection = read_selection(request, visibility)
     order = request.query.get("order") or None
     encoding = selection.encoding(view)
+    make_format = choose_format(request.headers.get(b"accept", b""))
     position, tag = str(view.position).encode(), _tag(view, visibility)
-    headers = ((b"etag", tag), *_HEADERS)
+    headers: Headers = ((b"etag", tag), *_HEADERS)
     if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
-    select = view.prepare_rows(encoding, order, selection.row_limit(view))
-    if view.is_expensive(encoding, order):
-        rows = await asyncio.to_thread(lambda: _encode_rows(encoding, select()))
-    else:
-        rows = _encode_rows(encoding, select())
-    return Response(b"{%b%b}" % (_head(view, position, visibility), rows), headers=headers)
+    scan = view.scan_rows(encoding, order, selection.row_limit(view))
+    head = _head(view, position, visibility)
+    await in_slices(scan.steps())
+    row_format = make_format(_columns(selection, encoding))
+    head += b'"total":%d,"truncated":%b,' % (scan.total, encode(scan.truncated))
+    if scan.truncated:
+        head += b'"hint":%b,' % encode(_rest_hint(view, scan))
+        headers = (*headers, *truncated_headers(_rest_hint(view, scan)))
+    body = write_rows(row_format, head, (encoding.project(row) for _, row in scan), len(scan))
+    return Response(body, content_type=row_format.content_type, headers=headers)
 
 
 async def show_row(context: Context, request: HttpRequest, name: str, key: str) -> Response:
@@ -133,11 +141,23 @@ def _no_row(view: ServedView, key: str, encoding: Encoding) -> Problem:
     )
 
 
-def _encode_rows(encoding: Encoding, selected: SelectedRows) -> bytes:
-    """The total, whether the limit left some out, and the rows without keys."""
-    truncated = encode(len(selected.rows) < selected.total)
-    rows = b",".join([encode(encoding.project(row)) for _, row in selected.rows])
-    return b'"total":%d,"truncated":%b,"rows":[%b]' % (selected.total, truncated, rows)
+def _columns(selection: RowSelection, encoding: Encoding) -> list[Column]:
+    """Names and types of the columns in the answer, for formats that need them."""
+    types = {column.name: column.type for column in encoding.columns}
+    if selection.select:
+        return [(path, types.get(path, "string")) for path in selection.select]
+    hidden = [(name, "string") for name in LINEAGE if selection.lineage and name not in types]
+    return [*types.items(), *hidden]
+
+
+def _rest_hint(view: ServedView, scan: RowScan) -> str:
+    """How to get the rows that the limit left out."""
+    if view.table.keyed:
+        return f"{len(scan)} of {scan.total} rows: raise limit, or continue with where on the key"
+    return (
+        f"{len(scan)} of {scan.total} rows: set limit={scan.total} for all rows that the server "
+        "holds, or read older ones with /changes?after="
+    )
 
 
 def has_tag(request: HttpRequest, tag: bytes) -> bool:

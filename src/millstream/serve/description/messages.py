@@ -298,6 +298,7 @@ class ViewRows(msgspec.Struct):
     total: Total
     truncated: Truncated
     rows: list[Row]
+    hint: Annotated[str, Meta(description="How to get the rest.")] | UnsetType = UNSET
     warning: Annotated[str, Meta(description=_STALE)] | UnsetType = UNSET
 
 

@@ -10,6 +10,7 @@ import msgspec
 import millstream
 from millstream.pipeline.model import QueryParameter
 from millstream.schema import json_schema
+from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import client_messages
@@ -34,6 +35,7 @@ _PROBLEMS = {
     "404": "There is no such view, stream, ledger or row",
     "405": "The method is not allowed here; Allow lists the allowed ones",
     "403": "The page's origin is not listed in serve.origins",
+    "406": "Accept has no format that exists; `available` lists them",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "503": "The server is still reading the log, or Kafka does not answer; see Retry-After",
@@ -87,7 +89,8 @@ def _views(context: Context) -> JsonObject:
         at = f"/v1/views/{view.name}"
         what = (view.description.description if view.description else "") or view.name
         parameters = (_WHERE, _SELECT, _ORDER, _LIMIT, _LINEAGE)
-        paths[at] = _cached(_get(f"Rows of {what}", _json("ViewRows"), *parameters))
+        paths[at] = _cached(_get(f"Rows of {what}", _rows("ViewRows"), *parameters))
+        paths[at]["get"]["responses"]["406"] = _problem(_PROBLEMS["406"])
         paths[f"{at}/changes"] = _changes(view.name)
         if view.name in context.ledgers.served:
             paths[f"{at}/ledger"] = _changes(f"the ledger of {view.name}, from its first entry on")
@@ -195,7 +198,7 @@ def _query() -> JsonObject:
     return {
         "summary": "Read-only SQL over all views",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(_json("Table"), "403", "413", "415"),
+        "responses": _responses(_rows("Table"), "403", "406", "413", "415"),
     }
 
 
@@ -225,6 +228,14 @@ def _responses(answer: JsonObject, *more: str) -> JsonObject:
 def _json(schema: str = "") -> JsonObject:
     described = {"$ref": f"#/components/schemas/{schema}"} if schema else {"type": "object"}
     return _content("The answer", "application/json", described)
+
+
+def _rows(schema: str) -> JsonObject:
+    """An answer with rows, in every format."""
+    answer = _json(schema)
+    for media in list(FORMATS)[1:]:
+        answer["content"][media] = {"schema": _STRING}
+    return answer
 
 
 def _problem(what: str) -> JsonObject:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cmp_to_key
 from typing import Any, NamedTuple
 
 import sqlglot
@@ -161,32 +160,6 @@ def _compile_order(text: str, columns: tuple[ViewColumn, ...]) -> list[Order]:
         descending, nulls_first = ordered.args.get("desc"), ordered.args.get("nulls_first")
         orders.append(Order(evaluate, bool(descending), bool(nulls_first)))
     return orders
-
-
-def order_rows(
-    rows: Iterable[tuple[Any, Mapping[str, Any]]],
-    text: str,
-    columns: tuple[ViewColumn, ...],
-    deadline: Deadline | None = None,
-) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Keyed rows, sorted by `text`. Each row is evaluated once."""
-    orders = compile_order(text, columns)
-
-    def values(row: Mapping[str, Any]) -> list[Any]:
-        if deadline is not None:
-            deadline.check()
-        return [order.evaluate(row) for order in orders]
-
-    def compare(a: list[Any], b: list[Any]) -> int:
-        if deadline is not None:
-            deadline.check()
-        for order, x, y in zip(orders, a, b, strict=True):
-            if found := order.compare(x, y):
-                return found
-        return 0
-
-    sort_key = cmp_to_key(compare)
-    return sorted(rows, key=lambda keyed: sort_key(values(keyed[1])))
 
 
 def split_select(text: str) -> tuple[str, ...]:

@@ -35,12 +35,6 @@ def waiting_changes(ring: Ring, cursor: int, encoding: Encoding) -> Waiting:
     return Waiting(count, max(0.0, (now_ms() - ring[numbers[0]].timestamp) / 1000))
 
 
-def lag_fields(waiting: Waiting, growing: bool, warning: str) -> bytes:
-    """The fields of a `lag`, as JSON without the braces."""
-    fields = b'"behind":%d,"seconds":%.3f,"growing":%b' % (*waiting, encode(growing))
-    return fields + (b',"warning":%b' % encode(warning) if warning else b"")
-
-
 class LagWatch:
     """Follows one client: a report when it becomes slow, every few seconds, and on recovery."""
 
@@ -69,12 +63,14 @@ class LagWatch:
         """Whether to report that nothing waits any more, if nothing does."""
         return self._reported_at is not None
 
-    def report(self, waiting: Waiting) -> bool:
-        """Note a report; whether the lag grows."""
+    def report(self, waiting: Waiting, when_slow: str, capacity: int, replay_limit: int) -> bytes:
+        """The fields of a `lag`, as JSON without the braces."""
         growing = waiting.changes > self._behind
         self._is_marked, self._behind = False, waiting.changes
         self._reported_at = self._clock() if waiting.changes else None
-        return growing
+        fields = b'"behind":%d,"seconds":%.3f,"growing":%b' % (*waiting, encode(growing))
+        warning = warning_of(when_slow, waiting.changes, capacity, replay_limit)
+        return fields + (b',"warning":%b' % encode(warning) if warning else b"")
 
 
 def warning_of(when_slow: str, behind: int, capacity: int, replay_limit: int) -> str:

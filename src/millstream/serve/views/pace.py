@@ -178,6 +178,12 @@ class KeyLimit:
         heapq.heappush(self._due, (self._sent.get(key, self._clock()), key))
         return False
 
+    def take_over(self, other: KeyLimit) -> None:
+        """Hold what `other` holds; all of it is due now."""
+        now = self._clock()
+        self._held = dict(other._held)
+        self._due = [(now, key) for key in self._held]
+
     def wait(self) -> float | None:
         """Seconds until a held change is due; None if none is held."""
         return max(0.0, self._due[0][0] - self._clock()) if self._due else None
@@ -200,17 +206,26 @@ class Thinning:
         self.skipped = 0  # changes left out
         self._unreported = 0  # since the last message
         self._served = served
+        self.key_limit: KeyLimit | None = None
         self.use(pace)
 
     def use(self, pace: Pace) -> None:
-        """Use these limits from now on; none of the old ones counts any more."""
+        """Use these limits from now on. Changes that are held become due."""
         self.pace = pace
         self.rate = TokenBucket.of(pace.rate)
-        per_key = pace.max_rate_per_key
-        self.key_limit = None if per_key is None else KeyLimit(per_key)
+        held = self.key_limit
+        if pace.max_rate_per_key is not None or held is not None:
+            self.key_limit = KeyLimit(pace.max_rate_per_key or _MAX_RATE)
+            if held is not None:
+                self.key_limit.take_over(held)
         # Rows without key have no newer version to wait for: those beyond the rate are dropped.
         self.drops = pace.when_slow == "sample" and not self._served.table.keyed
         self.is_active = pace.conflates or self.rate is not None or self.key_limit is not None
+
+    def forget_held(self) -> None:
+        """Drop the changes that are held: the client gets their rows otherwise."""
+        self.key_limit = None
+        self.use(self.pace)
 
     @property
     def held_since(self) -> Offsets | None:
@@ -221,7 +236,11 @@ class Thinning:
         """Seconds until another change may be looked at."""
         if self.key_limit is not None and self.key_limit.is_full:
             return self.key_limit.wait() or 0.001
-        return 0.0 if self.rate is None or self.drops else self.rate.wait()
+        return 0.0 if self.drops else self.rate_wait()
+
+    def rate_wait(self) -> float:
+        """Seconds until the rate allows another change."""
+        return 0.0 if self.rate is None else self.rate.wait()
 
     def leaves_out(
         self, change: ViewChange, number: int, before: Offsets, encoding: Encoding
@@ -237,7 +256,7 @@ class Thinning:
         ring, newest = self._served.table.ring, number
         if change.key is not None:
             newest = ring.newest_of(change.key)
-        if newest == number and not (self.drops and self.rate is not None and self.rate.wait()):
+        if newest == number and not (self.drops and self.rate_wait()):
             return False
         operation = encoding.operation(change)
         if operation == "delete" and encoding.operation(ring[newest]) != "upsert":
@@ -260,7 +279,7 @@ class Thinning:
 
     def take_held(self) -> ViewChange | None:
         """A change of a fast key that is due, if the rate allows it."""
-        if self.key_limit is None or (self.rate is not None and self.rate.wait()):
+        if self.key_limit is None or self.rate_wait():
             return None
         return self.key_limit.take()
 

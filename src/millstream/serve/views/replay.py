@@ -16,7 +16,7 @@ from millstream.log.record import Record
 from millstream.log.search import offsets_since
 from millstream.log.settings import LogSettings
 from millstream.serve.views.encoding import Encoding
-from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.served_view import PositionUnavailable, ServedView
 from millstream.store.views.ring import Offsets, Row, ViewChange
 from millstream.values.position import Position
 
@@ -48,10 +48,6 @@ def read_start(text: str | None) -> Start | None:
             f"the time {text[:100]!r} has no time zone", remedy="write 2026-11-01T00:00:00Z for UTC"
         )
     return StartTime(max(0, int(moment.timestamp() * 1000)))
-
-
-class PositionUnavailable(Exception):
-    """The log does not hold every change since a position; the message says why."""
 
 
 class Replay:

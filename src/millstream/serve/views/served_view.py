@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import merge
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -31,14 +29,14 @@ from millstream.serve.views.filter import (
     compile_select,
     compile_where,
     only,
-    order_rows,
     with_lineage,
     without_columns,
     without_lineage,
 )
 from millstream.serve.views.pages import SharedRows
+from millstream.serve.views.row_scan import RowScan
 from millstream.serve.views.view_metrics import ViewMetrics
-from millstream.store.views.ring import ViewChange
+from millstream.store.views.ring import Offsets, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.position import Position
 from millstream.values.view_description import ViewColumn, ViewDescription
@@ -46,7 +44,6 @@ from millstream.values.view_description import ViewColumn, ViewDescription
 _log = logging.getLogger(__name__)
 _MANY_ROWS = 2_000  # more are selected and encoded in a thread, not in the event loop
 _MANY_FILTERED_ROWS = 50  # the same, if a client's expressions are evaluated for each row
-_SORTED_AT_ONCE = 10_000  # rows; Python's sort lets no other thread run until it ends
 KeyedRow = tuple[str | None, Mapping[str, Any]]
 
 
@@ -55,6 +52,10 @@ class SelectedRows(NamedTuple):
 
     rows: list[KeyedRow]
     total: int  # matching rows, without the limit
+
+
+class PositionUnavailable(Exception):
+    """The log does not hold every change since a position; the message says why."""
 
 
 class ServedView:
@@ -100,6 +101,22 @@ class ServedView:
     @property
     def position(self) -> Position:
         return Position(self.epoch, dict(enumerate(self.table.offsets)))
+
+    @property
+    def replaced(self) -> str:
+        """Why a position of another epoch cannot be used."""
+        if self.kind == "view":
+            return f"view {self.name} was rebuilt"
+        return f"the topic of {self.kind} {self.name} was created again"
+
+    def offsets_at(self, position: Position) -> Offsets:
+        """The next offset of each partition; PositionUnavailable if it is of another topic."""
+        if position.epoch != self.epoch:
+            raise PositionUnavailable(self.replaced)
+        partitions = len(self.table.offsets)
+        if any(partition >= partitions for partition in position.offsets):
+            raise PositionUnavailable("the position names a partition that the topic does not have")
+        return tuple(position.offsets.get(p, 0) for p in range(partitions))
 
     @property
     def is_stateful(self) -> bool:
@@ -273,6 +290,24 @@ class ServedView:
     def _is_exact(self, columns: tuple[ViewColumn, ...]) -> bool:
         return is_exact(columns)
 
+    def scan_rows(
+        self, encoding: Encoding, order: str | None = None, limit: int | None = None
+    ) -> RowScan:
+        """A scan of the current rows, which has not begun."""
+        if not self.table.keyed:
+            newest, deadline = list(self.table.newest), self.deadline()
+            return RowScan(None, newest, encoding, deadline, order=order, limit=limit)
+        shared = self.rows_now()
+        return RowScan(
+            shared.keys,
+            shared.rows,
+            encoding,
+            self.deadline(),
+            order=order,
+            limit=limit,
+            held=shared,
+        )
+
     def prepare_rows(
         self, encoding: Encoding, order: str | None = None, limit: int | None = None
     ) -> Callable[[], SelectedRows]:
@@ -281,13 +316,14 @@ class ServedView:
         Rows of a table are sorted by key unless there is an order; of a stream they are the newest.
         The function raises QueryError if the filter or the order takes too long.
         """
-        keyed, seconds = self.table.keyed, self._settings.query_seconds
-        rows: list[KeyedRow]
-        if keyed:
-            rows = list(self.table.rows.items())
-        else:
-            rows = [(None, row) for row in self.table.newest]
-        return lambda: _select_rows(rows, encoding, order, limit, Deadline(seconds), keyed=keyed)
+        scan = self.scan_rows(encoding, order, limit)
+
+        def select() -> SelectedRows:
+            for _ in scan.steps():
+                pass
+            return SelectedRows(list(scan), scan.total)
+
+        return select
 
     def rows_now(self) -> SharedRows:
         """References to all rows of a view with key, shared by clients at the same position."""
@@ -328,48 +364,3 @@ class ServedView:
         for partition, offset in sorted(starts.items()):
             table.start_at(partition, offset)
         return table
-
-
-def _select_rows(
-    rows: list[KeyedRow],
-    encoding: Encoding,
-    order: str | None,
-    limit: int | None,
-    deadline: Deadline,
-    *,
-    keyed: bool,
-) -> SelectedRows:
-    if encoding.is_filtered:
-        rows = list(_matching(rows, encoding, deadline))
-    total = len(rows)
-    if order:
-        rows = order_rows(rows, order, encoding.columns, deadline)
-    elif keyed:
-        # Every server must give the same answer, whatever the order in which it read the rows.
-        return SelectedRows(_sort_by_key(rows, limit), total)
-    elif limit is not None:
-        return SelectedRows(rows[-limit:] if limit else [], total)
-    return SelectedRows(rows if limit is None else rows[:limit], total)
-
-
-def _sort_by_key(rows: list[KeyedRow], limit: int | None) -> list[KeyedRow]:
-    """The first `limit` rows by key."""
-    parts = [
-        sorted(rows[at : at + _SORTED_AT_ONCE], key=_key_of)
-        for at in range(0, len(rows), _SORTED_AT_ONCE)
-    ]
-    count = len(rows) if limit is None else min(limit, len(rows))
-    return list(islice(merge(*parts, key=_key_of), count))
-
-
-def _key_of(keyed_row: KeyedRow) -> str:
-    return keyed_row[0] or ""
-
-
-def _matching(
-    rows: Iterable[KeyedRow], encoding: Encoding, deadline: Deadline
-) -> Iterator[KeyedRow]:
-    for keyed_row in rows:
-        deadline.check()
-        if encoding.matches(keyed_row[1]):
-            yield keyed_row

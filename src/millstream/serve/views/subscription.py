@@ -23,27 +23,21 @@ from typing import Any
 from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.serve.connections import SubscriptionReport
 from millstream.serve.views.encoding import Encoding, MessageFormat, SnapshotPage, encode
-from millstream.serve.views.lag import (
-    DISCONNECT_SECONDS,
-    LagWatch,
-    Waiting,
-    lag_fields,
-    waiting_changes,
-    warning_of,
-)
+from millstream.serve.views.lag import DISCONNECT_SECONDS, LagWatch, Waiting, waiting_changes
 from millstream.serve.views.outbox import Outbox, Turns
 from millstream.serve.views.pace import Pace, Thinning
 from millstream.serve.views.pages import Difference, Snapshot, name_json, rows_before
-from millstream.serve.views.replay import PositionUnavailable, Replay, Start, StartTime
+from millstream.serve.views.replay import Replay, Start, StartTime
 from millstream.serve.views.selection import RowSelection
-from millstream.serve.views.served_view import ServedView
+from millstream.serve.views.served_view import PositionUnavailable, ServedView
 from millstream.store.views.ring import Offsets, ViewChange, covers, highest
+from millstream.values.clock import now_ms
 from millstream.values.position import Position
 
 _log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05  # then other clients have their turn
 _MAX_PENDING = 200  # messages from Kafka that wait for the transport
-_LATE_SECONDS = 2.0  # a client with max_rate is told about its lag from then on
+_LATE_MS = 2_000  # a client with max_rate is told about its lag from then on
 
 
 class Subscription:
@@ -85,7 +79,8 @@ class Subscription:
         self._ahead = False  # the client has seen changes that our next ones do not cover
         self._from_time = False  # the client asked for everything since a time
         self._lag = LagWatch()
-        self._owed_updates = 0  # `updated` messages that follow rows
+        self._answers = 0  # `updated` messages to send at once
+        self._answers_after_rows = 0  # and those that follow rows
         self._failed = False
         served.subscribers.add(wake)
         self._begin(after)
@@ -175,22 +170,19 @@ class Subscription:
         pace.check(self.served)
         selection = self._selection.changed(fields)
         encoding = selection.encoding(self.served)
-        held = self._thinning.held_since is not None
         if pace != self._thinning.pace:
             self._thinning.use(pace)
-        if encoding is self._encoding and not (held and self._thinning.held_since is None):
-            self._outbox.push(self._updated())
+        if encoding is self._encoding:
+            self._answers += 1
             return
         only_where = replace(selection, where=self._selection.where) == self._selection
         old, self._encoding, self._selection = self._encoding, encoding, selection
-        self._owed_updates += 1
-        if only_where and not held and self._can_compare():
+        self._answers_after_rows += 1
+        if only_where and self._can_compare():
             self._outbox.start(partial(self._send_difference, old))
         else:
             self._outbox.clear()
             self._send_snapshot()
-
-    # --- the next messages ----------------------------------------------------------------------
 
     def next_messages(self, size: int = 65_536) -> list[bytes]:
         """The next messages, about `size` bytes of them; empty if there are none now.
@@ -204,10 +196,14 @@ class Subscription:
             return self._outbox.take(size, lambda: True)
         if self._restarts != self.served.restarts:
             is_new = self._epoch != self.served.epoch
-            self._restart(_replaced(self.served) if is_new else "the server had to read it again")
-        messages = self._outbox.take(size, self._admits_change)
+            self._restart(self.served.replaced if is_new else "the server had to read it again")
+        messages = [self._updated()] * self._answers
+        self._answers = 0
+        messages += self._outbox.take(size, self._admits_change)
         if self._outbox.is_working or self._outbox:
             return messages
+        messages += [self._updated()] * self._answers_after_rows
+        self._answers_after_rows = 0
         size -= sum(map(len, messages))
         if self._lag.is_due and not messages and self._has_waiting:
             messages.append(self._report_lag())
@@ -220,7 +216,7 @@ class Subscription:
 
     def _admits_change(self) -> bool:
         """Whether the rate allows a change from Kafka now."""
-        if wait := self._thinning.wait():
+        if wait := self._thinning.rate_wait():
             self._turns.after(wait)
             return False
         self._thinning.count_sent()
@@ -266,7 +262,8 @@ class Subscription:
         if not (wait := self._thinning.wait()):
             return False
         self._turns.after(wait)
-        if not self._thinning.pace.conflates and self._waiting().seconds > _LATE_SECONDS:
+        waited = now_ms() - self.served.table.ring[self._cursor].timestamp
+        if not self._thinning.pace.conflates and waited > _LATE_MS:
             self._lag.mark(self._waiting)
         return True
 
@@ -280,11 +277,10 @@ class Subscription:
             self._ahead = not covers(change.offsets, before)
         else:
             self._offsets = change.offsets
-        if self._thinning.is_active and self._thinning.leaves_out(
-            change, number, before, self._encoding
-        ):
+        thinning, encoding = self._thinning, self._encoding
+        if thinning.is_active and thinning.leaves_out(change, number, before, encoding):
             return None
-        body = self._encoding.body(change, number)
+        body = encoding.body(change, number)
         return None if body is None else self._change(body)
 
     def _change(self, body: bytes) -> bytes:
@@ -298,8 +294,6 @@ class Subscription:
             return b"%b:0=%d" % (self._epoch.encode(), offsets[0])
         return str(self.position).encode()
 
-    # --- messages about the subscription --------------------------------------------------------
-
     def _updated(self) -> bytes:
         return self._format.message("updated", str(self.position), b'"paused":false')
 
@@ -311,12 +305,9 @@ class Subscription:
 
     def _report_lag(self) -> bytes:
         self._sent_offsets = self._safe_offsets
-        waiting = self._waiting()
-        growing, ring = self._lag.report(waiting), self.served.table.ring
-        warning = warning_of(
-            self._thinning.pace.when_slow, waiting.changes, ring.capacity, self._replay.limit
-        )
-        fields = self._thinning.skipped_json() + lag_fields(waiting, growing, warning)
+        limits = self.served.table.ring.capacity, self._replay.limit
+        report = self._lag.report(self._waiting(), self._thinning.pace.when_slow, *limits)
+        fields = self._thinning.skipped_json() + report
         return self._format.message("lag", str(self.position), fields)
 
     def _waiting(self) -> Waiting:
@@ -329,8 +320,6 @@ class Subscription:
         self._failed = True
         self.served.subscribers.discard(self._wake)
 
-    # --- where it begins and continues ----------------------------------------------------------
-
     def _begin(self, after: Start | None) -> None:
         if after is None:
             self._send_snapshot()
@@ -338,18 +327,12 @@ class Subscription:
             self._from_time = True
             self._outbox.start(partial(self._begin_at_time, after))
         else:
-            self._begin_after(after)
-
-    def _begin_after(self, after: Position) -> None:
-        if after.epoch != self._epoch:
-            self._gap(after, _replaced(self.served))
-            return
-        partitions = len(self._offsets)
-        if any(partition >= partitions for partition in after.offsets):
-            self._gap(after, "the position names a partition that the topic does not have")
-            return
-        self._offsets = tuple(after.offsets.get(p, 0) for p in range(partitions))
-        self._resume()
+            try:
+                self._offsets = self.served.offsets_at(after)
+            except PositionUnavailable as reason:
+                self._gap(after, str(reason))
+            else:
+                self._resume()
 
     async def _begin_at_time(self, after: StartTime) -> None:
         try:
@@ -391,7 +374,7 @@ class Subscription:
         self._outbox.clear()
         asked = self.position
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
-        self._thinning.use(self._thinning.pace)
+        self._thinning.forget_held()
         with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
             self._encoding = self._selection.encoding(self.served)
         try:
@@ -440,10 +423,8 @@ class Subscription:
         if await self._replay.is_beyond_end(self.served, self._offsets):
             self._gap(asked, "the position is beyond the end of the log")
 
-    # --- rows -----------------------------------------------------------------------------------
-
     def _send_snapshot(self) -> None:
-        self._thinning.use(self._thinning.pace)  # changes that are held are in the rows
+        self._thinning.forget_held()  # they are in the rows
         if self.served.sends_full_history and self._limit is None:
             self._outbox.start(self._send_full_history)
         elif self.served.is_expensive(self._encoding):
@@ -454,7 +435,6 @@ class Subscription:
                 self._outbox.start(self._send_pages)
                 return
             self._push_page(snapshot.position, page)
-            self._settle_updates()
 
     def _take_snapshot(self) -> Snapshot:
         """The rows now; changes after them follow."""
@@ -473,8 +453,6 @@ class Subscription:
             try:
                 async for page in snapshot.pages():
                     self._push_page(snapshot.position, page)
-                    if page.is_last:
-                        self._settle_updates()
                     await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)
@@ -485,7 +463,6 @@ class Subscription:
         self._sent_offsets = self._offsets
         page = SnapshotPage(self.served.watermark_json, name_json(self.served), 1, True, b"[]")
         self._push_page(str(self.position), page)
-        self._settle_updates()
         self._resume()
 
     def _push_page(self, position: str, page: SnapshotPage) -> None:
@@ -495,7 +472,7 @@ class Subscription:
     def _can_compare(self) -> bool:
         """Whether the client has exactly the rows of its filter at the cursor."""
         ring, keyed = self.served.table.ring, self.served.table.keyed
-        is_settled = not (self.is_busy or self._ahead or self._failed)
+        is_settled = not (self.is_busy or self._ahead or self._thinning.held_since)
         return keyed and is_settled and self._limit is None and self._cursor >= ring.start
 
     async def _send_difference(self, old: Encoding) -> None:
@@ -517,17 +494,3 @@ class Subscription:
                     await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)
-                return
-            self._settle_updates()
-
-    def _settle_updates(self) -> None:
-        while self._owed_updates:
-            self._owed_updates -= 1
-            self._outbox.push(self._updated())
-
-
-def _replaced(served: ServedView) -> str:
-    """Why a position of another epoch cannot be used."""
-    if served.kind == "view":
-        return f"view {served.name} was rebuilt"
-    return f"the topic of {served.kind} {served.name} was created again"
