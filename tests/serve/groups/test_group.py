@@ -360,3 +360,10 @@ async def test_every_record_that_the_group_passed_is_accounted_for(pipeline: Pip
         found = await show(server)
         assert (found["acknowledged"], found["set_aside"], found["filtered"]) == (12, 3, 5)
         assert (found["absent"], found["pending"], found["view"]) == (0, 0, "by_city")
+
+
+async def test_there_is_a_limit_to_the_number_of_groups(pipeline: Pipeline) -> None:
+    async with pipeline.server(max_groups=1) as server, member(server):
+        await until(lambda: members(server, 1))
+        async with member(server, group="others") as refused:
+            assert "there are 1 groups already" in (await refused.next())["detail"]

@@ -165,6 +165,8 @@ def _show_one(group: dict[str, Any]) -> None:
     )
     click.echo(f"{group['name']}: {_source(group)}; {rules}")
     click.echo(f"created {group['created_at']} by {group['creator']}")
+    if "warning" in group:
+        click.echo(click.style(group["warning"], fg="yellow"), err=True)
     click.echo(f"position {group['position']}")
     click.echo(
         f"passed {group['passed']:,} = {group['acknowledged']:,} acknowledged + "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from millstream.serve.context import Context
@@ -23,8 +25,8 @@ async def list_groups(context: Context, request: HttpRequest) -> Response:
     request.caller.check("admin")
     request.refuse_unknown(())
     context.check_ready()
-    groups = context.groups
-    found = [await groups.describe(each) for each in list(groups.definitions.values())]
+    definitions = list(context.groups.definitions.values())
+    found = await asyncio.gather(*map(context.groups.describe, definitions))
     return Response(encode({"groups": found}), headers=_HEADERS)
 
 

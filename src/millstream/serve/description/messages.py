@@ -197,6 +197,7 @@ class Group(msgspec.Struct, kw_only=True):
     lag: Annotated[int, Meta(description="Records from the position to the end.")]
     partitions: list[GroupPartition]
     servers: list[GroupServer]
+    warning: Annotated[str, Meta(description="Why it has no messages.")] | UnsetType = UNSET
 
 
 class GroupList(msgspec.Struct):

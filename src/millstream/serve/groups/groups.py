@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.errors import LogError
+from millstream.errors import LogError, QueryError
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
@@ -57,6 +57,7 @@ class Groups:
         self,
         app: str,
         log: LogSettings,
+        max_groups: int,
         find_source: Callable[[str, str], ServedView],
         servers: Callable[[], Iterable[ProcessReport]],
     ) -> None:
@@ -64,6 +65,7 @@ class Groups:
         self.url = ""  # where members of other servers reach this one
         self._app = app
         self._log = log
+        self._max_groups = max_groups
         self._find_source = find_source
         self._servers = servers
         self._active: dict[str, Group] = {}
@@ -131,6 +133,11 @@ class Groups:
             member.close()
 
     async def _create(self, request: GroupRequest, creator: str, visibility: Visibility) -> None:
+        if len(self.definitions) >= self._max_groups:
+            raise QueryError(
+                f"there are {self._max_groups} groups already",
+                remedy="drop one with `millstream groups drop`, or raise serve.max_groups",
+            )
         served = self._find_source(request.kind, request.source)
         # Raises if they do not fit.
         served.encoding(request.where, request.select, request.lineage, visibility)
@@ -207,8 +214,12 @@ class Groups:
 
     async def describe(self, definition: GroupDefinition) -> dict[str, Any]:
         """The group's members, position and counts, as JSON objects."""
-        served = self._find_source(definition.kind, definition.source)
-        epoch = await self._epoch(served)
+        try:
+            served = self._find_source(definition.kind, definition.source)
+            epoch = await self._epoch(served)
+        except (Problem, LogError) as error:  # the pipeline may have changed since
+            found = describe_group(definition, "", {}, {}, self._servers())
+            return {**found, "warning": str(error)}
         committed, held = await asyncio.to_thread(
             read_offsets, self._log, self._app, definition.name, served.topic
         )
