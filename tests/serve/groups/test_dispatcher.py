@@ -111,6 +111,19 @@ def test_a_member_that_leaves_in_order_hands_its_messages_back() -> None:
     assert shown(group.dispatch(0)) == [("b", "0-0", 1)]
 
 
+def test_a_message_that_did_not_reach_its_member_goes_to_another_one_untried() -> None:
+    group = dispatcher()
+    group.join("a", 1)
+    offer(group, "x")
+    (delivery,) = group.dispatch(0)
+    group.set_full("a", True)
+    group.give_back(delivery)
+    group.join("b", 1)
+    assert shown(group.dispatch(0)) == [("b", "0-0", 1)]
+    group.give_back(delivery)  # a's, which has ended
+    assert group.ack("b", "0-0")
+
+
 def test_a_refused_message_comes_again_after_a_pause_that_doubles() -> None:
     group = dispatcher()
     group.join("a", 1)

@@ -367,3 +367,31 @@ async def test_there_is_a_limit_to_the_number_of_groups(pipeline: Pipeline) -> N
         await until(lambda: members(server, 1))
         async with member(server, group="others") as refused:
             assert "there are 1 groups already" in (await refused.next())["detail"]
+
+
+async def test_a_paused_member_gets_no_messages_until_it_resumes(pipeline: Pipeline) -> None:
+    async with pipeline.server() as server, member(server) as paused:
+        await until(lambda: members(server, 1))
+        await paused.send(type="pause", id="a")
+        assert (await paused.next())["type"] == "updated"
+        async with member(server) as other:
+            for number in range(4):
+                pipeline.count(f"City {number}", 1)
+            pipeline.flush()
+            for _ in range(4):
+                assert (await other.next())["attempt"] == 1
+            await other.send(type="unsubscribe", id="a")
+        await paused.send(type="resume", id="a")
+        assert (await paused.next())["type"] == "updated"
+        assert {city(await paused.next())[0] for _ in range(4)} == {
+            f"City {number}" for number in range(4)
+        }
+
+
+async def test_a_server_that_stops_does_not_count_as_a_failed_attempt(pipeline: Pipeline) -> None:
+    pipeline.count("Berlin", 1)
+    pipeline.flush()
+    for _ in range(3):
+        async with contextlib.AsyncExitStack() as stack, pipeline.server() as server:
+            client = await stack.enter_async_context(member(server, max_attempts=2))
+            assert (await client.next())["attempt"] == 1

@@ -145,8 +145,7 @@ class Dispatcher:
         for message in list(state.pending.values()):
             message.member, message.failed_with = None, member
             if in_order:
-                message.attempt -= 1
-                self._ready.append(message)
+                self._hand_back(message)
             else:
                 self._fail(message, _LOST)
 
@@ -155,6 +154,12 @@ class Dispatcher:
         if (state := self.members.get(member)) is not None:
             state.is_full = is_full
             self._update_room(member, state)
+
+    def give_back(self, delivery: Delivery) -> None:
+        """The message did not reach its member: others may have it, and it was not tried."""
+        if delivery.is_current:
+            self._take_back(delivery.message)
+            self._hand_back(delivery.message)
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -257,6 +262,10 @@ class Dispatcher:
         state = self.members.get(member)
         if state is not None and state.pending.pop(message.id, None) is not None:
             self._update_room(member, state)
+
+    def _hand_back(self, message: Message) -> None:
+        message.attempt -= 1
+        self._ready.append(message)
 
     def _update_room(self, member: Hashable, state: MemberState) -> None:
         if state.has_room:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -157,6 +157,12 @@ class Group:
 
     def set_full(self, member: Member, is_full: bool) -> None:
         self._dispatcher.set_full(member, is_full or member.is_paused)
+        self._changed.set()
+
+    def give_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Messages that did not reach their member go to others."""
+        for delivery in deliveries:
+            self._dispatcher.give_back(delivery)
         self._changed.set()
 
     def note_sent(self, member: Member, delivery: Delivery) -> None:

@@ -66,8 +66,10 @@ class Member:
         return messages
 
     def mark_slow(self) -> None:
+        """The connection has no room: messages that wait for it go to other members."""
         if self.group is not None:
             self.group.set_full(self, True)
+            self._give_back()
 
     def is_too_slow(self, full_seconds: float) -> bool:
         return False  # messages that it does not take go to other members
@@ -84,8 +86,7 @@ class Member:
     def pause(self) -> None:
         """Take no further messages until `resume`."""
         self.is_paused = True
-        if self.group is not None:
-            self.group.set_full(self, True)
+        self.mark_slow()
 
     def resume(self) -> None:
         self.is_paused = False
@@ -128,6 +129,11 @@ class Member:
         """End the membership, and tell the client why."""
         self._finish(encode({"type": "error", "title": title, "detail": detail}))
 
+    def _give_back(self) -> None:
+        deliveries, self._deliveries = self._deliveries, deque()
+        if self.group is not None and deliveries:
+            self.group.give_back(deliveries)
+
     def _finish(self, message: bytes) -> None:
         self._leave(in_order=True)
         self.has_ended = True
@@ -135,8 +141,8 @@ class Member:
         self._wake()
 
     def _leave(self, *, in_order: bool) -> None:
+        self._give_back()
         group, self.group = self.group, None
-        self._deliveries.clear()
         if group is not None:
             group.leave(self, in_order=in_order)
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import UNSET
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from millstream.errors import MillstreamError, QueryError
-from millstream.serve.connections import SubscriptionReport, Traffic
+from millstream.errors import LogError, MillstreamError, QueryError
+from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.groups.member import Member
 from millstream.serve.transports.client_messages import (
@@ -132,6 +132,10 @@ class Connection(WSListener):
         """Close the connection, and tell the client why."""
         if self._is_closed:
             return
+        if code in (WSCloseCode.GOING_AWAY, SERVICE_RESTART):
+            # The client did nothing wrong: its messages of groups do not count as failed.
+            for member in (each for each in self.sources.values() if isinstance(each, Member)):
+                member.hand_back()
         self._end()
         self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
         self._transport.disconnect()
@@ -259,6 +263,8 @@ class Connection(WSListener):
             async with opening as source:
                 self._begin(identifier, source)
                 await asyncio.Event().wait()  # until the subscription is dropped
+        except LogError as error:
+            self._fail(identifier, "Service Unavailable", str(error))
         except MillstreamError as error:
             self._fail(identifier, "Bad Request", str(error))
         except TimeoutError:
