@@ -5,7 +5,7 @@ BIN := .venv/bin
 RATE ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-fast-python check check-types check-python check-dashboard test-dashboard test-dashboard-only setup setup-test dashboard bench bench-collect bench-windows soak soak-time lock clean
+.PHONY: help demo test test-fast test-fast-python check check-types check-python check-dashboard test-dashboard test-dashboard-only setup setup-test dashboard bench bench-collect bench-windows soak soak-time soak-leaks lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -76,6 +76,9 @@ soak-time: setup-test ## random events, kills, rebuilds and changes, ROUNDS time
 		TIME_SEED=$$seed $(BIN)/pytest tests/end_to_end/test_time.py -q || exit 1; \
 		TRUTH_SEED=$$seed TRUTH_ACTIONS=8 $(BIN)/pytest tests/analyze/test_truth.py -q || exit 1; \
 		TRUTH_SEED=$$seed TRUTH_ACTIONS=6 TRUTH_KILL=1 $(BIN)/pytest tests/analyze/test_truth.py -q || exit 1; done
+
+soak-leaks: setup-test ## search for rows and columns that policies hide, in what clients receive; LEAK_EXAMPLES=100
+	LEAK_EXAMPLES=$${LEAK_EXAMPLES:-100} $(BIN)/pytest -q tests/serve/access/test_leaks.py
 
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links \
 	--no-emit-index-url --python-version 3.11

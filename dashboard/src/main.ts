@@ -10,7 +10,7 @@ import "./style/card.css";
 import "./style/charts.css";
 import "./style/connections.css";
 import "./style/login.css";
-import { enter } from "./ui/entrance";
+import { enter } from "./access/entrance";
 import { applyTheme } from "./ui/theme";
 
 applyTheme();

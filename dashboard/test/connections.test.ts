@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
 import { Client, RequestError, type OpenConnection } from "@millstream/client";
-import { Connections } from "../src/ui/connections";
+import { Connections } from "../src/access/connections";
 
 const PHONE: OpenConnection = {
   id: "4f19c2-1",

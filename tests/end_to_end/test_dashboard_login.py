@@ -101,6 +101,24 @@ async def test_a_reload_keeps_the_login_and_takes_another_ticket(
     assert secrets["ada"] not in stored
 
 
+async def test_a_ticket_in_an_address_opens_no_second_connection(
+    shown: Screen, secrets: dict[str, str]
+) -> None:
+    await _log_in(shown, secrets["ada"])
+    await expect(shown.page.locator(".pill")).to_have_text("live")
+    [spent] = _tickets(shown)
+    opened = await shown.page.evaluate(
+        """(url) => new Promise((resolve) => {
+            const socket = new WebSocket(url);
+            socket.onopen = () => resolve(true);
+            socket.onclose = () => resolve(false);
+        })""",
+        spent,
+    )
+    assert not opened
+    shown.complaints[:] = [line for line in shown.complaints if spent not in line]
+
+
 async def test_a_logout_forgets_the_key(shown: Screen, secrets: dict[str, str]) -> None:
     await _log_in(shown, secrets["ada"])
     await expect(shown.rows("by_city")).to_have_count(1)

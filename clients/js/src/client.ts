@@ -3,7 +3,7 @@ import { events, type EventsOptions } from "./events.js";
 import { Http, TIMEOUT_MS, watch, type Watcher } from "./http.js";
 import type { Message, QueryResult } from "./messages.js";
 import type { OpenConnection } from "./open-connections.js";
-import { Subscription, type Source, type SubscriptionOptions } from "./subscription.js";
+import { Subscription, type NamedQuery, type Source, type SubscriptionOptions } from "./subscription.js";
 import type { System, ViewDescription } from "./system.js";
 
 /** A client of one server: it follows views over one WebSocket and sends queries over HTTP. */
@@ -39,9 +39,10 @@ export class Client {
     return subscription;
   }
 
-  /** The messages of one view as server-sent events; they work where WebSockets do not. */
-  events(view: string, options: EventsOptions = {}): AsyncGenerator<Message, void> {
-    return events(this.http, `v1/views/${encodeURIComponent(view)}/changes`, options);
+  /** The messages of a view or named query as server-sent events; they work where WebSockets do not. */
+  events(source: string | NamedQuery, options: EventsOptions = {}): AsyncGenerator<Message, void> {
+    if (typeof source === "string") return events(this.http, `v1/views/${encodeURIComponent(source)}/changes`, options);
+    return events(this.http, `v1/queries/${encodeURIComponent(source.query)}/changes`, options, source.params);
   }
 
   /** The rows of one read-only SQL query; throws a RequestError with the server's explanation. */

@@ -3,6 +3,7 @@ import type { Http } from "./http.js";
 import { parse } from "./json.js";
 import { RequestError } from "./login.js";
 import type { Message } from "./messages.js";
+import type { NamedQuery } from "./subscription.js";
 
 export interface EventsOptions {
   readonly where?: string;
@@ -15,16 +16,21 @@ export interface EventsOptions {
 }
 
 /**
- * The messages of one view as server-sent events, over reconnects, until the loop over them ends.
+ * The messages of one view or named query as server-sent events, over reconnects, until the loop over them ends.
  * They are read with `fetch`: the browser's EventSource can send no header, and a login in the URL would end up in logs.
  * Throws a RequestError if the server refuses the request, for example without a right.
  */
-export async function* events(http: Http, path: string, options: EventsOptions = {}): AsyncGenerator<Message, void> {
+export async function* events(
+  http: Http,
+  path: string,
+  options: EventsOptions = {},
+  params: NamedQuery["params"] = {},
+): AsyncGenerator<Message, void> {
   const { signal } = options;
   let after = options.after;
   for (let failures = 0; signal?.aborted !== true; failures++) {
     try {
-      const response = await http.send(`${path}?${queryOf({ ...options, ...(after === undefined ? {} : { after }) })}`, {
+      const response = await http.send(`${path}?${queryOf({ ...options, ...(after === undefined ? {} : { after }) }, params)}`, {
         headers: { accept: "text/event-stream" },
         signal: signal ?? null,
       });
@@ -40,15 +46,17 @@ export async function* events(http: Http, path: string, options: EventsOptions =
   }
 }
 
-function queryOf({ where, select, limit, after }: EventsOptions): string {
-  const members = { where, select: select?.join(","), limit: limit?.toString(), after };
+function queryOf({ where, select, limit, after }: EventsOptions, params: NonNullable<NamedQuery["params"]>): string {
+  const values = Object.entries(params).map(([name, value]): [string, string] => [name, value === null ? "" : String(value)]);
+  const members = { ...Object.fromEntries(values), where, select: select?.join(","), limit: limit?.toString(), after };
   return new URLSearchParams(Object.entries(members).filter((member): member is [string, string] => member[1] !== undefined)).toString();
 }
 
-/** The position to resume from; null if a message has none: a gap, or a page before a snapshot's last one. */
+/** The position to resume from; null if a message has none: a gap, or a part of a snapshot or result. */
 function positionAfter(message: Message): string | null {
   if (message.type === "snapshot") return (message.last ?? true) ? message.position : null;
-  return message.type === "change" || message.type === "lag" ? message.position : null;
+  if (message.type === "change") return (message.more ?? 0) === 0 ? message.position : null;
+  return message.type === "lag" ? message.position : null;
 }
 
 async function* messagesOf(response: Response): AsyncGenerator<Message, void> {

@@ -12,6 +12,7 @@ export * from "./order.js";
 export * from "./rows.js";
 export {
   Subscription,
+  type NamedQuery,
   type RowStore,
   type Selection,
   type SelectionChange,

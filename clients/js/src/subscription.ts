@@ -1,14 +1,17 @@
 import type { Connection, Subscriber } from "./connection.js";
-import { explain, type KeyedRow, type Lag, type Message, type Problem, type Value } from "./messages.js";
+import { explain, type KeyedRow, type Lag, type Message, type Problem } from "./messages.js";
 import { Rows } from "./rows.js";
 
 const RETRY_MS = 3_000;
 
 /** What is followed: a view, a named query of the pipeline, or a SELECT over the views. */
-export type Source =
-  | { readonly view: string }
-  | { readonly query: string; readonly params?: Readonly<Record<string, Value>> }
-  | { readonly sql: string; readonly params?: Readonly<Record<string, Value>> };
+export type Source = { readonly view: string } | NamedQuery | { readonly sql: string };
+
+/** A named query of the pipeline, with values for its parameters. */
+export interface NamedQuery {
+  readonly query: string;
+  readonly params?: Readonly<Record<string, string | number | boolean | null>>;
+}
 
 /** What can be changed while a subscription runs. */
 export interface Selection {

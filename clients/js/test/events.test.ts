@@ -57,6 +57,16 @@ describe("server-sent events", () => {
     expect(server.urls[2]).toContain("after=e%3A0%3D9");
   });
 
+  it("of a named query carry its parameters, and continue only after a whole result", async () => {
+    server.answers.set("/v1/queries/top/changes", (_request, response) => {
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      write(response, { ...change(1), more: server.urls.length === 1 ? 1 : 0 });
+      response.end();
+    });
+    await take(client.events({ query: "top", params: { n: 3, city: null } }), 3);
+    expect(server.urls).toEqual(["?n=3&city=", "?n=3&city=", "?n=3&city=&after=e%3A0%3D1"].map((query) => `GET /v1/queries/top/changes${query}`));
+  });
+
   it("end with the server's refusal", async () => {
     await expect(take(client.events("by_citi"), 1)).rejects.toThrow(RequestError);
   });

@@ -1,7 +1,7 @@
 import { Client, REVOKED, type ConnectionState, type System, type ViewDescription } from "@millstream/client";
+import { Connections } from "../access/connections";
 import { IndexedDbStore } from "../state/indexeddb-store";
 import { Card, roleOf, type Role } from "./card";
-import { Connections } from "./connections";
 import { element, setText } from "./dom";
 import { EventTimes } from "./event-times";
 import { sentence } from "./format";

@@ -22,7 +22,7 @@ from millstream.cli.commands import (
 )
 from millstream.cli.dead_letters import failed, late, rejected, undelivered
 from millstream.cli.trace import trace
-from millstream.cli.views import drop, ledger, query, rebuild, state, tail, verify
+from millstream.cli.views import can, drop, ledger, query, rebuild, state, tail, verify
 
 if TYPE_CHECKING:
     from click import Context, HelpFormatter
@@ -40,6 +40,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             rebuild.rebuild,
             drop.drop,
             keys.keys,
+            can.can,
             connections.connections,
             groups.groups,
         ),

@@ -46,7 +46,8 @@ POLICIES: list[RowPolicy] = [
         "open AND NOT (tenant = caller.tenant)",
         lambda row, c: (
             row["open"] is True
-            and None not in (row["tenant"], c.get("tenant"))
+            and row["tenant"] is not None
+            and isinstance(c.get("tenant"), str)  # a claim of another type is NULL
             and row["tenant"] != c["tenant"]
         ),
     ),

@@ -15,8 +15,8 @@ from tests.wait_until import until
 
 from millstream.serve.service import Server
 from millstream.serve.settings import ServeSettings
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 
 WHERE = " OR ".join(["city LIKE '%a_a_c%'", "city LIKE '%b_b_c%'", "city LIKE '%a__a_c%'"])
 ROWS = 150

@@ -40,9 +40,8 @@ def fill(tables: SqlTables, name: str, columns: Any, rows: list[dict[str, Any]])
 def ask(
     tables: SqlTables, sql: str, visible: Mapping[str, Visibility] | None, seconds: float = 20.0
 ) -> list[list[Any]]:
-    rows: list[list[Any]] = json.loads(tables.query(sql, 1000, seconds, 1 << 20, visible)[0])[
-        "rows"
-    ]
+    answer, _ = tables.query(sql, 1000, seconds, 1 << 20, visible=visible)
+    rows: list[list[Any]] = json.loads(answer)["rows"]
     return rows
 
 
@@ -277,7 +276,7 @@ def test_types_are_the_same_as_without_a_policy() -> None:
     tables = SqlTables("256MB")
     fill(tables, "v", columns, [{"a": 1.5, "c": {"k": 1}, "f": "NaN", "g": 3}])
     answers = [
-        json.loads(tables.query("SELECT * FROM v", 9, 20.0, 1 << 20, {"v": visible})[0])
+        json.loads(tables.query("SELECT * FROM v", 9, 20.0, 1 << 20, visible={"v": visible})[0])
         for visible in (SEES_ALL, Visibility("NOT FALSE"))
     ]
     tables.close()

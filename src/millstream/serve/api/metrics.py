@@ -40,6 +40,12 @@ def render(context: Context) -> str:
         lines.append(f"# TYPE millstream_view_{name} {kind}")
         for view in context.views.values():
             lines.append(f'millstream_view_{name}{{view="{view.name}"}} {value(view)}')
+    lines.append("# TYPE millstream_serve_skipped_total counter")
+    for served in (*context.views.values(), *context.streams.served.values()):
+        lines += [
+            f'millstream_serve_skipped_total{{{served.kind}="{served.name}",reason="{reason}"}} {n}'
+            for reason, n in sorted(served.metrics.skipped.items())
+        ]
     lines.append("# TYPE millstream_view_latency_milliseconds gauge")
     for view in context.views.values():
         lines += _latencies(view)

@@ -11,11 +11,11 @@ from millstream.serve.access.visibility import Visibility
 from millstream.serve.api.formats import Column, choose_format, truncated_headers, write_rows
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response
+from millstream.serve.subscriptions.selection import RowSelection
 from millstream.serve.system import describe_view
 from millstream.serve.views.encoding import Encoding, encode
 from millstream.serve.views.filter import split_select
 from millstream.serve.views.row_scan import RowScan, in_slices
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
 from millstream.syntax.names import closest
 from millstream.values.hidden_columns import LINEAGE

@@ -25,10 +25,27 @@ _SELECT = ("select", "Which columns, comma-separated; a struct's field is window
 _LIMIT = ("limit", "The maximum number of rows", {"type": "integer", "minimum": 0})
 _LINEAGE = ("lineage", "Whether rows have the columns _revision, _position …", _BOOLEAN)
 _ORDER = ("order", "Such as n DESC, city", _STRING)
-_AFTER = ("after", "The position to continue from", _STRING)
+_AFTER = ("after", "The position or the time (RFC 3339) to continue from", _STRING)
+_WHEN_SLOW = (
+    "when_slow",
+    "What a client gets that reads too slowly; sample is for server-sent events",
+    {"type": "string", "enum": ["buffer", "conflate", "sample"]},
+)
+_RATES = tuple(
+    (name, f"Server-sent events: {what} per second", {"type": "number", "exclusiveMinimum": 0})
+    for name, what in (
+        ("sample", "changes, with when_slow=sample,"),
+        ("max_rate", "changes"),
+        ("max_rate_per_key", "changes of one key"),
+    )
+)
 _WAIT = ("wait", "Long poll: seconds to wait for a change", {"type": "number", "maximum": 60})
 _NAMED = ("named", "Server-sent events: false sends all as `message`, for onmessage", _BOOLEAN)
-_LAST_EVENT = ("Last-Event-ID", "As after, which takes precedence; EventSource sends it", _STRING)
+_LAST_EVENT = (
+    "Last-Event-ID",
+    "As after, and precedes it: EventSource repeats the address",
+    _STRING,
+)
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
@@ -125,7 +142,8 @@ def _streams(context: Context) -> JsonObject:
 
 def _changes(name: str) -> JsonObject:
     what = f"Changes of {name}: a long poll, or server-sent events with Accept: text/event-stream"
-    parameters = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _AFTER, _WAIT, _NAMED)
+    selection = (_WHERE, _SELECT, _LIMIT, _LINEAGE)
+    parameters = (*selection, _AFTER, _WHEN_SLOW, *_RATES, _WAIT, _NAMED)
     call = _get(what, _json("Poll"), *parameters)
     call["get"]["parameters"].append(_parameter("header", _LAST_EVENT))
     call["get"]["responses"]["200"]["content"]["text/event-stream"] = {

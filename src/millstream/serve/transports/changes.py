@@ -13,16 +13,16 @@ from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
 from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
+from millstream.serve.subscriptions.pace import Pace, SlowPolicy
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.views.encoding import (
     EventStreamFormat,
     MessageFormat,
     SnapshotPage,
     encode,
 )
-from millstream.serve.views.pace import Pace, SlowPolicy
 from millstream.serve.views.replay import Start, read_start
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.web.asgi import Send
 from millstream.web.problem import Problem
 

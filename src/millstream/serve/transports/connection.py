@@ -15,6 +15,8 @@ from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.groups.member import Member
+from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
+from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
     Ack,
     Nack,
@@ -34,8 +36,6 @@ from millstream.serve.transports.message_source import (
     open_source,
 )
 from millstream.serve.views.encoding import encode
-from millstream.serve.views.lag import DISCONNECT_SECONDS
-from millstream.serve.views.pace import TokenBucket
 from millstream.serve.views.replay import read_start
 from millstream.web.auth.caller import Caller
 
@@ -71,6 +71,7 @@ class Connection(WSListener):
         self._is_full = False  # the client has not read `buffer_bytes`
         self._full_since = 0.0
         self._byte_limit: TokenBucket | None = None
+        self._turn_bytes = _TURN_BYTES  # of one subscription, then it is the next one's turn
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by purpose
         self._unread = 0  # bytes of answers while it is full
         self._pong: bytes | None = None  # the answer to the newest ping, while it is full
@@ -335,7 +336,7 @@ class Connection(WSListener):
         if source is None:
             return
         while self._has_room():
-            messages = source.next_messages(_TURN_BYTES)
+            messages = source.next_messages(self._turn_bytes)
             if not messages:
                 return
             self._write(messages)
@@ -371,6 +372,7 @@ class Connection(WSListener):
     def _limit_bytes(self, rate: int | None) -> None:
         """Send at most so many bytes per second from now on."""
         self._byte_limit = None if rate is None else TokenBucket(rate, rate / 4)
+        self._turn_bytes = _TURN_BYTES if rate is None else min(_TURN_BYTES, rate // 4)
         self._stop_timer("bytes")
         asyncio.get_running_loop().call_soon(self._send_all)
 

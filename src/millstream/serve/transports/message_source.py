@@ -12,14 +12,14 @@ from typing import Protocol
 from millstream.errors import QueryError
 from millstream.serve.connections import SubscriptionReport
 from millstream.serve.context import Context
+from millstream.serve.subscriptions.pace import Pace
+from millstream.serve.subscriptions.selection import RowSelection
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.transports.client_messages import Subscribe
 from millstream.serve.transports.membership import open_membership
 from millstream.serve.views.encoding import WebSocketFormat
-from millstream.serve.views.pace import Pace
 from millstream.serve.views.replay import read_start
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.web.auth.caller import Caller
 
 

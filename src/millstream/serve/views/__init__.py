@@ -1,1 +1,1 @@
-"""Views, streams and ledgers in this process, and the subscriptions to them."""
+"""Views, streams and ledgers in this process."""

@@ -40,15 +40,7 @@ class ServedLedger(ServedView):
         return True
 
     def _columns_of(self, description: ViewDescription) -> tuple[ViewColumn, ...]:
-        types = _types(description)
-        return (
-            ViewColumn("id", "string"),
-            ViewColumn("key", _struct(types, description.key or ())),
-            ViewColumn("kind", "string"),
-            ViewColumn("amounts", _struct(types, description.ledger)),
-            ViewColumn("reason", "array<string>"),
-            ViewColumn("at", "timestamp"),
-        )
+        return ledger_columns(description)
 
     def _fit_policy(self) -> None:
         described = self.description
@@ -87,6 +79,19 @@ class ServedLedger(ServedView):
         described = self.description
         names = described.key or () if described is not None else ()
         return lambda row: function({**row, "key": dict(zip(names, row["key"], strict=False))})
+
+
+def ledger_columns(description: ViewDescription) -> tuple[ViewColumn, ...]:
+    """The columns of a ledger's entries."""
+    types = _types(description)
+    return (
+        ViewColumn("id", "string"),
+        ViewColumn("key", _struct(types, description.key or ())),
+        ViewColumn("kind", "string"),
+        ViewColumn("amounts", _struct(types, description.ledger)),
+        ViewColumn("reason", "array<string>"),
+        ViewColumn("at", "timestamp"),
+    )
 
 
 def _types(description: ViewDescription) -> dict[str, str]:

@@ -35,6 +35,7 @@ DELETED_MS = 6 * 3_600_000
 MAX_RANGES = 100_000
 
 Numbers = Literal["float", "decimal"]
+_check_key = msgspec.json.Decoder(list[Any]).decode
 
 
 class OffsetSet:
@@ -153,7 +154,7 @@ class ViewTable:
     def _key(self, key: bytes | None) -> str:
         name = (key or b"null").decode()
         if name not in self.rows:  # clients get it as it is, so it must be JSON
-            msgspec.json.decode(name, type=list[Any])
+            _check_key(name)
         return name
 
     def _replace(self, key: str, row: Row | None) -> tuple[bool, Row | None]:

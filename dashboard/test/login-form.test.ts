@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { loginMemory } from "../src/state/login-memory";
-import { LoginForm } from "../src/ui/login";
+import { loginMemory } from "../src/access/login-memory";
+import { LoginForm } from "../src/access/login-form";
 
 let accepted: string[];
 let answers: (string | null)[];

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.serve.settings import ServeSettings
+from millstream.serve.subscriptions.pace import Pace
+from millstream.serve.subscriptions.selection import RowSelection
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.views.encoding import Encoding, WebSocketFormat
-from millstream.serve.views.pace import Pace
 from millstream.serve.views.replay import Replay
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import PositionUnavailable, ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.store.views.ring import Offsets, ViewChange
 from millstream.values.position import Position
 from millstream.values.view_description import ViewColumn

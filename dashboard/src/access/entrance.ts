@@ -1,9 +1,9 @@
 import { Client, RequestError } from "@millstream/client";
 import { IndexedDbStore } from "../state/indexeddb-store";
-import { loginMemory } from "../state/login-memory";
-import { sentence } from "./format";
-import { LoginForm } from "./login";
-import { Page } from "./page";
+import { sentence } from "../ui/format";
+import { Page } from "../ui/page";
+import { LoginForm } from "./login-form";
+import { loginMemory } from "./login-memory";
 
 /** Shows the page, or the login form if the server wants a login. */
 export async function enter(body: HTMLElement): Promise<void> {

@@ -22,13 +22,18 @@ from typing import Any
 
 from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.serve.connections import SubscriptionReport
+from millstream.serve.subscriptions.lag import (
+    DISCONNECT_SECONDS,
+    LagWatch,
+    Waiting,
+    waiting_changes,
+)
+from millstream.serve.subscriptions.outbox import Outbox, Turns
+from millstream.serve.subscriptions.pace import Pace, Thinning
+from millstream.serve.subscriptions.selection import RowSelection
 from millstream.serve.views.encoding import Encoding, MessageFormat, SnapshotPage, encode
-from millstream.serve.views.lag import DISCONNECT_SECONDS, LagWatch, Waiting, waiting_changes
-from millstream.serve.views.outbox import Outbox, Turns
-from millstream.serve.views.pace import Pace, Thinning
 from millstream.serve.views.pages import Difference, Snapshot, name_json, rows_before
 from millstream.serve.views.replay import Replay, Start, StartTime
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import PositionUnavailable, ServedView
 from millstream.store.views.ring import Offsets, ViewChange, covers, highest
 from millstream.values.clock import now_ms

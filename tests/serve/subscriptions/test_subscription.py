@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from millstream.log.record import Record
 from millstream.log.settings import LogSettings
 from millstream.serve.settings import ServeSettings
+from millstream.serve.subscriptions.selection import RowSelection
+from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.replay import Replay
-from millstream.serve.views.selection import RowSelection
 from millstream.serve.views.served_view import ServedView
-from millstream.serve.views.subscription import Subscription
 from millstream.store.views.ring import Offsets
 from millstream.values.position import Position
 

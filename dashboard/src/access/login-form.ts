@@ -1,5 +1,5 @@
-import { element, setText } from "./dom";
-import { mark, themeButton } from "./header";
+import { element, setText } from "../ui/dom";
+import { mark, themeButton } from "../ui/header";
 
 /** Tries a key or token. Resolves to null if the server accepts it, else to the reason for the reader. */
 export type TryLogin = (secret: string) => Promise<string | null>;

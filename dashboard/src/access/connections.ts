@@ -1,7 +1,7 @@
 import type { Client, OpenConnection, OpenSubscription, RequestError } from "@millstream/client";
 import { ConfirmDialog } from "./confirm-dialog";
-import { element, setText } from "./dom";
-import * as format from "./format";
+import { element, setText } from "../ui/dom";
+import * as format from "../ui/format";
 
 const COLUMNS = ["caller", "address", "transport", "subscriptions", "messages/s", "behind", "skipped", "sent", "since"] as const;
 const NUMBERS: readonly string[] = ["messages/s", "behind", "skipped", "sent"];

@@ -1,4 +1,4 @@
-import { element, setText } from "./dom";
+import { element, setText } from "../ui/dom";
 
 /** Asks the reader to confirm a step that cannot be undone. */
 export class ConfirmDialog {
