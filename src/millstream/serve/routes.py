@@ -148,13 +148,10 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
-    match request.path:
-        case ("v1", "connections", _):
-            allowed = b"DELETE"
-        case ("v1", "groups", _):
-            allowed = b"GET, HEAD, DELETE"
-        case ("v1", "groups", _, "reset"):
-            allowed = b"POST"
+    if request.path[:2] == ("v1", "connections") and len(request.path) == 3:
+        allowed = b"DELETE"
+    elif request.path[:2] == ("v1", "groups") and len(request.path) > 2:
+        allowed = b"GET, HEAD, DELETE" if len(request.path) == 3 else b"POST"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])
