@@ -108,6 +108,11 @@ class Changes:
 
     def _check(self, message: ServerMessage) -> Message | None:
         match message:
+            case ErrorMessage(detail=detail, final=False):
+                _log.warning(
+                    "following %s: %s; the server tries again", _name(self._request), detail
+                )
+                return None
             case ErrorMessage(title, detail):
                 raise QueryError(f"{title}: {detail}" if detail else title)
             case Updated():
@@ -254,4 +259,5 @@ def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
 
 
 def _name(request: dict[str, Any]) -> str:
-    return str(request.get("view") or request.get("stream") or request.get("ledger"))
+    kinds = ("view", "stream", "ledger", "query", "sql")
+    return str(next(request[kind] for kind in kinds if request.get(kind)))

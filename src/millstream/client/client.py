@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -102,6 +102,9 @@ class Client:
         *,
         stream: str | None = None,
         ledger: str | None = None,
+        query: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        sql: str | None = None,
         after: str | datetime | None = None,
         where: str | None = None,
         select: Sequence[str] | None = None,
@@ -118,20 +121,25 @@ class Client:
         """Subscribe to a view, or to the events of a stream: a snapshot, then every change.
 
         For the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
+        For a named `query` with its `params`, or for `sql`: the result, then what changes in it.
         With `after`: only the changes since that position or time. If a server fails, the next one
         continues without loss; `attempts` failures in a row raise NotReachable (None: never).
         `when_slow` and the rates, in changes per second, say what may be left out. With `pages`, a
         large snapshot comes as several messages.
         """
-        if (view, stream, ledger).count(None) != 2:
+        if (view, stream, ledger, query, sql).count(None) != 4:
             raise TypeError(
-                "follow either a view, or a stream, or a view's ledger: changes('by_city'), "
-                "changes(stream='rsvps') or changes(ledger='by_city')"
+                "follow either a view, or a stream, or a view's ledger, or a query: "
+                "changes('by_city'), changes(stream='rsvps'), changes(ledger='by_city'), "
+                "changes(query='top_cities', params={'n': 3}) or changes(sql='SELECT …')"
             )
         request = {
             "view": view,
             "stream": stream,
             "ledger": ledger,
+            "query": query,
+            "params": dict(params) if params else None,
+            "sql": sql,
             "after": after.isoformat() if isinstance(after, datetime) else after,
             "where": where,
             "select": list(select) if select else None,

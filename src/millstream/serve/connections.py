@@ -22,7 +22,7 @@ CLOSED_BY_ADMIN = 4500
 class SubscriptionReport(msgspec.Struct, omit_defaults=True):
     """A subscription, as `/v1/connections` shows it."""
 
-    kind: str  # view, stream, ledger
+    kind: str  # view, stream, ledger, query
     name: str
     where: str | None = None
     behind: int = 0  # changes that the client has not been sent yet

@@ -97,6 +97,8 @@ class HttpApi:
                 return await query.run_query(context, request)
             case ("GET", "v1", "queries"):
                 return await named_queries.list_queries(context, request)
+            case ("GET", "v1", "queries", name, "changes"):
+                return await self._changes(request, send, "query", name)
             case ("GET", "v1", "queries", name):
                 return await named_queries.run_named_query(context, request, name)
             case ("GET", "v1", "system"):

@@ -154,7 +154,10 @@ async def test_a_member_with_another_definition_is_refused(pipeline: Pipeline) -
         ({"after": "yesterday"}, "'yesterday'"),
         ({"after": "2026-11-18T12:00:00"}, "has no time zone"),
         ({"view": "by_town"}, "there is no view 'by_town'"),
-        ({"view": None}, "either a view, or a stream"),
+        ({"view": None}, "either a view, a stream"),
+        ({"view": None, "sql": "SELECT 1"}, "a group reads a view, a stream or a view's ledger"),
+        ({"when_slow": "conflate"}, "a group has no when_slow='conflate'"),
+        ({"max_rate": 3}, "a group has no max_rate"),
     ],
 )
 async def test_a_wrong_request_is_refused_with_the_reason(

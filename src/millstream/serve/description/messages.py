@@ -33,6 +33,12 @@ Truncated = Annotated[bool, Meta(description="Whether the limit left some of the
 Skipped = Annotated[
     int, Meta(description="Changes that were left out since the last message; missing: none.")
 ]
+Rank = Annotated[
+    int, Meta(description="Of a query that sorts its rows: the row's place, from 1 on.")
+]
+More = Annotated[
+    int, Meta(description="Of a query: changes that follow before its new result is complete.")
+]
 _STALE = "Why the rows may be out of date; missing if there is no known reason."
 
 
@@ -41,6 +47,7 @@ class KeyedRow(msgspec.Struct):
 
     key: Key
     row: Row
+    rank: Rank | UnsetType = UNSET
 
 
 class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
@@ -52,6 +59,12 @@ class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
     view: Name | UnsetType = UNSET
     stream: Name | UnsetType = UNSET
     ledger: Name | UnsetType = UNSET
+    query: (
+        Annotated[
+            str | None, Meta(description="The name of the query; null for SQL of the client.")
+        ]
+        | UnsetType
+    ) = UNSET
     total: Total | UnsetType = UNSET
     truncated: Truncated | UnsetType = UNSET
     page: Annotated[int, Meta(description="The number of this page, from 1 on.")]
@@ -67,6 +80,8 @@ class Change(msgspec.Struct, tag_field="type", tag="change", kw_only=True):
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    rank: Rank | UnsetType = UNSET
+    more: More | UnsetType = UNSET
     position: PositionText
     skipped: Skipped | UnsetType = UNSET
 
@@ -102,11 +117,16 @@ class Updated(msgspec.Struct, tag_field="type", tag="updated", kw_only=True):
 
 
 class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
-    """The answer to a message that the server cannot fulfil; the connection stays open."""
+    """Why a message cannot be fulfilled, or a subscription not continue; the connection stays."""
 
     id: Annotated[str | None, Meta(description="The id in that message; null if it has none.")]
     title: Annotated[str, Meta(description="The words of an HTTP status, such as Bad Request.")]
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    position: PositionText | UnsetType = UNSET
+    final: (
+        Annotated[bool, Meta(description="Of a query: whether its subscription has ended.")]
+        | UnsetType
+    ) = UNSET
 
 
 class Closed(msgspec.Struct, tag_field="type", tag="closed"):
@@ -259,12 +279,14 @@ EVENTS = (Snapshot, Change, Gap, Lag, Closed)
 """Server-sent events; they are named after `type`, and have no `id` in their data."""
 
 
-class PollChange(msgspec.Struct):
+class PollChange(msgspec.Struct, kw_only=True):
     """A change in the answer to a long poll."""
 
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    rank: Rank | UnsetType = UNSET
+    more: More | UnsetType = UNSET
     position: PositionText
     skipped: Skipped | UnsetType = UNSET
 

@@ -47,6 +47,7 @@ _LAST_EVENT = (
     _STRING,
 )
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
+_SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _WHEN_SLOW, *_RATES)  # of rows and changes
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",
@@ -126,6 +127,7 @@ def _queries(context: Context) -> JsonObject:
         call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
         call["get"]["responses"]["200"]["x-columns"] = query.columns
         paths[f"/v1/queries/{query.name}"] = call
+        paths[f"/v1/queries/{query.name}/changes"] = _changes(query.name, parameters)
     return paths
 
 
@@ -140,11 +142,9 @@ def _streams(context: Context) -> JsonObject:
     return {f"/v1/streams/{name}/events": _changes(name) for name in context.streams.served}
 
 
-def _changes(name: str) -> JsonObject:
+def _changes(name: str, selection: Iterable[Parameter] = _SELECTION) -> JsonObject:
     what = f"Changes of {name}: a long poll, or server-sent events with Accept: text/event-stream"
-    selection = (_WHERE, _SELECT, _LIMIT, _LINEAGE)
-    parameters = (*selection, _AFTER, _WHEN_SLOW, *_RATES, _WAIT, _NAMED)
-    call = _get(what, _json("Poll"), *parameters)
+    call = _get(what, _json("Poll"), *selection, _AFTER, _WAIT, _NAMED)
     call["get"]["parameters"].append(_parameter("header", _LAST_EVENT))
     call["get"]["responses"]["200"]["content"]["text/event-stream"] = {
         "schema": {

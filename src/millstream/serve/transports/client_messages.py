@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,12 +11,15 @@ WhenSlow = Literal["buffer", "conflate", "sample", "disconnect", "catch_up"]
 
 
 class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
-    """Subscribes to a view, stream or ledger: a snapshot and changes, or changes since `after`."""
+    """Subscribes to rows or to a query: a snapshot and changes, or changes since `after`."""
 
     id: str
     view: str | None = None
     stream: str | None = None
     ledger: str | None = None  # the name of its view
+    query: str | None = None  # a named query
+    sql: str | None = None  # the client's own query
+    params: dict[str, Any] | None = None  # of the named query
     where: str | None = None
     select: list[str] | None = None
     after: str | None = None  # a position, or a time (RFC 3339)

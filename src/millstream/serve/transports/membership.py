@@ -43,16 +43,27 @@ def open_membership(
 
 def _source(request: Subscribe) -> tuple[Kind, str]:
     match request:
-        case Subscribe(view=str(name), stream=None, ledger=None):
+        case Subscribe(view=str(name)):
             return "view", name
-        case Subscribe(stream=str(name), view=None, ledger=None):
+        case Subscribe(stream=str(name)):
             return "stream", name
-        case Subscribe(ledger=str(name), view=None, stream=None):
+        case Subscribe(ledger=str(name)):
             return "ledger", name
-    raise QueryError("a group reads either a view, or a stream, or a view's ledger")
+    raise QueryError(
+        "a group reads a view, a stream or a view's ledger, and no query",
+        remedy="declare the query as a view",
+    )
 
 
 def _refuse_others(request: Subscribe) -> None:
     """QueryError for options that a group does not have."""
-    if request.limit is not None:
-        raise QueryError("a group has no limit", remedy="leave limit out: a group has no snapshot")
+    for name in ("limit", "sample", "max_rate", "max_rate_per_key"):
+        if getattr(request, name) is not None:
+            raise QueryError(
+                f"a group has no {name}", remedy="leave it out: every message reaches a member"
+            )
+    if request.when_slow not in ("buffer", "catch_up"):
+        raise QueryError(
+            f"a group has no when_slow={request.when_slow!r}",
+            remedy="leave it out: messages that a slow member does not take go to others",
+        )
