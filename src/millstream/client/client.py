@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.changes import Changes
+from millstream.client.credentials import Credentials, Key
 from millstream.client.group import GroupMessages
 from millstream.client.messages import Entries, Rows, Table, decode_ledger_page
 from millstream.client.servers import Servers
@@ -25,13 +26,27 @@ class Client:
     """Reads from any server of one system: `async with Client("http://a", "http://b")`.
 
     Every call goes to the server that answered last, or to the next one if that does not answer.
+
+    `key` is an API key or a token, for servers with logins. For tokens that expire, it is a
+    function that returns the current one (or awaits it): open connections continue with it.
+    `ca` is a file (PEM) of authorities that sign the servers' certificates, instead of the usual
+    ones.
     """
 
-    def __init__(self, *urls: str, timeout: float = 30.0, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        key: Key = "",
+        ca: str = "",
+        timeout: float = 30.0,
+        backoff: Backoff | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._urls = urls
         self._servers = Servers(urls)
         self._backoff = backoff or Backoff()
-        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        self._credentials = credentials or Credentials(key, ca)
+        self._http = httpx.AsyncClient(timeout=timeout, **self._credentials.options())
 
     async def views(self) -> list[dict[str, Any]]:
         """All views: name, key, columns, mode …"""
@@ -157,6 +172,7 @@ class Client:
             request,
             backoff=self._backoff,
             attempts=attempts,
+            credentials=self._credentials,
             pages=pages,
         )
 
@@ -209,6 +225,7 @@ class Client:
         return GroupMessages(
             Servers(self._urls),
             request,
+            credentials=self._credentials,
             backoff=self._backoff,
             attempts=attempts,
             prefetch=prefetch,

@@ -15,8 +15,15 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from millstream.client.backoff import Backoff
-from millstream.client.changes import open_socket, subscribe_message
-from millstream.client.messages import ErrorMessage, Pong
+from millstream.client.changes import (
+    authenticate_message,
+    open_socket,
+    raise_if_final,
+    raise_if_refused,
+    subscribe_message,
+)
+from millstream.client.credentials import Credentials
+from millstream.client.messages import AskToken, Authenticated, ErrorMessage, Pong
 from millstream.client.servers import Servers
 from millstream.errors import NotReachable, QueryError
 
@@ -42,7 +49,7 @@ class _Unsubscribed(msgspec.Struct, frozen=True, tag_field="type", tag="unsubscr
     pass
 
 
-_Received = _Delivered | _Redirect | _Unsubscribed | ErrorMessage | Pong
+_Received = _Delivered | _Redirect | _Unsubscribed | AskToken | Authenticated | ErrorMessage | Pong
 _decode = msgspec.json.Decoder(_Received).decode
 _decode_exactly = msgspec.json.Decoder(_Received, float_hook=Decimal).decode
 
@@ -113,6 +120,7 @@ class GroupMessages:
         servers: Servers,
         request: dict[str, Any],
         *,
+        credentials: Credentials,
         backoff: Backoff,
         attempts: int | None,
         prefetch: int,
@@ -120,6 +128,7 @@ class GroupMessages:
     ) -> None:
         self._servers = servers
         self._request = {**request, "max_pending": prefetch}
+        self._credentials = credentials
         self._backoff = backoff
         self._attempts = attempts
         self._prefetch = prefetch
@@ -198,7 +207,7 @@ class GroupMessages:
             self._redirected_to = None
             try:
                 async with (
-                    open_socket(server) as socket,
+                    await open_socket(server, self._credentials) as socket,
                     contextlib.aclosing(self._read(socket, server)) as messages,
                 ):
                     async for message in messages:
@@ -206,8 +215,10 @@ class GroupMessages:
                         yield message
                 reason = f"{server} closed the connection"
             except ConnectionClosed as closed:
+                raise_if_final(server, closed, self._credentials)
                 reason = f"{server}: {closed}"
             except (OSError, TimeoutError, InvalidHandshake) as error:
+                raise_if_refused(server, error)
                 reason = f"{server}: {str(error) or type(error).__name__}"
             if self._redirected_to is not None:
                 redirects += 1
@@ -237,6 +248,8 @@ class GroupMessages:
                     case _Redirect(url):
                         self._redirected_to = _checked(url or server, server)
                         return
+                    case AskToken() if self._credentials.can_refresh:
+                        await socket.send(authenticate_message(await self._credentials.token()))
                     case ErrorMessage("Service Unavailable", detail):
                         raise OSError(detail)
                     case ErrorMessage(title, detail):

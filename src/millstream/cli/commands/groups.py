@@ -9,23 +9,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from millstream.cli.shared.options import home_option, json_option, url_of, url_option
+from millstream.cli.shared.options import (
+    access_options,
+    home_option,
+    json_option,
+    serve_access,
+    url_option,
+)
 
 if TYPE_CHECKING:
     from millstream.client import Client
+    from millstream.client.credentials import Credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _place_options(function: F) -> F:
-    return home_option(url_option(function))
+    return home_option(url_option(access_options(function)))
 
 
 @click.group(invoke_without_command=True)
 @_place_options
 @json_option
 @click.pass_context
-def groups(context: click.Context, home: Path, url: str, as_json: bool) -> None:
+def groups(
+    context: click.Context, home: Path, url: str, key_file: Path | None, ca: str, as_json: bool
+) -> None:
     """List the groups of clients that share the messages of a view, stream or ledger.
 
     Shows for each its members, the records behind its position (lag), the messages that wait for
@@ -40,7 +49,7 @@ def groups(context: click.Context, home: Path, url: str, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = _call(lambda client: client.groups(), url, home)
+    found = _call(lambda client: client.groups(), *serve_access(url, home, key_file, ca))
     if as_json:
         click.echo(json.dumps(found))
     elif found:
@@ -53,14 +62,16 @@ def groups(context: click.Context, home: Path, url: str, as_json: bool) -> None:
 @click.argument("name")
 @_place_options
 @json_option
-def show_group(name: str, home: Path, url: str, as_json: bool) -> None:
+def show_group(
+    name: str, home: Path, url: str, key_file: Path | None, ca: str, as_json: bool
+) -> None:
     """Show one group: its definition, its partitions, and its members on each server.
 
     \b
     millstream groups show billing
     millstream groups show billing --json | jq .position
     """
-    found = _call(lambda client: client.show_group(name), url, home)
+    found = _call(lambda client: client.show_group(name), *serve_access(url, home, key_file, ca))
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -76,7 +87,7 @@ def show_group(name: str, home: Path, url: str, as_json: bool) -> None:
     help="Where the group continues: '1 hour' ago, a timestamp, a position, start or end.",
 )
 @_place_options
-def reset_group(name: str, to: str, home: Path, url: str) -> None:
+def reset_group(name: str, to: str, home: Path, url: str, key_file: Path | None, ca: str) -> None:
     """Let a group continue elsewhere, earlier or later, as far back as the log reaches.
 
     Its members stay. Messages that they have now are not theirs any more, so a message may be
@@ -87,7 +98,8 @@ def reset_group(name: str, to: str, home: Path, url: str) -> None:
     millstream groups reset billing --to start
     """
     target = _target(to)
-    position = _call(lambda client: client.reset_group(name, target), url, home)
+    access = serve_access(url, home, key_file, ca)
+    position = _call(lambda client: client.reset_group(name, target), *access)
     click.echo(f"{name} continues at {position}")
 
 
@@ -95,7 +107,7 @@ def reset_group(name: str, to: str, home: Path, url: str) -> None:
 @click.argument("name")
 @_place_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop_group(name: str, home: Path, url: str, yes: bool) -> None:
+def drop_group(name: str, home: Path, url: str, key_file: Path | None, ca: str, yes: bool) -> None:
     """Remove a group, its position and its messages that are set aside; its members must leave.
 
     \b
@@ -105,7 +117,7 @@ def drop_group(name: str, home: Path, url: str, yes: bool) -> None:
     if not yes:
         question = f"Remove group {name}, its position and its undelivered messages?"
         click.confirm(question, abort=True, err=True)
-    _call(lambda client: client.drop_group(name), url, home)
+    _call(lambda client: client.drop_group(name), *serve_access(url, home, key_file, ca))
     click.echo(f"{name} is removed", err=True)
 
 
@@ -124,13 +136,13 @@ def _target(to: str) -> str:
         return to_iso(parse_time(to, "--to"))
 
 
-def _call(work: Callable[[Client], Any], url: str, home: Path) -> Any:
+def _call(work: Callable[[Client], Any], url: str, access: Credentials) -> Any:
     import asyncio
 
     from millstream.client import Client
 
     async def call() -> Any:
-        async with Client(url_of("serve", url, home)) as client:
+        async with Client(url, credentials=access) as client:
             return await work(client)
 
     return asyncio.run(call())

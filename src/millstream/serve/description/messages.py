@@ -257,6 +257,20 @@ class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
     id: Identifier
 
 
+class AskToken(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """The token expires soon: send a fresh one, or the connection is closed then with 4001."""
+
+    expires: Annotated[str, Meta(description="When the token expires (RFC 3339).")]
+
+
+class Authenticated(msgspec.Struct, tag_field="type", tag="authenticated"):
+    """The answer to a fresh token, which is used from now on."""
+
+    expires: Annotated[
+        str | None, Meta(description="When it expires (RFC 3339); null if it does not.")
+    ]
+
+
 class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
@@ -271,6 +285,8 @@ SENT = (
     Redirect,
     Error,
     Unsubscribed,
+    AskToken,
+    Authenticated,
     Pong,
 )
 """Messages that a server sends on a WebSocket."""
@@ -358,6 +374,30 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
+class Ticket(msgspec.Struct):
+    """A ticket for one WebSocket or EventSource connection: `?ticket=`."""
+
+    ticket: str
+    expires: Annotated[str, Meta(description="It must be used before then (RFC 3339).")]
+
+
+class UsageOfCaller(msgspec.Struct):
+    """What a caller has used of this server since it started."""
+
+    caller: Annotated[str, Meta(description="Kind and name; `address`: without a login.")]
+    requests: int
+    events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
+    bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
+    connections: Annotated[int, Meta(description="Open now.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+
+
+class UsageList(msgspec.Struct):
+    """The usage of all callers, for administrators; else of the caller alone."""
+
+    callers: list[UsageOfCaller]
+
+
 class Parameter(msgspec.Struct):
     """A parameter of a named query."""
 
@@ -403,6 +443,8 @@ RESPONSES = (
     ViewRow,
     Table,
     Views,
+    Ticket,
+    UsageList,
     Queries,
     ConnectionList,
     ClosedConnection,

@@ -262,14 +262,15 @@ class Group:
         ends = {each.partition: each.offset for each in records if each.topic == self.topic}
         deadline = self._loop.time() + _VIEW_SECONDS
         event = asyncio.Event()
-        self.served.subscribers.add(event.set)
+        # Without a filter, it is woken by every record.
+        self.served.subscribe(event.set, self.served.encoding(None, None, lineage=False))
         try:
             while not self._has_read(ends) and (left := deadline - self._loop.time()) > 0:
                 event.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), left)
         finally:
-            self.served.subscribers.discard(event.set)
+            self.served.unsubscribe(event.set)
 
     def _has_read(self, ends: Mapping[int, int]) -> bool:
         offsets = self.served.table.offsets

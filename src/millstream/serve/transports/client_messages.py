@@ -97,11 +97,20 @@ class Nack(msgspec.Struct, tag_field="type", tag="nack", forbid_unknown_fields=T
     reason: str = ""
 
 
-RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack, Nack)
+class Authenticate(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """Replaces the token of this connection by a fresh one of the same caller."""
+
+    token: str
+
+    def __repr__(self) -> str:  # errors and logs must not show the token
+        return "Authenticate()"
+
+
+RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack, Nack, Authenticate)
 """Messages that a client may send."""
 
 decode = msgspec.json.Decoder(
-    Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack | Nack
+    Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack | Nack | Authenticate
 ).decode
 """The message in a JSON text."""
 
