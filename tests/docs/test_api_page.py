@@ -379,6 +379,7 @@ async def test_openapi_has_every_endpoint_and_the_page_every_parameter(place: Pl
         (f"{method.upper()} {re.sub(rf'/(?:{names})(?=/|$)', '/{}', path)}")
         .replace("{key}", "{}")
         .replace("{id}", "{}")
+        .replace("{name}", "{}")
         for path, methods in paths.items()
         for method in methods
     }

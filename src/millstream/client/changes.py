@@ -154,26 +154,26 @@ class Changes:
         while True:
             server = self._servers.current
             try:
-                async with await _connect(server, self._credentials) as socket:
+                async with await open_socket(server, self._credentials) as socket:
                     if self._unanswered:  # we do not know which rows the filter has brought
                         self._unanswered, self._request["after"] = 0, None
-                    await socket.send(_subscribe(self._request))
+                    await socket.send(subscribe_message(self._request))
                     self._socket = socket
                     while True:
                         raw = await self._pace.measure(socket.recv())
                         decoded = self._decode(raw)
                         if isinstance(decoded, AskToken) and self._credentials.can_refresh:
-                            await socket.send(_authenticate(await self._credentials.token()))
+                            await socket.send(authenticate_message(await self._credentials.token()))
                         message = self._check(decoded)
                         if message is None or (whole := self._accept(message)) is None:
                             continue
                         failures = 0
                         yield whole
             except ConnectionClosed as closed:
-                _raise_if_final(server, closed, self._credentials)
+                raise_if_final(server, closed, self._credentials)
                 reason = f"{server}: {closed}"
             except (OSError, TimeoutError, InvalidHandshake) as error:
-                _raise_if_refused(server, error)
+                raise_if_refused(server, error)
                 reason = f"{server}: {str(error) or type(error).__name__}"
             finally:
                 self._socket = None
@@ -244,7 +244,8 @@ class ReadingPace:
         )
 
 
-async def _connect(server: str, credentials: Credentials) -> connect:
+async def open_socket(server: str, credentials: Credentials) -> connect:
+    """A WebSocket to a server, as a context manager."""
     return connect(
         "ws" + server.removeprefix("http") + "/v1/connect",
         additional_headers=await credentials.headers(),
@@ -261,16 +262,18 @@ async def _connect(server: str, credentials: Credentials) -> connect:
     )
 
 
-def _authenticate(token: str) -> str:
+def authenticate_message(token: str) -> str:
+    """The message with a fresh token."""
     return msgspec.json.encode({"type": "authenticate", "token": token}).decode()
 
 
-def _subscribe(request: dict[str, Any]) -> str:
+def subscribe_message(request: dict[str, Any]) -> str:
+    """The message that subscribes; fields that are None are left out."""
     given = {name: value for name, value in request.items() if value is not None}
     return msgspec.json.encode({"type": "subscribe", "id": _ID, **given}).decode()
 
 
-def _raise_if_final(server: str, closed: ConnectionClosed, credentials: Credentials) -> None:
+def raise_if_final(server: str, closed: ConnectionClosed, credentials: Credentials) -> None:
     """RequestRefused if connecting again would not help."""
     code, said = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd is not None else (0, "")
     if code == TOO_SLOW:
@@ -293,7 +296,7 @@ def _raise_if_final(server: str, closed: ConnectionClosed, credentials: Credenti
         ) from None
 
 
-def _raise_if_refused(server: str, error: Exception) -> None:
+def raise_if_refused(server: str, error: Exception) -> None:
     """RequestRefused if the server does not accept the login."""
     if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
         raise RequestRefused(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from millstream.pipeline.app import App
 from millstream.serve.access.visibility import Visibility
 from millstream.serve.connections import Connections
+from millstream.serve.groups.groups import Groups
 from millstream.serve.queries.live_query import LiveQueries
 from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.settings import ServeSettings
@@ -22,6 +23,7 @@ from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
 from millstream.web.auth.live_logins import LiveLogins
+from millstream.web.auth.rights import Kind
 from millstream.web.auth.tickets import Tickets
 from millstream.web.problem import CLOSE, RETRY, Problem
 
@@ -38,6 +40,7 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    groups: Groups
     queries: NamedQueries
     live: LiveQueries
     logins: LiveLogins = field(init=False)  # of open connections
@@ -96,11 +99,26 @@ class Context:
             caller.check("read", "ledger", name)
             self.check_ready()
             return self.ledgers.use(name)
+        self._check_stream(name)
+        caller.check("read", "stream", name)
+        return self.streams.use(name)
+
+    def check_source(self, kind: Kind, name: str, caller: Caller) -> None:
+        """Problem unless there is such a view, stream or ledger, and the caller may read it."""
+        match kind:
+            case "view":
+                self._find_view(name)
+            case "ledger":
+                self._check_ledger(name)
+            case _:
+                self._check_stream(name)
+        caller.check("read", kind, name)
+        self.check_ready()
+
+    def _check_stream(self, name: str) -> None:
         known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
-        caller.check("read", "stream", name)
-        return self.streams.use(name)
 
     def visibility(self, kind: str, name: str, caller: Caller) -> Visibility:
         """What the caller sees of a view, stream or ledger that exists."""

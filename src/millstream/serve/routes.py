@@ -9,6 +9,7 @@ from millstream.errors import MillstreamError
 from millstream.serve.api import (
     assets,
     connections,
+    groups,
     metrics,
     named_queries,
     query,
@@ -37,6 +38,7 @@ _RESOURCES = (
     "usage",
     "connect",
     "connections",
+    "groups",
     "openapi.json",
     "asyncapi.json",
 )
@@ -119,6 +121,14 @@ class HttpApi:
                 return await connections.list_connections(context, request)
             case ("DELETE", "v1", "connections", identifier):
                 return await connections.close_connection(context, request, identifier)
+            case ("GET", "v1", "groups"):
+                return await groups.list_groups(context, request)
+            case ("GET", "v1", "groups", name):
+                return await groups.show_group(context, request, name)
+            case ("DELETE", "v1", "groups", name):
+                return await groups.drop_group(context, request, name)
+            case ("POST", "v1", "groups", name, "reset"):
+                return await groups.reset_group(context, request, name)
             case ("GET", "v1", "openapi.json"):
                 return Response(encode(openapi.describe(context, request.caller)))
             case ("GET", "v1", "asyncapi.json"):
@@ -155,8 +165,10 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
-    if len(request.path) == 3 and request.path[:2] == ("v1", "connections"):
+    if request.path[:2] == ("v1", "connections") and len(request.path) == 3:
         allowed = b"DELETE"
+    elif request.path[:2] == ("v1", "groups") and len(request.path) > 2:
+        allowed = b"GET, HEAD, DELETE" if len(request.path) == 3 else b"POST"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])

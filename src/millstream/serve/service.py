@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from millstream.runtime.operator_key import operator_key
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.drain import drain
+from millstream.serve.groups.groups import Groups
 from millstream.serve.queries.live_query import LiveQueries
 from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.server import ServeServer
@@ -54,6 +56,7 @@ from millstream.store.sql.service import SqlService
 from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import ProcessReport, ViewCounts
 from millstream.values.view_description import ViewDescription
+from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
 _POSITION_SECONDS = 15.0
@@ -135,11 +138,14 @@ class Server:
             await self.__aexit__()
             raise
         self._producer = Producer(self._settings.log)
+        advertised = self._settings.serve.advertised_url.rstrip("/") or self.url
+        await self.context.groups.start(self._producer, advertised)
         background: tuple[Coroutine[Any, Any, None], ...] = (
             self._read_views(),
             self.context.sql.run(),
             self._report(),
             self._send_positions(),
+            self.context.groups.run(),
             self.http.watch(),
             self.context.queries.run(),
         )
@@ -161,6 +167,7 @@ class Server:
         self.context.ledgers.stop()
         self.context.live.stop()
         await self.context.sql.stop()
+        await self.context.groups.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
 
@@ -232,6 +239,12 @@ class Server:
             served.listeners.append(sql.changed)
         queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
+        system = System(app, views, streams, self._failures, queries.served)
+        sources: Mapping[str, Mapping[str, ServedView]] = {
+            "view": views,
+            "stream": streams,
+            "ledger": ledgers,
+        }
         return Context(
             app=app,
             settings=settings,
@@ -239,8 +252,15 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures, queries.served),
+            system=system,
             sql=sql,
+            groups=Groups(
+                app.name,
+                log,
+                settings.max_groups,
+                partial(_find_source, sources),
+                system.servers,
+            ),
             queries=queries,
             live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
@@ -289,6 +309,8 @@ class Server:
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
                 clients=len(self.context.connections),
+                url=self.context.groups.url,
+                groups=self.context.groups.counts(),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -303,6 +325,19 @@ class Server:
             await asyncio.sleep(_POSITION_SECONDS)
             for connection in self.context.connections:
                 connection.send_positions()
+
+
+def _find_source(
+    sources: Mapping[str, Mapping[str, ServedView]], kind: str, name: str
+) -> ServedView:
+    served = sources[kind].get(name)
+    if served is None:
+        raise Problem(
+            404,
+            f"the pipeline has no {kind} {name!r} any more",
+            remedy="drop the groups that read it",
+        )
+    return served
 
 
 def _trust(settings: ServeSettings) -> dict[str, Any]:

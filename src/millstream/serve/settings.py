@@ -20,6 +20,14 @@ class ServeSettings(AccessSettings):
         description="Changes of each view held in memory for clients that resume; "
         "older ones are read from Kafka.",
     )
+    advertised_url: str = Field(
+        "",
+        description="Where clients reach this server, as http://10.0.0.7:8500; members of groups "
+        "are sent there by other servers. Empty: the address it listens on.",
+    )
+    max_groups: int = Field(
+        100, ge=0, description="Groups of an app; each has a topic and a consumer group in Kafka."
+    )
     newest_rows: int = Field(
         10_000, ge=1, description="Rows held in memory of each view that has no key."
     )

@@ -31,7 +31,7 @@ def check(message: Any, *kinds: type) -> None:
 
 
 async def test_websocket_messages_match_their_description(
-    pipeline: Pipeline, server: Server
+    pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     pipeline.count("Rome", 1)
     seen: set[str] = set()
@@ -41,9 +41,11 @@ async def test_websocket_messages_match_their_description(
             {"type": "subscribe", "id": "b", "stream": "rsvps"},
             {"type": "subscribe", "id": "c", "ledger": "per_minute"},
             {"type": "subscribe", "id": "d"},
+            {"type": "subscribe", "id": "e", "view": "by_city", "group": "desk"},
             {"type": "update", "id": "a", "max_rate": 1000},
             {"type": "nonsense"},
             {"type": "ping"},
+            {"type": "update", "max_bytes": 1_000_000},
             {"type": "unsubscribe", "id": "b"},
         ):
             await client.send(**asked)
@@ -55,6 +57,9 @@ async def test_websocket_messages_match_their_description(
             message = await client.next()
             check(message, *SENT)
             seen.add(message["type"])
+            if message["type"] == "message":
+                check((await http.get("/v1/groups")).json(), messages.GroupList)
+                await server.context.groups.reset("desk", "start")
 
 
 async def test_http_answers_match_their_description(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from millstream.serve.connections import ConnectionReport
+from millstream.values.report import MemberCounts
 
 Identifier = Annotated[str, Meta(description="The id of the subscription.")]
 PositionText = Annotated[
@@ -135,6 +136,109 @@ class Closed(msgspec.Struct, tag_field="type", tag="closed"):
     reason: str
 
 
+class GroupMessage(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
+    """A message for this member of a group; answer it with `ack` or `nack`."""
+
+    id: Identifier
+    message: Annotated[str, Meta(description="The message's own id, for `ack` and `nack`.")]
+    attempt: Annotated[int, Meta(description="1 for the first delivery.")]
+    position: PositionText
+    op: Literal["upsert", "delete"]
+    key: Key
+    row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+
+
+class Redirect(msgspec.Struct, tag_field="type", tag="redirect", kw_only=True):
+    """The membership in the group has ended here: subscribe again elsewhere."""
+
+    id: Identifier
+    url: Annotated[
+        str | None, Meta(description="The server to connect to; null: any server, or this one.")
+    ]
+
+
+class GroupPartition(msgspec.Struct):
+    """How far a group has come in one partition."""
+
+    partition: int
+    position: Annotated[int, Meta(description="Everything below this offset is handled.")]
+    end: Annotated[int, Meta(description="The offset of the next record.")]
+    lag: int
+    passed: int
+    acknowledged: int
+    set_aside: int
+    filtered: int
+    absent: int
+    server: Annotated[str | None, Meta(description="Who delivers its messages; null: nobody.")]
+
+
+class GroupServer(msgspec.Struct):
+    """A server with members of a group."""
+
+    url: str
+    partitions: list[int]
+    member_count: int
+    members: Annotated[list[MemberCounts], Meta(description="The first hundred.")]
+    in_flight: int
+    pending: int
+    redelivered: int
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """A group: its definition, members, position and counts."""
+
+    name: str
+    view: str | UnsetType = UNSET
+    stream: str | UnsetType = UNSET
+    ledger: str | UnsetType = UNSET
+    where: str | None
+    select: list[str] | None
+    ack: bool
+    ack_timeout: Annotated[float, Meta(description="Seconds.")]
+    max_attempts: int
+    creator: Annotated[str, Meta(description="Whose rows and columns all members see.")]
+    created_at: str
+    position: PositionText
+    members: int
+    in_flight: Annotated[int, Meta(description="Messages that members have not acknowledged.")]
+    pending: Annotated[int, Meta(description="Messages that were read and are not handled yet.")]
+    redelivered: Annotated[int, Meta(description="Further attempts since the servers started.")]
+    passed: Annotated[
+        int,
+        Meta(
+            description="Records from the group's start to its position: acknowledged + set_aside "
+            "+ filtered + absent."
+        ),
+    ]
+    acknowledged: int
+    set_aside: int
+    filtered: Annotated[int, Meta(description="Records that are no message for this group.")]
+    absent: Annotated[int, Meta(description="Offsets without a record: Kafka compacted them.")]
+    lag: Annotated[int, Meta(description="Records from the position to the end.")]
+    partitions: list[GroupPartition]
+    servers: list[GroupServer]
+    warning: Annotated[str, Meta(description="Why it has no messages.")] | UnsetType = UNSET
+
+
+class GroupList(msgspec.Struct):
+    """All groups."""
+
+    groups: list[Group]
+
+
+class ResetDone(msgspec.Struct):
+    """Where a group continues."""
+
+    name: str
+    position: PositionText
+
+
+class DroppedGroup(msgspec.Struct):
+    """The group that was removed."""
+
+    dropped: str
+
+
 class ConnectionList(msgspec.Struct):
     """The connections of this server's clients."""
 
@@ -171,7 +275,20 @@ class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
 
-SENT = (Snapshot, Change, Gap, Lag, Updated, Error, Unsubscribed, AskToken, Authenticated, Pong)
+SENT = (
+    Snapshot,
+    Change,
+    Gap,
+    Lag,
+    Updated,
+    GroupMessage,
+    Redirect,
+    Error,
+    Unsubscribed,
+    AskToken,
+    Authenticated,
+    Pong,
+)
 """Messages that a server sends on a WebSocket."""
 
 EVENTS = (Snapshot, Change, Gap, Lag, Closed)
@@ -331,5 +448,9 @@ RESPONSES = (
     Queries,
     ConnectionList,
     ClosedConnection,
+    Group,
+    GroupList,
+    ResetDone,
+    DroppedGroup,
     ProblemDetails,
 )

@@ -110,6 +110,9 @@ def _fixed() -> JsonObject:
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
         "/v1/connections/{id}": {"delete": _close_connection()},
+        "/v1/groups": _get("All groups", _json("GroupList")),
+        "/v1/groups/{name}": {"get": _group("One group", "Group"), "delete": _drop_group()},
+        "/v1/groups/{name}/reset": {"post": _reset_group()},
         "/v1/openapi.json": _get("This description", _json()),
         "/v1/asyncapi.json": _get("The WebSocket's messages, as AsyncAPI", _json()),
         "/health/live": _get("Whether the process answers", _json()),
@@ -197,6 +200,31 @@ def _close_connection() -> JsonObject:
         "summary": "Closes the connection of a client",
         "parameters": [_parameter("path", ("id", "As in the list of connections", _STRING))],
         "responses": _responses(_json("ClosedConnection")),
+    }
+
+
+def _group(summary: str, answer: str) -> JsonObject:
+    return {
+        "summary": summary,
+        "parameters": [_parameter("path", ("name", "The group's name", _STRING))],
+        "responses": _responses(_json(answer)),
+    }
+
+
+def _drop_group() -> JsonObject:
+    return _group("Removes a group, its position and its undelivered messages", "DroppedGroup")
+
+
+def _reset_group() -> JsonObject:
+    body = {
+        "type": "object",
+        "required": ["to"],
+        "properties": {"to": {**_STRING, "description": "A time, a position, start or end"}},
+        "additionalProperties": False,
+    }
+    return {
+        **_group("Lets a group continue at another position", "ResetDone"),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
     }
 
 

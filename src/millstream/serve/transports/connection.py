@@ -12,13 +12,16 @@ import msgspec
 from msgspec import UNSET
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from millstream.errors import MillstreamError, QueryError
-from millstream.serve.connections import SubscriptionReport, Traffic
+from millstream.errors import LogError, MillstreamError, QueryError
+from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
+from millstream.serve.groups.member import Member
 from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
 from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
+    Ack,
     Authenticate,
+    Nack,
     Pause,
     Ping,
     Resume,
@@ -141,6 +144,10 @@ class Connection(WSListener):
         """Close the connection, and tell the client why."""
         if self._is_closed:
             return
+        if code in (WSCloseCode.GOING_AWAY, SERVICE_RESTART):
+            # The client did nothing wrong: its messages of groups do not count as failed.
+            for member in (each for each in self.sources.values() if isinstance(each, Member)):
+                member.hand_back()
         self._end()
         self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
         self._transport.disconnect()
@@ -201,7 +208,15 @@ class Connection(WSListener):
                     self._source(request.id).resume()
                     self._send(encode({"type": "updated", "id": request.id, "paused": False}))
                     self._send_messages(request.id)
+                case Ack(str(identifier), str(message_id)):
+                    if (member := self._member(identifier)) is not None:
+                        member.ack(message_id)
+                case Nack():
+                    if (member := self._member(request.id)) is not None:
+                        member.nack(request.message, request.reason)
                 case Unsubscribe():
+                    if (member := self._member(request.id)) is not None:
+                        member.hand_back()
                     self._drop(request.id)
                     self._send(encode({"type": "unsubscribed", "id": request.id}))
                 case Ping():
@@ -281,6 +296,8 @@ class Connection(WSListener):
             async with opening as source:
                 self._begin(identifier, source)
                 await asyncio.Event().wait()  # until the subscription is dropped
+        except LogError as error:
+            self._fail(identifier, "Service Unavailable", str(error))
         except MillstreamError as error:
             self._fail(identifier, "Bad Request", str(error))
         except TimeoutError:
@@ -325,6 +342,11 @@ class Connection(WSListener):
         raise QueryError(
             f"there is no subscription {identifier[:_MAX_ID_LENGTH]!r}", remedy="subscribe first"
         )
+
+    def _member(self, identifier: str) -> Member | None:
+        """The subscription as a member of a group, if it is one."""
+        source = self.sources.get(identifier)
+        return source if isinstance(source, Member) else None
 
     def _drop(self, identifier: str) -> None:
         self._deferred.pop(identifier, None)
