@@ -40,6 +40,7 @@ from millstream.serve.description.messages import (
     SENT,
     Poll,
     ProblemDetails,
+    Query,
     Table,
     ViewRow,
     ViewRows,
@@ -95,8 +96,9 @@ async def place(log_settings: LogSettings, app_name: str, tmp_path: Path) -> Asy
         pipeline.server() as server,
         collect(pipeline.app, log_settings, tmp_path / "home") as collector,
     ):
-        views = server.context.views
+        views, queries = server.context.views, server.context.queries.served
         await until(lambda: views["per_minute"].watermark == CLOSED)
+        await until(lambda: queries["top_cities"].columns)
         yield Place(pipeline, server.url, collector.url)
 
 
@@ -301,18 +303,20 @@ def test_every_endpoint_of_collect_is_on_the_page() -> None:
     }
 
 
+def _fields(section: str) -> set[str]:
+    """The names in the first table of fields."""
+    table = section.partition("\n| field |")[2].partition("\n\n")[0]
+    names = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    return {name for row in names for name in re.findall(r"`(\w+)`", row)}
+
+
 @pytest.mark.parametrize(
     "message", [*client_messages.RECEIVED, *SENT], ids=lambda each: each.__name__
 )
 def test_every_message_and_each_of_its_fields_is_on_the_page(message: type[msgspec.Struct]) -> None:
-    described = message.__struct_config__.tag
-    section = (
-        PAGE.partition(f"\n**`{described}`** ")[2] or PAGE.partition(f"\n**`{described}`**:")[2]
-    )
-    table = section.partition("\n| field |")[2].partition("\n\n")[0]
-    names = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    fields = {name for row in names for name in re.findall(r"`(\w+)`", row)}
-    assert fields == {"type", *message.__struct_fields__}
+    # Both sides may send a message of one type.
+    sections = re.split(rf"\n\*\*`{message.__struct_config__.tag}`\*\*[ :]", PAGE)[1:]
+    assert {"type", *message.__struct_fields__} in [_fields(section) for section in sections]
 
 
 @pytest.mark.parametrize(
@@ -323,6 +327,7 @@ def test_every_message_and_each_of_its_fields_is_on_the_page(message: type[msgsp
         ("Views and rows", ViewRow),
         ("Long poll", Poll),
         ("SQL", Table),
+        ("Named queries", Query),
         ("Connections", ConnectionReport),
         ("Connections", SubscriptionReport),
     ],
@@ -368,7 +373,8 @@ def _codes(value: ast.expr) -> Iterator[int]:
 async def test_openapi_has_every_endpoint_and_the_page_every_parameter(place: Place) -> None:
     async with httpx.AsyncClient(base_url=place.serve, timeout=SECONDS) as client:
         paths = (await client.get("/v1/openapi.json")).json()["paths"]
-    names = "|".join((*place.pipeline.app.views, *place.pipeline.app.streams))
+    app = place.pipeline.app
+    names = "|".join((*app.views, *app.streams, *app.queries))
     found = {
         (f"{method.upper()} {re.sub(rf'/(?:{names})(?=/|$)', '/{}', path)}")
         .replace("{key}", "{}")

@@ -11,7 +11,7 @@ from tests.docs.pages import read, snippets
 
 from millstream.collect.formats.body import BodyFormat, format_of
 from millstream.pipeline.app import App
-from millstream.pipeline.declarations import STREAM_OPTIONS, VIEW_OPTIONS
+from millstream.pipeline.declarations import QUERY_OPTIONS, STREAM_OPTIONS, VIEW_OPTIONS
 from millstream.pipeline.load import load
 from millstream.schema import to_ddl
 from millstream.values.hidden_columns import RESERVED
@@ -63,7 +63,11 @@ def test_the_pipeline_in_sql_is_the_one_in_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "options", "method"),
-    [("## Streams", STREAM_OPTIONS, App.stream), ("## Views", VIEW_OPTIONS, App.view)],
+    [
+        ("## Streams", STREAM_OPTIONS, App.stream),
+        ("## Views", VIEW_OPTIONS, App.view),
+        ("## Queries", QUERY_OPTIONS, App.query),
+    ],
 )
 def test_every_option_is_in_the_reference_and_in_the_signature(
     heading: str, options: tuple[str, ...], method: object

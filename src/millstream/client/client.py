@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.changes import Changes
+from millstream.client.credentials import Credentials, Key
 from millstream.client.messages import Entries, Rows, Table, decode_ledger_page
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
@@ -24,13 +25,27 @@ class Client:
     """Reads from any server of one system: `async with Client("http://a", "http://b")`.
 
     Every call goes to the server that answered last, or to the next one if that does not answer.
+
+    `key` is an API key or a token, for servers with logins. For tokens that expire, it is a
+    function that returns the current one (or awaits it): open connections continue with it.
+    `ca` is a file (PEM) of authorities that sign the servers' certificates, instead of the usual
+    ones.
     """
 
-    def __init__(self, *urls: str, timeout: float = 30.0, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        key: Key = "",
+        ca: str = "",
+        timeout: float = 30.0,
+        backoff: Backoff | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._urls = urls
         self._servers = Servers(urls)
         self._backoff = backoff or Backoff()
-        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        self._credentials = credentials or Credentials(key, ca)
+        self._http = httpx.AsyncClient(timeout=timeout, **self._credentials.options())
 
     async def views(self) -> list[dict[str, Any]]:
         """All views: name, key, columns, mode …"""
@@ -101,6 +116,9 @@ class Client:
         *,
         stream: str | None = None,
         ledger: str | None = None,
+        query: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        sql: str | None = None,
         after: str | datetime | None = None,
         where: str | None = None,
         select: Sequence[str] | None = None,
@@ -117,20 +135,25 @@ class Client:
         """Subscribe to a view, or to the events of a stream: a snapshot, then every change.
 
         For the `ledger` of a view: a snapshot without rows, then every entry from the first one on.
+        For a named `query` with its `params`, or for `sql`: the result, then what changes in it.
         With `after`: only the changes since that position or time. If a server fails, the next one
         continues without loss; `attempts` failures in a row raise NotReachable (None: never).
         `when_slow` and the rates, in changes per second, say what may be left out. With `pages`, a
         large snapshot comes as several messages.
         """
-        if (view, stream, ledger).count(None) != 2:
+        if (view, stream, ledger, query, sql).count(None) != 4:
             raise TypeError(
-                "follow either a view, or a stream, or a view's ledger: changes('by_city'), "
-                "changes(stream='rsvps') or changes(ledger='by_city')"
+                "follow either a view, or a stream, or a view's ledger, or a query: "
+                "changes('by_city'), changes(stream='rsvps'), changes(ledger='by_city'), "
+                "changes(query='top_cities', params={'n': 3}) or changes(sql='SELECT …')"
             )
         request = {
             "view": view,
             "stream": stream,
             "ledger": ledger,
+            "query": query,
+            "params": dict(params) if params else None,
+            "sql": sql,
             "after": after.isoformat() if isinstance(after, datetime) else after,
             "where": where,
             "select": list(select) if select else None,
@@ -148,6 +171,7 @@ class Client:
             request,
             backoff=self._backoff,
             attempts=attempts,
+            credentials=self._credentials,
             pages=pages,
         )
 

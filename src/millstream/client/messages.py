@@ -15,6 +15,7 @@ class Keyed(msgspec.Struct, frozen=True):
 
     key: list[Any] | None
     row: dict[str, Any]
+    rank: int | None = None  # of a query that sorts its rows: the row's place, from 1 on
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
@@ -41,6 +42,8 @@ class Change(msgspec.Struct, frozen=True, tag_field="type", tag="change"):
     position: str
     key: list[Any] | None = None
     row: dict[str, Any] | None = None
+    rank: int | None = None  # of a query that sorts its rows: the row's place, from 1 on
+    more: int = 0  # of a query: changes that follow before its new result is complete
     skipped: int = 0  # changes that were left out before it, because you asked for that
 
 
@@ -75,6 +78,19 @@ class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
 
     title: str
     detail: str = ""
+    final: bool = True  # False: a live query failed for now, and is tried again
+
+
+class AskToken(msgspec.Struct, frozen=True, tag_field="type", tag="authenticate"):
+    """The token expires soon, and a fresh one is needed."""
+
+    expires: str
+
+
+class Authenticated(msgspec.Struct, frozen=True, tag_field="type", tag="authenticated"):
+    """The fresh token is in use."""
+
+    expires: str | None = None
 
 
 class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
@@ -84,7 +100,7 @@ class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
 Message = Snapshot | Change | Gap | Lag
 """Messages that `Client.changes` yields."""
 
-ServerMessage = Message | ErrorMessage | Updated | Pong
+ServerMessage = Message | ErrorMessage | Updated | AskToken | Authenticated | Pong
 
 
 class Rows(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -21,6 +21,8 @@ from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogins
+from millstream.web.auth.tickets import Tickets
 from millstream.web.problem import CLOSE, RETRY, Problem
 
 
@@ -38,9 +40,11 @@ class Context:
     sql: SqlService
     queries: NamedQueries
     live: LiveQueries
+    logins: LiveLogins = field(init=False)  # of open connections
+    tickets: Tickets = field(default_factory=Tickets)
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
-    refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
+    refused: Callable[[], Mapping[str, int]] = dict  # connections and requests, by reason
     draining: bool = False  # the server is about to end
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)

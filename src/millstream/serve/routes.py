@@ -6,7 +6,16 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, metrics, named_queries, query, snapshots
+from millstream.serve.api import (
+    assets,
+    connections,
+    metrics,
+    named_queries,
+    query,
+    snapshots,
+    tickets,
+    usage,
+)
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -14,6 +23,7 @@ from millstream.serve.transports import changes
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
+from millstream.web.auth.usage import count
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
@@ -23,6 +33,8 @@ _RESOURCES = (
     "query",
     "queries",
     "system",
+    "tickets",
+    "usage",
     "connect",
     "connections",
     "openapi.json",
@@ -30,7 +42,7 @@ _RESOURCES = (
 )
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
 _WHILE_DRAINING = (("health", "live"), ("metrics",))
-_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
+_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST", ("v1", "tickets"): b"POST"}
 
 
 class HttpApi:
@@ -49,6 +61,10 @@ class HttpApi:
             has_started = True
             await send(message)
 
+        async def counted(message: Message) -> None:
+            count(scope, size=len(message.get("body", b"")))
+            await send(message)
+
         try:
             response = await self._respond(HttpRequest.of(scope, receive), watched)
         except Disconnected:
@@ -62,7 +78,7 @@ class HttpApi:
             problem = Problem(500, "this is a fault of the server; its log says more")
             response = error_response(problem)
         if response is not None and not has_started:
-            await response.send(send, head=scope["method"] == "HEAD")
+            await response.send(counted, head=scope["method"] == "HEAD")
 
     async def _respond(self, request: HttpRequest, send: Send) -> Response | None:
         context = self._context
@@ -88,10 +104,17 @@ class HttpApi:
                 return await query.run_query(context, request)
             case ("GET", "v1", "queries"):
                 return await named_queries.list_queries(context, request)
+            case ("GET", "v1", "queries", name, "changes"):
+                return await self._changes(request, send, "query", name)
             case ("GET", "v1", "queries", name):
                 return await named_queries.run_named_query(context, request, name)
+            case ("POST", "v1", "tickets"):
+                return await tickets.issue_ticket(context, request)
             case ("GET", "v1", "system"):
+                request.caller.check("admin")
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
+            case ("GET", "v1", "usage"):
+                return await usage.show_usage(context, request)
             case ("GET", "v1", "connections"):
                 return await connections.list_connections(context, request)
             case ("DELETE", "v1", "connections", identifier):
@@ -106,6 +129,7 @@ class HttpApi:
                 context.check_ready()
                 return Response(b'{"ready":true}')
             case ("GET", "metrics"):
+                request.caller.check("admin")
                 text = metrics.render(context)
                 return Response(text.encode(), content_type=metrics.CONTENT_TYPE)
             case ("GET", first, *_) if first not in ("v1", "health", "metrics"):

@@ -12,12 +12,13 @@ from tests.wait_until import until
 
 from millstream.log.record import Record
 from millstream.serve.queries.live_query import LiveQueries, Question
-from millstream.serve.queries.live_subscription import LiveSubscription
+from millstream.serve.queries.live_subscription import LiveSubscriber, LiveSubscription
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.values.view_description import ViewColumn, ViewDescription
+from millstream.web.auth.caller import ANYBODY
 
 CITIES = [ViewColumn("city", "string"), ViewColumn("n", "bigint")]
 
@@ -90,9 +91,8 @@ class Client:
     def __init__(self, place: Place, question: Question, after: str | None = None) -> None:
         self._woken = asyncio.Event()
         query = place.live.open(question)
-        self.subscription = LiveSubscription(
-            query, WebSocketFormat("a"), self._woken.set, after=after
-        )
+        subscriber = LiveSubscriber(ANYBODY, WebSocketFormat("a"), self._woken.set, after)
+        self.subscription = LiveSubscription(query, subscriber)
         self.messages: list[dict[str, Any]] = []
         self.rows: dict[str, tuple[Any, Any]] = {}
         self.position = ""

@@ -115,6 +115,11 @@ async def test_a_client_resumes_with_the_result_that_it_has_or_gets_a_gap() -> N
         assert again.read() == []
         here.put("cities", {"Rome": 2})
         assert (await again.next())["type"] == "change"
+        soon = here.follow(TOP, after=client.position, n=3)
+        assert ((await soon.next())["type"], soon.position) == ("change", again.position)
+        for n in (3, 4):
+            here.put("cities", {"Rome": n})
+            await again.next()
         again.subscription.close()
         late = here.follow(TOP, after=client.position, n=3)
         gap = await late.next()

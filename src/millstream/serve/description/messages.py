@@ -32,6 +32,12 @@ Truncated = Annotated[bool, Meta(description="Whether the limit left some of the
 Skipped = Annotated[
     int, Meta(description="Changes that were left out since the last message; missing: none.")
 ]
+Rank = Annotated[
+    int, Meta(description="Of a query that sorts its rows: the row's place, from 1 on.")
+]
+More = Annotated[
+    int, Meta(description="Of a query: changes that follow before its new result is complete.")
+]
 _STALE = "Why the rows may be out of date; missing if there is no known reason."
 
 
@@ -40,6 +46,7 @@ class KeyedRow(msgspec.Struct):
 
     key: Key
     row: Row
+    rank: Rank | UnsetType = UNSET
 
 
 class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
@@ -51,6 +58,12 @@ class Snapshot(msgspec.Struct, tag_field="type", tag="snapshot", kw_only=True):
     view: Name | UnsetType = UNSET
     stream: Name | UnsetType = UNSET
     ledger: Name | UnsetType = UNSET
+    query: (
+        Annotated[
+            str | None, Meta(description="The name of the query; null for SQL of the client.")
+        ]
+        | UnsetType
+    ) = UNSET
     total: Total | UnsetType = UNSET
     truncated: Truncated | UnsetType = UNSET
     page: Annotated[int, Meta(description="The number of this page, from 1 on.")]
@@ -66,6 +79,8 @@ class Change(msgspec.Struct, tag_field="type", tag="change", kw_only=True):
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    rank: Rank | UnsetType = UNSET
+    more: More | UnsetType = UNSET
     position: PositionText
     skipped: Skipped | UnsetType = UNSET
 
@@ -101,11 +116,16 @@ class Updated(msgspec.Struct, tag_field="type", tag="updated", kw_only=True):
 
 
 class Error(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
-    """The answer to a message that the server cannot fulfil; the connection stays open."""
+    """Why a message cannot be fulfilled, or a subscription not continue; the connection stays."""
 
     id: Annotated[str | None, Meta(description="The id in that message; null if it has none.")]
     title: Annotated[str, Meta(description="The words of an HTTP status, such as Bad Request.")]
     detail: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    position: PositionText | UnsetType = UNSET
+    final: (
+        Annotated[bool, Meta(description="Of a query: whether its subscription has ended.")]
+        | UnsetType
+    ) = UNSET
 
 
 class Closed(msgspec.Struct, tag_field="type", tag="closed"):
@@ -133,23 +153,39 @@ class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
     id: Identifier
 
 
+class AskToken(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """The token expires soon: send a fresh one, or the connection is closed then with 4001."""
+
+    expires: Annotated[str, Meta(description="When the token expires (RFC 3339).")]
+
+
+class Authenticated(msgspec.Struct, tag_field="type", tag="authenticated"):
+    """The answer to a fresh token, which is used from now on."""
+
+    expires: Annotated[
+        str | None, Meta(description="When it expires (RFC 3339); null if it does not.")
+    ]
+
+
 class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
 
-SENT = (Snapshot, Change, Gap, Lag, Updated, Error, Unsubscribed, Pong)
+SENT = (Snapshot, Change, Gap, Lag, Updated, Error, Unsubscribed, AskToken, Authenticated, Pong)
 """Messages that a server sends on a WebSocket."""
 
 EVENTS = (Snapshot, Change, Gap, Lag, Closed)
 """Server-sent events; they are named after `type`, and have no `id` in their data."""
 
 
-class PollChange(msgspec.Struct):
+class PollChange(msgspec.Struct, kw_only=True):
     """A change in the answer to a long poll."""
 
     op: Literal["upsert", "delete"]
     key: Key
     row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+    rank: Rank | UnsetType = UNSET
+    more: More | UnsetType = UNSET
     position: PositionText
     skipped: Skipped | UnsetType = UNSET
 
@@ -221,6 +257,30 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
+class Ticket(msgspec.Struct):
+    """A ticket for one WebSocket or EventSource connection: `?ticket=`."""
+
+    ticket: str
+    expires: Annotated[str, Meta(description="It must be used before then (RFC 3339).")]
+
+
+class UsageOfCaller(msgspec.Struct):
+    """What a caller has used of this server since it started."""
+
+    caller: Annotated[str, Meta(description="Kind and name; `address`: without a login.")]
+    requests: int
+    events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
+    bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
+    connections: Annotated[int, Meta(description="Open now.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+
+
+class UsageList(msgspec.Struct):
+    """The usage of all callers, for administrators; else of the caller alone."""
+
+    callers: list[UsageOfCaller]
+
+
 class Parameter(msgspec.Struct):
     """A parameter of a named query."""
 
@@ -266,6 +326,8 @@ RESPONSES = (
     ViewRow,
     Table,
     Views,
+    Ticket,
+    UsageList,
     Queries,
     ConnectionList,
     ClosedConnection,

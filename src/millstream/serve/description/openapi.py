@@ -47,12 +47,19 @@ _LAST_EVENT = (
     _STRING,
 )
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
+_SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _WHEN_SLOW, *_RATES)  # of rows and changes
+_LOGINS = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a JWT."},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",
     "405": "The method is not allowed here; Allow lists the allowed ones",
-    "403": "The page's origin is not listed in serve.origins",
+    "401": "No key or token, or one that is unknown, expired or revoked",
+    "403": "The caller lacks the right, or the page's origin is not in serve.cors_origins",
     "406": "Accept has no format that exists; `available` lists them",
+    "429": "The caller sends too many requests, or has too many connections; see Retry-After",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "503": "The server is still reading the log, or Kafka does not answer; see Retry-After",
@@ -65,7 +72,8 @@ def describe(context: Context) -> JsonObject:
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
         "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
-        "components": {"schemas": _schemas(context)},
+        "components": {"schemas": _schemas(context), "securitySchemes": _LOGINS},
+        **({"security": [{"bearer": []}, {"key": []}]} if context.settings.auth else {}),
     }
 
 
@@ -85,6 +93,8 @@ def _fixed() -> JsonObject:
         "/v1/views": _get("All views", _json("Views")),
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
         "/v1/query": {"post": _query()},
+        "/v1/tickets": {"post": _tickets()},
+        "/v1/usage": _get("What each caller has used, or only oneself", _json("UsageList")),
         "/v1/queries": _get("All named queries", _json("Queries")),
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
@@ -123,6 +133,7 @@ def _queries(context: Context) -> JsonObject:
         call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
         call["get"]["responses"]["200"]["x-columns"] = query.columns
         paths[f"/v1/queries/{query.name}"] = call
+        paths[f"/v1/queries/{query.name}/changes"] = _changes(query.name, parameters)
     return paths
 
 
@@ -137,11 +148,9 @@ def _streams(context: Context) -> JsonObject:
     return {f"/v1/streams/{name}/events": _changes(name) for name in context.streams.served}
 
 
-def _changes(name: str) -> JsonObject:
+def _changes(name: str, selection: Iterable[Parameter] = _SELECTION) -> JsonObject:
     what = f"Changes of {name}: a long poll, or server-sent events with Accept: text/event-stream"
-    selection = (_WHERE, _SELECT, _LIMIT, _LINEAGE)
-    parameters = (*selection, _AFTER, _WHEN_SLOW, *_RATES, _WAIT, _NAMED)
-    call = _get(what, _json("Poll"), *parameters)
+    call = _get(what, _json("Poll"), *selection, _AFTER, _WAIT, _NAMED)
     call["get"]["parameters"].append(_parameter("header", _LAST_EVENT))
     call["get"]["responses"]["200"]["content"]["text/event-stream"] = {
         "schema": {
@@ -156,9 +165,11 @@ def _changes(name: str) -> JsonObject:
 def _connect() -> JsonObject:
     refused = {
         "101": {"description": "The connection is a WebSocket now"},
-        "403": {"description": "The page's origin is not listed in serve.origins"},
+        "401": _problem(_PROBLEMS["401"]),
+        "403": _problem(_PROBLEMS["403"]),
         "426": _problem("The request does not ask for a WebSocket; connect with ws://"),
-        "503": {"description": "The server is still reading the log"},
+        "429": _problem(_PROBLEMS["429"]),
+        "503": _problem("The server is still reading the log"),
     }
     return {
         "summary": "A WebSocket with any number of subscriptions; /v1/asyncapi.json describes it",
@@ -186,9 +197,16 @@ def _query() -> JsonObject:
         "additionalProperties": False,
     }
     return {
-        "summary": "Read-only SQL over all views",
+        "summary": "Read-only SQL over all views that the caller may query",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(_rows("Table"), "403", "406", "413", "415"),
+        "responses": _responses(_rows("Table"), "406", "413", "415"),
+    }
+
+
+def _tickets() -> JsonObject:
+    return {
+        "summary": "A ticket for one WebSocket or EventSource connection, valid for 30 seconds",
+        "responses": _responses(_json("Ticket")),
     }
 
 
@@ -211,7 +229,7 @@ def _parameter(place: str, parameter: Parameter) -> JsonObject:
 
 
 def _responses(answer: JsonObject, *more: str) -> JsonObject:
-    statuses = ("400", "404", "405", "503", *more)
+    statuses = ("400", "401", "403", "404", "405", "429", "503", *more)
     return {"200": answer, **{status: _problem(_PROBLEMS[status]) for status in statuses}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,7 +28,8 @@ _REST = 4.0
 _VOLATILE_SECONDS = 1.0  # between evaluations of a query that depends on the time
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 1.0, 60.0
 _LINGER_SECONDS = 10.0  # a result is held that long for clients that poll or reconnect
-_MAX_RESULTS = 16  # different ones that clients of one query have; older ones start again
+_RECENT_RESULTS = 2  # are held for clients that poll or reconnect
+_MAX_RESULTS = 8  # including those that slow clients have; clients of older ones start again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +103,7 @@ class LiveQuery:
         self._turn = turn  # shared by all live queries: one evaluation at a time
         self._released = released  # called when the last follower has left
         self._followers: dict[Follower, None] = {}
-        self._held: list[QueryResult] = []  # results that clients have, the newest last
+        self._held: list[QueryResult] = []  # the newest last
         self._views: frozenset[str] = frozenset()  # under the query, once they are known
         self._evaluated: dict[str, object] = {}  # states of the views before the last evaluation
         self._is_volatile = False
@@ -118,6 +120,10 @@ class LiveQuery:
     def watermark(self) -> int:
         """The lowest watermark of the views under the query; 0: unknown."""
         return min((self._all_views[name].watermark for name in self._views), default=0)
+
+    def find(self, position: str) -> QueryResult | None:
+        """The result at a position, if it is still held."""
+        return next((result for result in self._held if result.position == position), None)
 
     def add(self, follower: Follower) -> None:
         self._followers[follower] = None
@@ -140,7 +146,7 @@ class LiveQuery:
 
     def _end(self) -> None:
         # The task ends by itself: an evaluation may be filling a table, which would be lost.
-        self._held = [self._held[-1]] if self._held else []  # the newest, for those who come next
+        self._held = self._held[-_RECENT_RESULTS:]
         self._left.set()
         self._changed.set()
         self._released(self)
@@ -182,7 +188,8 @@ class LiveQuery:
                     question.values,
                     visible=question.visible,
                 )
-                result = read_result(answer, question.key, settings.live_query_bytes)
+                limit, before = settings.live_query_bytes, self.result
+                result = read_result(answer, question.key, limit, before)
             except (QueryError, LogError) as error:
                 self._fail(error)
                 return 0.0
@@ -211,6 +218,7 @@ class LiveQuery:
         """Let clients forget the oldest results, so that few have to be held."""
         holders = [(follower, follower.holds()) for follower in self._followers]
         in_use = {id(result) for _, held in holders for result in held}
+        in_use |= {id(result) for result in self._held[1 - _RECENT_RESULTS :]}
         self._held = [result for result in self._held if id(result) in in_use]
         self._held.append(newest)
         known = {id(result) for result in self._held[-_MAX_RESULTS:]}
@@ -271,6 +279,7 @@ class LiveQueries:
         self._views = views
         self._settings = settings
         self._turn = asyncio.Semaphore(1)
+        self.own_sql: Counter[tuple[str, str]] = Counter()  # subscriptions to it, by caller
         self._queries: dict[bytes, LiveQuery] = {}
         self._past_evaluations = 0
 

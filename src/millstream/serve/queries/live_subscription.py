@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from millstream.errors import QueryError
+from millstream.serve.connections import SubscriptionReport
 from millstream.serve.queries.live_query import LiveError, LiveQuery
 from millstream.serve.queries.query_result import QueryResult, ResultChange
-from millstream.serve.views.encoding import MessageFormat, encode, iso_time
+from millstream.serve.views.encoding import MessageFormat, SnapshotPage, encode, iso_time
+from millstream.web.auth.caller import Caller
 
-_NO_HISTORY = "the result has changed, and a live query keeps no history"
+_NO_HISTORY = "the result has changed since, and a live query keeps no history"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSubscriber:
+    """The client's side of a subscription."""
+
+    caller: Caller
+    message_format: MessageFormat
+    wake: Callable[[], None]
+    after: str | None = None  # the position of the result that the client has
 
 
 class LiveSubscription:
@@ -23,18 +36,16 @@ class LiveSubscription:
     def __init__(
         self,
         query: LiveQuery,
-        message_format: MessageFormat,
-        wake: Callable[[], None],
+        subscriber: LiveSubscriber,
         *,
-        after: str | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.wake = wake
+        self.wake = subscriber.wake
         self.is_paused = False
         self._query = query
-        self._format = message_format
+        self._format = subscriber.message_format
         self._closed = closed
-        self._after = after
+        self._after = subscriber.after
         self._has: QueryResult | None = None
         self._target: QueryResult | None = None  # while changes that lead to it are being sent
         self._changes: deque[ResultChange] = deque()
@@ -56,12 +67,10 @@ class LiveSubscription:
         self._changes.clear()
 
     @property
-    def kind(self) -> str:
-        return "query"
-
-    @property
-    def name(self) -> str:
-        return self._query.question.name
+    def report(self) -> SubscriptionReport:
+        is_newest = self._has is self._query.result
+        behind = len(self._changes) or int(not is_newest)
+        return SubscriptionReport("query", self._query.question.name or "sql", behind=behind)
 
     @property
     def position(self) -> str:
@@ -71,12 +80,6 @@ class LiveSubscription:
     @property
     def watermark_json(self) -> bytes:
         return encode(iso_time(self._query.watermark))
-
-    @property
-    def behind(self) -> int:
-        """Changes that the client has not been sent yet, as far as they are known."""
-        is_newest = self._has is self._query.result
-        return len(self._changes) or int(not is_newest)
 
     @property
     def skipped(self) -> int:
@@ -144,8 +147,10 @@ class LiveSubscription:
         newest = self._query.result
         if newest is None or newest is self._has:
             return None
-        if self._has is None:
-            return self._start(newest)
+        if self._has is None and (message := self._start(newest)) is not None:
+            return message
+        if self._has is None or self._has is newest:
+            return None
         self._target = newest
         self._changes.extend(newest.changes_from(self._has))
         if not self._changes:  # another evaluation with an equal result
@@ -154,22 +159,22 @@ class LiveSubscription:
         return self._next_message()
 
     def _start(self, newest: QueryResult) -> bytes | None:
-        """A snapshot; before it a gap, if the client has another result."""
-        if self._after is not None and self._after != newest.position:
-            fields = b'"asked":%b,"reason":%b' % (encode(self._after), encode(_NO_HISTORY))
-            self._after = None
-            return self._format.message("gap", newest.position, fields)
-        is_resumed, self._after, self._has = self._after is not None, None, newest
-        return None if is_resumed else self._snapshot(newest)
+        """A snapshot, and a gap before it if the client has an unknown result; None: it resumes."""
+        after, self._after = self._after, None
+        if after is None:
+            self._has = newest
+            return self._snapshot(newest)
+        self._has = self._query.find(after)
+        if self._has is not None:
+            return None
+        fields = b'"asked":%b,"reason":%b' % (encode(after), encode(_NO_HISTORY))
+        return self._format.message("gap", newest.position, fields)
 
     def _snapshot(self, result: QueryResult) -> bytes:
-        fields = b'"watermark":%b,"query":%b,"total":%d,"truncated":false,"rows":%b' % (
-            self.watermark_json,
-            encode(self.name or None),
-            len(result.rows),
-            result.encode_rows(),
-        )
-        return self._format.message("snapshot", result.position, fields)
+        name, total = encode(self._query.question.name or None), len(result.rows)
+        head = b'"query":%b,"total":%d,"truncated":false' % (name, total)
+        page = SnapshotPage(self.watermark_json, head, 1, True, result.encode_rows())
+        return self._format.snapshot(result.position, page)
 
     def _error_message(self, error: LiveError) -> bytes:
         fields = b'"title":%b,"detail":%b,"final":%b' % (

@@ -94,8 +94,13 @@ class QueryResult:
         return ResultChange(b'%b,"more":%d,"position":"' % (body, more), place)
 
 
-def read_result(answer: SqlAnswer, key: Sequence[str] | None, max_bytes: int) -> QueryResult:
-    """The result in an answer; QueryError if it cannot be followed as changes."""
+def read_result(
+    answer: SqlAnswer, key: Sequence[str] | None, max_bytes: int, before: QueryResult | None
+) -> QueryResult:
+    """The result in an answer; QueryError if it cannot be followed as changes.
+
+    It shares the memory of rows that are the same in the result before it.
+    """
     if len(answer.body) > max_bytes:
         raise QueryFailedForNow(
             f"the result has {len(answer.body)} bytes, more than {max_bytes}",
@@ -127,8 +132,10 @@ def read_result(answer: SqlAnswer, key: Sequence[str] | None, max_bytes: int) ->
             remedy="declare a key that identifies a row, or none",
         )
     # Without an order, DuckDB's threads decide how the rows come.
-    ordered = found if is_ordered else dict(sorted(found.items()))
-    return QueryResult(ordered, table.elapsed_ms / 1000)
+    old = before.rows if before is not None else {}
+    pairs = found.items() if is_ordered else sorted(found.items())
+    shared = {key_: held if (held := old.get(key_)) == row else row for key_, row in pairs}
+    return QueryResult(shared, table.elapsed_ms / 1000)
 
 
 def _encode_row(names: Sequence[str], values: Sequence[msgspec.Raw]) -> bytes:

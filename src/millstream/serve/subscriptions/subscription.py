@@ -100,6 +100,10 @@ class Subscription:
         return Position(self._epoch, dict(enumerate(self._safe_offsets)))
 
     @property
+    def watermark_json(self) -> bytes:
+        return self.served.watermark_json
+
+    @property
     def _safe_offsets(self) -> Offsets:
         """Where the client must resume: before the oldest change that is held back."""
         return self._thinning.held_since or self._offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -13,8 +13,11 @@ from millstream.serve.api.snapshots import SELECTION_PARAMETERS, read_selection
 from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response, send_head
+from millstream.serve.queries.live_subscription import LiveSubscriber, LiveSubscription
+from millstream.serve.queries.parameters import values_from_texts
 from millstream.serve.subscriptions.pace import Pace, SlowPolicy
 from millstream.serve.subscriptions.subscription import Subscription
+from millstream.serve.transports.follow_query import follow_named_query
 from millstream.serve.views.encoding import (
     EventStreamFormat,
     MessageFormat,
@@ -39,6 +42,7 @@ _WHEN_SLOW: dict[str, SlowPolicy] = {
     "sample": "sample",
     "catch_up": "buffer",
 }
+_QUERY_PARAMETERS = ("after", "named", "wait")
 _RATES = ("sample", "max_rate", "max_rate_per_key")
 _TRUNCATED = (
     "these rows are not all: the answer would be too large; send the header "
@@ -57,10 +61,15 @@ def wants_events(request: HttpRequest) -> bool:
     return b"text/event-stream" in request.headers.get(b"accept", b"")
 
 
-def _start(request: HttpRequest) -> Start | None:
-    """Where to continue: the position that EventSource sends when it reconnects, or `after`."""
+def _after(request: HttpRequest) -> str | None:
+    """The position that EventSource sends when it reconnects, or `after`."""
     position = request.headers.get(b"last-event-id", b"").decode("latin-1")
-    return read_start(position or request.query.get("after"))
+    return position or request.query.get("after") or None
+
+
+def _start(request: HttpRequest) -> Start | None:
+    """Where to continue."""
+    return read_start(_after(request))
 
 
 def _pace(request: HttpRequest) -> Pace:
@@ -80,7 +89,7 @@ class HttpSubscription:
     def __init__(
         self,
         context: Context,
-        subscription: Subscription,
+        subscription: Subscription | LiveSubscription,
         wake_event: asyncio.Event,
         request: HttpRequest,
     ) -> None:
@@ -100,8 +109,8 @@ class HttpSubscription:
         """Whether a long poll must be answered now, because the server is about to end."""
         return self.ended or self._context.draining
 
-    def end(self) -> None:
-        """Send nothing more."""
+    def end(self, code: int = 0, reason: str = "") -> None:
+        """Send nothing more. An answer to a poll has no place for a code."""
         self._is_ended = True
         self.wake_event.set()
 
@@ -115,10 +124,10 @@ class EventConnection:
 
     transport = "sse"
 
-    def __init__(self, client: HttpSubscription, request: HttpRequest) -> None:
+    def __init__(self, context: Context, client: HttpSubscription, request: HttpRequest) -> None:
         self.caller = request.caller
         self.address = request.address
-        self.traffic = Traffic()
+        self.traffic = Traffic(context.connections.usage.of(request.caller))
         self.farewell = b""  # the last event
         self._client = client
         self._named = request.flag("named", default=True)
@@ -144,25 +153,38 @@ async def _subscribe(
     context: Context, request: HttpRequest, message_format: MessageFormat, kind: str, name: str
 ) -> AsyncIterator[HttpSubscription]:
     """A subscription as the request describes it, within the block."""
-    after, pace = _start(request), _pace(request)
     with context.wake_event() as wake_event:
-        async with _open(context, request, kind, name) as served:
-            visibility = context.visibility(kind, name, request.caller)
-            selection = read_selection(request, visibility)
-            subscription = Subscription(
-                served,
-                selection,
-                message_format,
-                wake_event.set,
-                context.replay,
-                after=after,
-                pace=pace,
-            )
+        opening = _follow(context, request, message_format, wake_event.set, kind, name)
+        async with opening as subscription:
             client = HttpSubscription(context, subscription, wake_event, request)
             try:
                 yield client
             finally:
                 client.close()
+
+
+@contextlib.asynccontextmanager
+async def _follow(
+    context: Context,
+    request: HttpRequest,
+    message_format: MessageFormat,
+    wake: Callable[[], None],
+    kind: str,
+    name: str,
+) -> AsyncIterator[Subscription | LiveSubscription]:
+    if kind == "query":
+        query = context.queries.find(name, request.caller)
+        values = values_from_texts(query.declared, request.query, _QUERY_PARAMETERS)
+        subscriber = LiveSubscriber(request.caller, message_format, wake, _after(request))
+        yield follow_named_query(context, query, values, subscriber)
+        return
+    after, pace = _start(request), _pace(request)
+    async with _open(context, request, kind, name) as served:
+        visibility = context.visibility(kind, name, request.caller)
+        selection = read_selection(request, visibility)
+        yield Subscription(
+            served, selection, message_format, wake, context.replay, after=after, pace=pace
+        )
 
 
 @contextlib.asynccontextmanager
@@ -181,17 +203,19 @@ async def send_events(
     context: Context, request: HttpRequest, send: Send, kind: str, name: str
 ) -> None:
     """Send server-sent events until the client disconnects, as fast as it reads them."""
-    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named", "when_slow", *_RATES))
+    if kind != "query":  # it has parameters of its own
+        request.refuse_unknown((*SELECTION_PARAMETERS, "after", "named", "when_slow", *_RATES))
     context.connections.check_caller(request.caller)
     message_format = EventStreamFormat(named=request.flag("named", default=True))
     async with _subscribe(context, request, message_format, kind, name) as client:
-        connection = EventConnection(client, request)
+        connection = EventConnection(context, client, request)
         context.connections.add(connection)
         try:
             headers = [*_HEADERS, (b"x-accel-buffering", b"no")]
             await send_head(send, 200, b"text/event-stream", headers)
             await _write(send, b"retry: 1000\n\n")
-            await _send_messages(client, connection.traffic, send)
+            with context.logins.watched(request.caller, connection.close):
+                await _send_messages(client, connection.traffic, send)
             await send({"type": "http.response.body", "body": connection.farewell})
         finally:
             context.connections.discard(connection)
@@ -274,13 +298,15 @@ class PollFormat:
 
 async def poll(context: Context, request: HttpRequest, kind: str, name: str) -> Response:
     """The changes since `after`, as soon as there is one; all rows if the log lacks some."""
-    request.refuse_unknown((*SELECTION_PARAMETERS, "after", "wait", "when_slow"))
+    if kind != "query":
+        request.refuse_unknown((*SELECTION_PARAMETERS, "after", "wait", "when_slow"))
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
     answer = PollFormat(skips_start=kind == "ledger" and "limit" not in request.query)
     async with _subscribe(context, request, answer, kind, name) as client:
-        changes = await _collect(client, answer, wait)
+        with context.logins.watched(request.caller, client.end):
+            changes = await _collect(client, answer, wait)
         position = str(client.subscription.position)
-        watermark = client.subscription.served.watermark_json
+        watermark = client.subscription.watermark_json
     if answer.error is not None:
         raise QueryError(msgspec.json.decode(answer.error)["detail"])
     link = _EVENTS_LINK % request.raw_path.encode("latin-1")
@@ -298,7 +324,7 @@ def _hint(request: HttpRequest, answer: PollFormat) -> bytes:
     """A member with advice for people, whose requests have neither Accept nor a position."""
     if answer.is_cut:
         return b',"hint":%b' % encode(_TRUNCATED)
-    if b"json" in request.headers.get(b"accept", b"") or _start(request) is not None:
+    if b"json" in request.headers.get(b"accept", b"") or _after(request) is not None:
         return b""
     return b',"hint":%b' % encode(_HINT)
 

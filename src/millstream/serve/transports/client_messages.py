@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,12 +11,15 @@ WhenSlow = Literal["buffer", "conflate", "sample", "disconnect", "catch_up"]
 
 
 class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknown_fields=True):
-    """Subscribes to a view, stream or ledger: a snapshot and changes, or changes since `after`."""
+    """Subscribes to rows or to a query: a snapshot and changes, or changes since `after`."""
 
     id: str
     view: str | None = None
     stream: str | None = None
     ledger: str | None = None  # the name of its view
+    query: str | None = None  # a named query
+    sql: str | None = None  # the client's own query
+    params: dict[str, Any] | None = None  # of the named query
     where: str | None = None
     select: list[str] | None = None
     after: str | None = None  # a position, or a time (RFC 3339)
@@ -78,10 +81,21 @@ class Ack(msgspec.Struct, tag_field="type", tag="ack"):
     """Accepted and ignored: a client keeps its position itself."""
 
 
-RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack)
+class Authenticate(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """Replaces the token of this connection by a fresh one of the same caller."""
+
+    token: str
+
+    def __repr__(self) -> str:  # errors and logs must not show the token
+        return "Authenticate()"
+
+
+RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack, Authenticate)
 """Messages that a client may send."""
 
-decode = msgspec.json.Decoder(Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack).decode
+decode = msgspec.json.Decoder(
+    Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack | Authenticate
+).decode
 """The message in a JSON text."""
 
 

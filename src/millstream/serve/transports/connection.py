@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -17,6 +18,7 @@ from millstream.serve.context import Context
 from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
 from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
+    Authenticate,
     Pause,
     Ping,
     Resume,
@@ -34,7 +36,10 @@ from millstream.serve.transports.message_source import (
 )
 from millstream.serve.views.encoding import encode
 from millstream.serve.views.replay import read_start
+from millstream.values.clock import to_iso
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogin
+from millstream.web.problem import Problem
 
 TOO_SLOW = 4008
 _MAX_ID_LENGTH = 200
@@ -53,12 +58,14 @@ class Connection(WSListener):
 
     transport = "websocket"
 
-    def __init__(self, context: Context, caller: Caller) -> None:
+    def __init__(self, context: Context, caller: Caller, address: str = "") -> None:
         super().__init__()
         self._context = context
         self.caller = caller
-        self.address = ""
-        self.traffic = Traffic()
+        self.address = address
+        self._login: LiveLogin | None = None  # while connected
+        self._renewal: asyncio.Task[None] | None = None  # of the login, by a fresh token
+        self.traffic = Traffic(context.connections.usage.of(caller))
         self.sources: dict[str, MessageSource] = {}
         self._skipped = 0  # by subscriptions that have ended
         self._open_blocks: dict[str, asyncio.Task[None]] = {}  # they end with their sources
@@ -87,6 +94,7 @@ class Connection(WSListener):
         limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
         self._context.connections.add(self)
+        self._login = self._context.logins.open(self.caller, self.close, self._ask_token)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._end()
@@ -94,6 +102,10 @@ class Connection(WSListener):
     def _end(self) -> None:
         self._is_closed = True
         self._context.connections.discard(self)
+        if self._login is not None:
+            self._login.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
         for purpose in list(self._timers):
             self._stop_timer(purpose)
         for identifier in self._identifiers():
@@ -195,8 +207,31 @@ class Connection(WSListener):
                     self._send(encode({"type": "unsubscribed", "id": request.id}))
                 case Ping():
                     self._send(b'{"type":"pong"}')
+                case Authenticate():
+                    self._authenticate(request.token)
         except MillstreamError as error:
             self._error(getattr(request, "id", None), "Bad Request", str(error))
+
+    # --- the login ------------------------------------------------------------------------------
+
+    def _ask_token(self, expires: float) -> None:
+        """Ask for a fresh token, because the one in use expires soon."""
+        self._send(encode({"type": "authenticate", "expires": _time(expires)}))
+
+    def _authenticate(self, token: str) -> None:
+        if self._renewal is not None and not self._renewal.done():
+            raise QueryError("another token is being checked", remedy="wait for the answer")
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(token))
+
+    async def _renew(self, token: str) -> None:
+        assert self._login is not None
+        try:
+            self.caller = await self._context.logins.renew(self._login, token, self.address)
+        except Problem as problem:
+            self._error(None, problem.content["title"], str(problem))
+        else:
+            expires = _time(self.caller.expires)
+            self._send(encode({"type": "authenticated", "expires": expires}))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -387,6 +422,10 @@ class Connection(WSListener):
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))
+
+
+def _time(moment: float) -> str | None:
+    return None if math.isinf(moment) else to_iso(moment * 1000)
 
 
 def _check_bytes(rate: int | None) -> None:

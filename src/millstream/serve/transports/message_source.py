@@ -12,14 +12,20 @@ from typing import Protocol
 from millstream.errors import QueryError
 from millstream.serve.connections import SubscriptionReport
 from millstream.serve.context import Context
+from millstream.serve.queries.live_subscription import LiveSubscriber
+from millstream.serve.queries.parameters import values_from_json
 from millstream.serve.subscriptions.pace import Pace
 from millstream.serve.subscriptions.selection import RowSelection
 from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.transports.client_messages import Subscribe
+from millstream.serve.transports.follow_query import follow_named_query, follow_sql
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.replay import read_start
 from millstream.serve.views.served_view import ServedView
 from millstream.web.auth.caller import Caller
+
+_KINDS = ("view", "stream", "ledger", "query", "sql")
+_ROW_FIELDS = ("where", "select", "limit", "lineage", "sample", "max_rate", "max_rate_per_key")
 
 
 class MessageSource(Protocol):
@@ -93,16 +99,47 @@ Opening = MessageSource | AbstractAsyncContextManager[MessageSource]
 
 def open_source(context: Context, subscriber: Subscriber, request: Subscribe) -> Opening:
     """The source of messages for a request; MillstreamError if there is none."""
+    named = [kind for kind in _KINDS if getattr(request, kind) is not None]
+    if len(named) != 1:
+        raise QueryError(
+            "a subscription names either a view, a stream, a view's ledger, a query, or has sql"
+        )
+    if named[0] != "query" and request.params is not None:
+        raise QueryError("params are for a named query", remedy="leave them out")
     match request:
-        case Subscribe(view=str(name), stream=None, ledger=None):
+        case Subscribe(view=str(name)):
             served = context.view(name, subscriber.caller)
             return _subscribe(context, served, subscriber, request)
-        case Subscribe(stream=str(name), view=None, ledger=None):
-            return _on_demand(context, "stream", name, subscriber, request)
-        case Subscribe(ledger=str(name), view=None, stream=None):
-            return _on_demand(context, "ledger", name, subscriber, request)
+        case Subscribe(query=str(name)):
+            _check_query_fields(request)
+            query = context.queries.find(name, subscriber.caller)
+            values = values_from_json(query.declared, request.params or {})
+            return follow_named_query(context, query, values, _live(subscriber, request))
+        case Subscribe(sql=str(sql)):
+            _check_query_fields(request)
+            return follow_sql(context, sql, _live(subscriber, request))
         case _:
-            raise QueryError("a subscription names either a view, or a stream, or a view's ledger")
+            name = request.stream or request.ledger or ""
+            return _on_demand(context, named[0], name, subscriber, request)
+
+
+def _live(subscriber: Subscriber, request: Subscribe) -> LiveSubscriber:
+    message_format = WebSocketFormat(request.id)
+    return LiveSubscriber(subscriber.caller, message_format, subscriber.wake, request.after)
+
+
+def _check_query_fields(request: Subscribe) -> None:
+    """QueryError for fields that only subscriptions to rows have."""
+    for field_ in _ROW_FIELDS:
+        if getattr(request, field_):
+            raise QueryError(
+                f"a subscription to a query has no {field_}", remedy="write it into the query"
+            )
+    if request.when_slow in ("sample", "disconnect"):
+        raise QueryError(
+            f"a subscription to a query has no when_slow={request.when_slow!r}",
+            remedy="leave it out: a slow client gets the newest result",
+        )
 
 
 @contextlib.asynccontextmanager

@@ -164,6 +164,7 @@ class SqlTables:
         limit: int,
         seconds: float,
         max_bytes: int,
+        *,
         parameters: Mapping[str, Any] | None = None,
         visible: Mapping[str, Visibility] | None = None,
     ) -> tuple[bytes, CheckedQuery]:
