@@ -93,7 +93,7 @@ class EventClient(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.write(self._request.encode())
+        transport.write(self._request.encode())  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         *events, self._rest = (self._rest + data).split(b"\n\n")
@@ -103,7 +103,7 @@ class EventClient(asyncio.Protocol):
 
 async def run(given: dict[str, Any]) -> dict[str, float]:
     counted = Counted(given["wanted"])
-    held = []
+    held: list[Any] = []
     url, gate = urlsplit(given["url"]), asyncio.Semaphore(50)
 
     async def connect(number: int) -> None:
@@ -111,15 +111,11 @@ async def run(given: dict[str, Any]) -> dict[str, float]:
             loop = asyncio.get_running_loop()
             if given.get("events"):
                 made = EventClient(counted, url.netloc, given["events"])
-                held.append(
-                    await loop.create_connection(lambda: made, url.hostname, url.port)  # type: ignore[arg-type]
-                )
+                held.append(await loop.create_connection(lambda: made, url.hostname, url.port))
                 return
             hello = [text.replace("{n}", str(number)) for text in given["hello"]]
             reads = number >= given.get("silent", 0)
-            held.append(
-                await ws_connect(lambda: Client(counted, hello, reads), given["url"])  # type: ignore[arg-type]
-            )
+            held.append(await ws_connect(lambda: Client(counted, hello, reads), given["url"]))
 
     await asyncio.gather(*(connect(number) for number in range(given["clients"])))
     await asyncio.sleep(1.0)  # the servers have no message that says that all have subscribed

@@ -11,6 +11,7 @@ from millstream.cli.audit import audit
 from millstream.cli.commands import (
     connections,
     doctor,
+    groups,
     keys,
     plan,
     prepare,
@@ -19,7 +20,7 @@ from millstream.cli.commands import (
     status,
     tiers,
 )
-from millstream.cli.dead_letters import failed, late, rejected
+from millstream.cli.dead_letters import failed, late, rejected, undelivered
 from millstream.cli.trace import trace
 from millstream.cli.views import can, drop, ledger, query, rebuild, state, tail, verify
 
@@ -41,6 +42,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             keys.keys,
             can.can,
             connections.connections,
+            groups.groups,
         ),
     ),
     (
@@ -53,6 +55,7 @@ COMMANDS: tuple[tuple[str, Iterable[click.Command]], ...] = (
             rejected.rejected,
             late.late,
             failed.failed,
+            undelivered.undelivered,
         ),
     ),
     ("Run one tier", (tiers.kafka, tiers.collect, tiers.analyze, tiers.serve)),

@@ -3,6 +3,7 @@
 from millstream.client.changes import Changes
 from millstream.client.client import Client
 from millstream.client.delivery import Rejection
+from millstream.client.group import GroupMessage, GroupMessages
 from millstream.client.messages import (
     Change,
     Entries,
@@ -24,6 +25,8 @@ __all__ = [
     "Entries",
     "Entry",
     "Gap",
+    "GroupMessage",
+    "GroupMessages",
     "Keyed",
     "Lag",
     "Message",

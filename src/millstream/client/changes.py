@@ -11,10 +11,13 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from millstream.client.backoff import Backoff
+from millstream.client.credentials import Credentials
 from millstream.client.messages import (
+    AskToken,
+    Authenticated,
     Change,
     ErrorMessage,
     Gap,
@@ -31,7 +34,11 @@ from millstream.client.messages import (
 from millstream.client.servers import Servers
 from millstream.errors import NotReachable, QueryError, RequestRefused
 
-TOO_SLOW = 4008  # the server's close code for when_slow="disconnect"
+# Close codes of a server. After those from 4500 on, connecting again does not help.
+TOO_SLOW = 4008  # for when_slow="disconnect"
+EXPIRED = 4001
+REVOKED = 4503
+FINAL = range(4500, 5000)
 _ID = "1"  # one subscription per socket
 
 _IDLE_SECONDS = 0.001  # a shorter wait means that the message was there already
@@ -39,6 +46,8 @@ _BUSY_SECONDS = 5.0
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_wire_log = logging.getLogger(f"{__name__}.wire")
+_wire_log.setLevel(logging.INFO)  # below, the library logs headers, and so the key
 
 
 class Changes:
@@ -55,8 +64,10 @@ class Changes:
         *,
         backoff: Backoff,
         attempts: int | None,
+        credentials: Credentials | None = None,
         pages: bool = False,
     ) -> None:
+        self._credentials = credentials or Credentials()
         self._servers = servers
         self._request = request
         self._backoff = backoff
@@ -118,7 +129,7 @@ class Changes:
             case Updated():
                 self._unanswered = max(0, self._unanswered - 1)
                 return None
-            case Pong():
+            case Pong() | AskToken() | Authenticated():
                 return None
             case Snapshot() | Change() | Gap() | Lag():
                 return message
@@ -143,22 +154,26 @@ class Changes:
         while True:
             server = self._servers.current
             try:
-                async with _connect(server) as socket:
+                async with await open_socket(server, self._credentials) as socket:
                     if self._unanswered:  # we do not know which rows the filter has brought
                         self._unanswered, self._request["after"] = 0, None
-                    await socket.send(_subscribe(self._request))
+                    await socket.send(subscribe_message(self._request))
                     self._socket = socket
                     while True:
                         raw = await self._pace.measure(socket.recv())
-                        message = self._check(self._decode(raw))
+                        decoded = self._decode(raw)
+                        if isinstance(decoded, AskToken) and self._credentials.can_refresh:
+                            await socket.send(authenticate_message(await self._credentials.token()))
+                        message = self._check(decoded)
                         if message is None or (whole := self._accept(message)) is None:
                             continue
                         failures = 0
                         yield whole
             except ConnectionClosed as closed:
-                _raise_if_too_slow(server, closed)
+                raise_if_final(server, closed, self._credentials)
                 reason = f"{server}: {closed}"
             except (OSError, TimeoutError, InvalidHandshake) as error:
+                raise_if_refused(server, error)
                 reason = f"{server}: {str(error) or type(error).__name__}"
             finally:
                 self._socket = None
@@ -229,9 +244,12 @@ class ReadingPace:
         )
 
 
-def _connect(server: str) -> connect:
+async def open_socket(server: str, credentials: Credentials) -> connect:
+    """A WebSocket to a server, as a context manager."""
     return connect(
         "ws" + server.removeprefix("http") + "/v1/connect",
+        additional_headers=await credentials.headers(),
+        ssl=credentials.ssl_context(),
         compression=None,
         max_size=None,
         open_timeout=10,
@@ -239,21 +257,60 @@ def _connect(server: str) -> connect:
         ping_interval=5,
         ping_timeout=5,
         close_timeout=1,
+        proxy=None,
+        logger=_wire_log,
     )
 
 
-def _subscribe(request: dict[str, Any]) -> str:
+def authenticate_message(token: str) -> str:
+    """The message with a fresh token."""
+    return msgspec.json.encode({"type": "authenticate", "token": token}).decode()
+
+
+def subscribe_message(request: dict[str, Any]) -> str:
+    """The message that subscribes; fields that are None are left out."""
     given = {name: value for name, value in request.items() if value is not None}
     return msgspec.json.encode({"type": "subscribe", "id": _ID, **given}).decode()
 
 
-def _raise_if_too_slow(server: str, closed: ConnectionClosed) -> None:
-    if closed.rcvd is not None and closed.rcvd.code == TOO_SLOW:
+def raise_if_final(server: str, closed: ConnectionClosed, credentials: Credentials) -> None:
+    """RequestRefused if connecting again would not help."""
+    code, said = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd is not None else (0, "")
+    if code == TOO_SLOW:
         raise RequestRefused(
             f"{server} closed the connection: changes were read too slowly",
             status=TOO_SLOW,
             remedy="read faster, use where= to get less, or when_slow='conflate'",
         ) from None
+    if code == EXPIRED and not credentials.can_refresh:
+        raise RequestRefused(
+            f"{server} closed the connection: {said}",
+            status=code,
+            remedy="give a function as key=, which returns the current token",
+        ) from None
+    if code in FINAL:
+        raise RequestRefused(
+            f"{server} closed the connection: {said}",
+            status=code,
+            remedy="use a valid key or token" if code == REVOKED else "",
+        ) from None
+
+
+def raise_if_refused(server: str, error: Exception) -> None:
+    """RequestRefused if the server does not accept the login."""
+    if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+        raise RequestRefused(
+            f"{server}: {_detail(error.response.body)}",
+            status=error.response.status_code,
+            remedy="give a key or token that may read this: key=…",
+        ) from None
+
+
+def _detail(body: bytes | bytearray | None) -> str:
+    try:
+        return str(msgspec.json.decode(body or b"")["detail"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return "the login was refused"
 
 
 def _name(request: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.changes import Changes
+from millstream.client.credentials import Credentials, Key
+from millstream.client.group import GroupMessages
 from millstream.client.messages import Entries, Rows, Table, decode_ledger_page
 from millstream.client.servers import Servers
 from millstream.errors import RequestRefused
@@ -24,13 +26,27 @@ class Client:
     """Reads from any server of one system: `async with Client("http://a", "http://b")`.
 
     Every call goes to the server that answered last, or to the next one if that does not answer.
+
+    `key` is an API key or a token, for servers with logins. For tokens that expire, it is a
+    function that returns the current one (or awaits it): open connections continue with it.
+    `ca` is a file (PEM) of authorities that sign the servers' certificates, instead of the usual
+    ones.
     """
 
-    def __init__(self, *urls: str, timeout: float = 30.0, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        key: Key = "",
+        ca: str = "",
+        timeout: float = 30.0,
+        backoff: Backoff | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._urls = urls
         self._servers = Servers(urls)
         self._backoff = backoff or Backoff()
-        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
+        self._credentials = credentials or Credentials(key, ca)
+        self._http = httpx.AsyncClient(timeout=timeout, **self._credentials.options())
 
     async def views(self) -> list[dict[str, Any]]:
         """All views: name, key, columns, mode …"""
@@ -156,8 +172,88 @@ class Client:
             request,
             backoff=self._backoff,
             attempts=attempts,
+            credentials=self._credentials,
             pages=pages,
         )
+
+    def group(
+        self,
+        name: str,
+        view: str | None = None,
+        *,
+        stream: str | None = None,
+        ledger: str | None = None,
+        where: str | None = None,
+        select: Sequence[str] | None = None,
+        lineage: bool = False,
+        after: str | None = None,
+        ack: bool = True,
+        ack_timeout: float | None = None,
+        max_attempts: int | None = None,
+        prefetch: int = 1,
+        auto_ack: bool = True,
+        attempts: int | None = None,
+    ) -> GroupMessages:
+        """Become a member of a group, which shares the changes of a view, stream or ledger.
+
+        The first member creates the group; it starts at `after` (a position, a time, `start` or
+        `end`; by default with the oldest record in the log). Each message goes to one member, in
+        order per key, and again to another one if it is not acknowledged within `ack_timeout`
+        seconds. `prefetch` messages are given to this member at once. With auto_ack=False call
+        `message.ack()`, or use `async with message`. `attempts` as in `changes`.
+        """
+        if (view, stream, ledger).count(None) != 2:
+            raise TypeError(
+                "a group reads either a view, or a stream, or a view's ledger: group('billing', "
+                "'orders'), group('billing', stream='clicks') or group('billing', ledger='orders')"
+            )
+        if prefetch < 1:
+            raise ValueError(f"prefetch is {prefetch}; a member gets at least one message")
+        request = {
+            "group": name,
+            "view": view,
+            "stream": stream,
+            "ledger": ledger,
+            "where": where,
+            "select": list(select) if select else None,
+            "lineage": True if lineage else None,
+            "after": after,
+            "ack": ack,
+            "ack_timeout": ack_timeout,
+            "max_attempts": max_attempts,
+        }
+        return GroupMessages(
+            Servers(self._urls),
+            request,
+            credentials=self._credentials,
+            backoff=self._backoff,
+            attempts=attempts,
+            prefetch=prefetch,
+            auto_ack=auto_ack,
+        )
+
+    async def groups(self) -> list[dict[str, Any]]:
+        """All groups with their members, position, lag and counts; needs the right `admin`."""
+        answer = await self._get("/v1/groups")
+        groups: list[dict[str, Any]] = answer["groups"]
+        return groups
+
+    async def show_group(self, name: str) -> dict[str, Any]:
+        """One group with its partitions and servers; needs the right `admin`."""
+        answer: dict[str, Any] = await self._get(f"/v1/groups/{quote(name, safe='')}")
+        return answer
+
+    async def reset_group(self, name: str, to: str) -> str:
+        """Let a group continue at a time, a position, `start` or `end`; returns the position."""
+        path = f"/v1/groups/{quote(name, safe='')}/reset"
+        response = await self._servers.request(self._http, "POST", path, json={"to": to})
+        position: str = msgspec.json.decode(response.content)["position"]
+        return position
+
+    async def drop_group(self, name: str) -> None:
+        """Remove a group, its position and its undelivered messages; needs the right `admin`."""
+        path = f"/v1/groups/{quote(name, safe='')}"
+        await self._servers.request(self._http, "DELETE", path)
 
     async def query(self, sql: str, *, limit: int | None = None) -> Table:
         """The answer to a read-only SQL query over all views."""

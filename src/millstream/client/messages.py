@@ -81,6 +81,18 @@ class ErrorMessage(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
     final: bool = True  # False: a live query failed for now, and is tried again
 
 
+class AskToken(msgspec.Struct, frozen=True, tag_field="type", tag="authenticate"):
+    """The token expires soon, and a fresh one is needed."""
+
+    expires: str
+
+
+class Authenticated(msgspec.Struct, frozen=True, tag_field="type", tag="authenticated"):
+    """The fresh token is in use."""
+
+    expires: str | None = None
+
+
 class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
@@ -88,7 +100,7 @@ class Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
 Message = Snapshot | Change | Gap | Lag
 """Messages that `Client.changes` yields."""
 
-ServerMessage = Message | ErrorMessage | Updated | Pong
+ServerMessage = Message | ErrorMessage | Updated | AskToken | Authenticated | Pong
 
 
 class Rows(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.client.backoff import Backoff
 from millstream.client.batch import Event, batches
-from millstream.client.credentials import Credentials
+from millstream.client.credentials import Credentials, Key
 from millstream.client.delivery import Delivery, Outcomes, Rejection
 from millstream.client.servers import Servers
 from millstream.errors import MillstreamError, NotAllSent
@@ -38,7 +38,8 @@ class Sender:
     breaks before the answer, it is unclear whether the batch was accepted. It is sent again only
     with `retry_unclear=True`, which can store events twice; otherwise NotAllSent lists the events.
 
-    `key` is an API key or a token, for a collector with logins; `ca` a file (PEM) of authorities
+    `key` is an API key or a token, for a collector with logins, or a function that returns the
+    current token; `ca` a file (PEM) of authorities
     that sign the collector's certificate, instead of the usual ones.
     """
 
@@ -50,7 +51,7 @@ class Sender:
         patience: float = 60.0,
         timeout: float = 30.0,
         retry_unclear: bool = False,
-        key: str = "",
+        key: Key = "",
         ca: str = "",
         backoff: Backoff | None = None,
     ) -> None:

@@ -30,7 +30,6 @@ from millstream.collect.intake.source_intake import SourceIntake
 from millstream.collect.journal import Journal, is_lost, read_bookmarks
 from millstream.collect.orphaned_journals import orphaned_journals, send, take_over
 from millstream.collect.receipts.lookup import Lookup
-from millstream.collect.receipts.signing_key import cluster_key
 from millstream.collect.reporter import Reporter
 from millstream.collect.schemas import check_schemas
 from millstream.collect.settings import CollectSettings
@@ -41,6 +40,7 @@ from millstream.errors import MillstreamError
 from millstream.log.connection import await_broker
 from millstream.log.producing.batch_producer import BatchProducer
 from millstream.log.producing.producer import FOREVER, Producer
+from millstream.log.signing_key import cluster_key
 from millstream.log.topic_names import audit_topic
 from millstream.pipeline.app import App
 from millstream.pipeline.pipeline_topics import ensure_topics, event_topics
@@ -279,6 +279,7 @@ async def _assemble(
         health=partial(_health, reporter, orphaned),
         sources=lambda: [source.state for source in readers],
         refused_requests=lambda: server.refused,
+        usage=lambda: server.usage,
         peers=peers,
     )
     server = CollectServer(

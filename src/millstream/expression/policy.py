@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import sqlglot
 from sqlglot import exp
@@ -145,10 +145,15 @@ def compile_rows(rows: str, columns: Columns, canonical: bool = True) -> Predica
     )
 
 
-def _compile(rows: str, columns: Columns, canonical: bool) -> Predicate:
+def parse_rows(rows: str) -> exp.Expression:
+    """The syntax tree of a condition that `PolicyCondition.fill` wrote."""
     # The dialect is fixed. To guess it from the text would let a claim with a backtick choose it.
     tree = sqlglot.parse_one(rows, dialect="duckdb", into=exp.Condition)
-    evaluate, _ = compile_tree(tree, columns, canonical)  # type: ignore[arg-type]
+    return cast(exp.Expression, tree)
+
+
+def _compile(rows: str, columns: Columns, canonical: bool) -> Predicate:
+    evaluate, _ = compile_tree(parse_rows(rows), columns, canonical)
 
     def matches(row: Mapping[str, Any]) -> bool:
         try:

@@ -35,6 +35,8 @@ _PROPERTIES = {
     "inter.broker.listener.name": "PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
+    # Positions of groups stay while no member is connected; Kafka's default is 7 days.
+    "offsets.retention.minutes": str(10 * 366 * 24 * 60),
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",

@@ -97,3 +97,13 @@ def schemas_topic(app: str) -> str:
 def keys_topic(app: str) -> str:
     """Compacted: the signing keys that all collectors of a cluster share; the first one counts."""
     return f"{app}.keys"
+
+
+def groups_topic(app: str) -> str:
+    """Compacted: the definition of each group, by its name."""
+    return f"{app}.groups"
+
+
+def undelivered_topic(app: str, group: str) -> str:
+    """Compacted: messages of a group that were set aside, or are to be delivered again."""
+    return f"{app}.undelivered.{group}"

@@ -11,6 +11,7 @@ from millstream.log.topic_names import (
     audit_topic,
     changes_topic,
     edition_topic,
+    groups_topic,
     keys_topic,
     late_topic,
     ledger_topic,
@@ -20,6 +21,7 @@ from millstream.log.topic_names import (
     schemas_topic,
     seen_topic,
     stream_topic,
+    undelivered_topic,
     view_topic,
     views_topic,
 )
@@ -57,6 +59,13 @@ def topics(app: App, log: LogSettings) -> Iterator[Topic]:
     yield Topic(rebuilds_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(keys_topic(app.name), 1, _compacted(timedelta(0)))
     yield Topic(schemas_topic(app.name), 1, _compacted(timedelta(0)))
+    yield Topic(groups_topic(app.name), 1, _compacted(timedelta(0)))
+
+
+def create_undelivered_topic(app: str, group: str, log: LogSettings) -> None:
+    """Create the topic of a group's messages that were set aside, unless it exists. Blocks."""
+    kept = _compacted(timedelta(0))
+    create_topics(log, [Topic(undelivered_topic(app, group), 1, kept)])
 
 
 def event_topics(app: App) -> list[str]:

@@ -21,7 +21,7 @@ _ORPHANS_SECONDS = 10.0  # for the kernel to kill the children of a dead process
 _COLLECTOR = re.compile(r"collect(-\d+)?")
 
 _FOLDERS = {"kafka", "journal", "workers", "failed", "checkpoints", "logs", "spark", "dropped"}
-_FILES = {"run.json", "failing.json", "keys.json"}
+_FILES = {"run.json", "failing.json", "keys.json", "operator.key"}
 
 _log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import msgspec
 from millstream.runtime.measure import Rate
 from millstream.values.clock import now_ms, to_iso
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.usage import CallerUsage, Usage
 from millstream.web.problem import RETRY, Problem
 
 SERVICE_RESTART = 1012
@@ -30,18 +31,22 @@ class SubscriptionReport(msgspec.Struct, omit_defaults=True):
 
 
 class Traffic:
-    """Counts what one client was sent."""
+    """Counts what one client was sent, also in the usage of its caller."""
 
-    __slots__ = ("bytes", "messages", "since")
+    __slots__ = ("_usage", "bytes", "messages", "since")
 
-    def __init__(self) -> None:
+    def __init__(self, usage: CallerUsage | None = None) -> None:
+        self._usage = usage or CallerUsage()
         self.since = now_ms()
         self.messages = Rate()
         self.bytes = 0
 
     def add(self, messages: Sequence[bytes]) -> None:
         self.messages.add(len(messages))
-        self.bytes += sum(map(len, messages))
+        size = sum(map(len, messages))
+        self.bytes += size
+        self._usage.events += len(messages)
+        self._usage.bytes += size
 
 
 class ClientConnection(Protocol):
@@ -88,6 +93,7 @@ class Connections:
     """All open connections of this server. They add and remove themselves."""
 
     def __init__(self, max_per_caller: int = 1024) -> None:
+        self.usage = Usage()
         self._max_per_caller = max_per_caller
         self._server = uuid.uuid4().hex[:6]  # ids of two servers must differ
         self._numbers = itertools.count(1)
@@ -124,6 +130,12 @@ class Connections:
         if not self._by_caller[identity]:
             del self._by_caller[identity]
 
+    def count(self, name: str) -> int:
+        """How many connections the callers with that name have (see `usage.name_of`)."""
+        return sum(
+            number for identity, number in self._by_caller.items() if _counted(identity) == name
+        )
+
     def find(self, identifier: str) -> ClientConnection | None:
         """The connection of that id, as in its report."""
         return next((each for each, held in self._open.items() if held == identifier), None)
@@ -153,6 +165,10 @@ class Connections:
             behind=sum(each.behind for each in subscriptions),
             subscriptions=subscriptions,
         )
+
+
+def _counted(identity: tuple[str, str]) -> str:
+    return "address" if identity[0] == "address" else " ".join(identity)
 
 
 def _identity(caller: Caller) -> tuple[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from millstream.pipeline.app import App
 from millstream.serve.access.visibility import Visibility
 from millstream.serve.connections import Connections
+from millstream.serve.groups.groups import Groups
 from millstream.serve.queries.live_query import LiveQueries
 from millstream.serve.queries.named_query import NamedQueries
 from millstream.serve.settings import ServeSettings
@@ -21,6 +22,9 @@ from millstream.serve.views.served_view import ServedView
 from millstream.store.sql.service import SqlService
 from millstream.syntax.names import suggest
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogins
+from millstream.web.auth.rights import Kind
+from millstream.web.auth.tickets import Tickets
 from millstream.web.problem import CLOSE, RETRY, Problem
 
 
@@ -36,11 +40,14 @@ class Context:
     replay: Replay
     system: System
     sql: SqlService
+    groups: Groups
     queries: NamedQueries
     live: LiveQueries
+    logins: LiveLogins = field(init=False)  # of open connections
+    tickets: Tickets = field(default_factory=Tickets)
     connections: Connections = field(default_factory=Connections)
     ready: bool = False  # every view has caught up with the log once
-    refused: Mapping[str, int] = field(default_factory=dict)  # connections, by reason
+    refused: Callable[[], Mapping[str, int]] = dict  # connections and requests, by reason
     draining: bool = False  # the server is about to end
     closing: bool = False
     _wake_events: set[asyncio.Event] = field(default_factory=set)
@@ -92,11 +99,26 @@ class Context:
             caller.check("read", "ledger", name)
             self.check_ready()
             return self.ledgers.use(name)
+        self._check_stream(name)
+        caller.check("read", "stream", name)
+        return self.streams.use(name)
+
+    def check_source(self, kind: Kind, name: str, caller: Caller) -> None:
+        """Problem unless there is such a view, stream or ledger, and the caller may read it."""
+        match kind:
+            case "view":
+                self._find_view(name)
+            case "ledger":
+                self._check_ledger(name)
+            case _:
+                self._check_stream(name)
+        caller.check("read", kind, name)
+        self.check_ready()
+
+    def _check_stream(self, name: str) -> None:
         known = self.streams.served
         if name not in known:
             raise Problem(404, f"there is no stream {name[:100]!r}", remedy=suggest(name, known))
-        caller.check("read", "stream", name)
-        return self.streams.use(name)
 
     def visibility(self, kind: str, name: str, caller: Caller) -> Visibility:
         """What the caller sees of a view, stream or ledger that exists."""

@@ -6,7 +6,17 @@ import dataclasses
 import logging
 
 from millstream.errors import MillstreamError
-from millstream.serve.api import assets, connections, metrics, named_queries, query, snapshots
+from millstream.serve.api import (
+    assets,
+    connections,
+    groups,
+    metrics,
+    named_queries,
+    query,
+    snapshots,
+    tickets,
+    usage,
+)
 from millstream.serve.context import Context
 from millstream.serve.description import asyncapi, openapi
 from millstream.serve.http import HttpRequest, Response, error_response, no_body
@@ -14,6 +24,7 @@ from millstream.serve.transports import changes
 from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
+from millstream.web.auth.usage import count
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
@@ -23,14 +34,17 @@ _RESOURCES = (
     "query",
     "queries",
     "system",
+    "tickets",
+    "usage",
     "connect",
     "connections",
+    "groups",
     "openapi.json",
     "asyncapi.json",
 )
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
 _WHILE_DRAINING = (("health", "live"), ("metrics",))
-_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST"}
+_METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST", ("v1", "tickets"): b"POST"}
 
 
 class HttpApi:
@@ -49,6 +63,10 @@ class HttpApi:
             has_started = True
             await send(message)
 
+        async def counted(message: Message) -> None:
+            count(scope, size=len(message.get("body", b"")))
+            await send(message)
+
         try:
             response = await self._respond(HttpRequest.of(scope, receive), watched)
         except Disconnected:
@@ -62,7 +80,7 @@ class HttpApi:
             problem = Problem(500, "this is a fault of the server; its log says more")
             response = error_response(problem)
         if response is not None and not has_started:
-            await response.send(send, head=scope["method"] == "HEAD")
+            await response.send(counted, head=scope["method"] == "HEAD")
 
     async def _respond(self, request: HttpRequest, send: Send) -> Response | None:
         context = self._context
@@ -92,14 +110,27 @@ class HttpApi:
                 return await self._changes(request, send, "query", name)
             case ("GET", "v1", "queries", name):
                 return await named_queries.run_named_query(context, request, name)
+            case ("POST", "v1", "tickets"):
+                return await tickets.issue_ticket(context, request)
             case ("GET", "v1", "system"):
+                request.caller.check("admin")
                 return Response(encode(context.system.describe()), headers=_NOT_CACHED)
+            case ("GET", "v1", "usage"):
+                return await usage.show_usage(context, request)
             case ("GET", "v1", "connections"):
                 return await connections.list_connections(context, request)
             case ("DELETE", "v1", "connections", identifier):
                 return await connections.close_connection(context, request, identifier)
+            case ("GET", "v1", "groups"):
+                return await groups.list_groups(context, request)
+            case ("GET", "v1", "groups", name):
+                return await groups.show_group(context, request, name)
+            case ("DELETE", "v1", "groups", name):
+                return await groups.drop_group(context, request, name)
+            case ("POST", "v1", "groups", name, "reset"):
+                return await groups.reset_group(context, request, name)
             case ("GET", "v1", "openapi.json"):
-                return Response(encode(openapi.describe(context)))
+                return Response(encode(openapi.describe(context, request.caller)))
             case ("GET", "v1", "asyncapi.json"):
                 return Response(encode(asyncapi.describe(context)))
             case ("GET", "health", "live"):
@@ -108,6 +139,7 @@ class HttpApi:
                 context.check_ready()
                 return Response(b'{"ready":true}')
             case ("GET", "metrics"):
+                request.caller.check("admin")
                 text = metrics.render(context)
                 return Response(text.encode(), content_type=metrics.CONTENT_TYPE)
             case ("GET", first, *_) if first not in ("v1", "health", "metrics"):
@@ -133,8 +165,10 @@ def _unknown(request: HttpRequest) -> Problem:
             headers=[(b"upgrade", b"websocket")],
         )
     allowed = _METHODS.get(request.path, b"GET, HEAD")
-    if len(request.path) == 3 and request.path[:2] == ("v1", "connections"):
+    if request.path[:2] == ("v1", "connections") and len(request.path) == 3:
         allowed = b"DELETE"
+    elif request.path[:2] == ("v1", "groups") and len(request.path) > 2:
+        allowed = b"GET, HEAD, DELETE" if len(request.path) == 3 else b"POST"
     known = request.path[:1] == ("v1",) and len(request.path) > 1 and request.path[1] in _RESOURCES
     if (known or request.path[:1] != ("v1",)) and request.method not in allowed.decode():
         return Problem(405, f"{path} does not take {request.method}", headers=[(b"allow", allowed)])

@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from millstream.expression.condition import event_columns
 from millstream.log.connection import await_broker
 from millstream.log.producing.producer import Producer
 from millstream.log.record import Record
+from millstream.log.signing_key import cluster_key
 from millstream.log.topic_names import (
     audit_topic,
     ledger_topic,
@@ -33,14 +36,16 @@ from millstream.pipeline.pipeline_topics import ensure_topics
 from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
+from millstream.runtime.operator_key import operator_key
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.drain import drain
+from millstream.serve.groups.groups import Groups
 from millstream.serve.queries.live_query import LiveQueries
 from millstream.serve.queries.named_query import NamedQueries
-from millstream.serve.routes import HttpApi
+from millstream.serve.server import ServeServer
+from millstream.serve.settings import ServeSettings
 from millstream.serve.system import System
-from millstream.serve.transports.websocket import websocket_protocol
 from millstream.serve.views.on_demand import OnDemandViews
 from millstream.serve.views.replay import Replay
 from millstream.serve.views.served_ledger import ServedLedger
@@ -51,7 +56,7 @@ from millstream.store.sql.service import SqlService
 from millstream.values.clock import now_ms, to_ms_or_zero
 from millstream.values.report import ProcessReport, ViewCounts
 from millstream.values.view_description import ViewDescription
-from millstream.web.server import HttpServer
+from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
 _POSITION_SECONDS = 15.0
@@ -76,7 +81,7 @@ def run(app: App, settings: Settings, home: Home) -> None:
                 # Views stay in memory: the garbage collector need not check them again.
                 gc.collect()
                 gc.freeze()
-                home.announce("serve", url=server.url)
+                home.announce("serve", url=server.url, **_trust(settings.serve))
                 print(f"serve ready on {server.url}", flush=True)
                 try:
                     await server.wait(stop)
@@ -115,30 +120,32 @@ class Server:
     async def __aenter__(self) -> Server:
         self._socket = bind(self._settings.serve.host, self._settings.serve.port, tier="serve")
         self._socket.listen(2048)
-        self.http = HttpServer(
-            HttpApi(self.context),
-            self._settings.serve,
-            tier="serve",
-            stop_seconds=1,
-            websocket=websocket_protocol(self.context),
+        self.http = ServeServer(
+            self.context,
+            keys_file=Path("keys.json") if self._home is None else self._home.keys,
+            operator_key=self._operator_key(),
         )
-        self.context.refused = self.http.refused
         self.url = self.http.url(self._socket)
         self._tasks.append(asyncio.create_task(self.http.serve([self._socket])))
         try:
             await asyncio.to_thread(await_broker, self._settings.log)
             await asyncio.to_thread(ensure_topics, self._app, self._settings.log)
+            key = await asyncio.to_thread(cluster_key, self._settings.log, self._app.name)
+            self.context.tickets.use_key(key)
             await self._descriptions.start()
             await self._audit.start()
         except BaseException:
             await self.__aexit__()
             raise
         self._producer = Producer(self._settings.log)
+        advertised = self._settings.serve.advertised_url.rstrip("/") or self.url
+        await self.context.groups.start(self._producer, advertised)
         background: tuple[Coroutine[Any, Any, None], ...] = (
             self._read_views(),
             self.context.sql.run(),
             self._report(),
             self._send_positions(),
+            self.context.groups.run(),
             self.http.watch(),
             self.context.queries.run(),
         )
@@ -160,6 +167,7 @@ class Server:
         self.context.ledgers.stop()
         self.context.live.stop()
         await self.context.sql.stop()
+        await self.context.groups.stop()
         if hasattr(self, "_producer"):
             await self._producer.close(1.0)
 
@@ -179,6 +187,12 @@ class Server:
         for task in self._tasks:
             if task.done():
                 task.result()
+
+    def _operator_key(self) -> str:
+        """The key of commands on this machine; empty if nobody has to log in."""
+        if self._home is None or not self._settings.serve.auth:
+            return ""
+        return operator_key(self._home)
 
     def _failures(self) -> tuple[Failure, ...]:
         return () if self._home is None else read_failures(self._home)
@@ -225,6 +239,12 @@ class Server:
             served.listeners.append(sql.changed)
         queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
+        system = System(app, views, streams, self._failures, queries.served)
+        sources: Mapping[str, Mapping[str, ServedView]] = {
+            "view": views,
+            "stream": streams,
+            "ledger": ledgers,
+        }
         return Context(
             app=app,
             settings=settings,
@@ -232,8 +252,15 @@ class Server:
             streams=OnDemandViews(log, streams),
             ledgers=OnDemandViews(log, ledgers),
             replay=Replay(log, settings.replay_limit),
-            system=System(app, views, streams, self._failures, queries.served),
+            system=system,
             sql=sql,
+            groups=Groups(
+                app.name,
+                log,
+                settings.max_groups,
+                partial(_find_source, sources),
+                system.servers,
+            ),
             queries=queries,
             live=LiveQueries(sql, views, settings),
             connections=Connections(settings.max_connections_per_caller),
@@ -282,6 +309,8 @@ class Server:
                     name: _counts(self._app, served) for name, served in self.context.views.items()
                 },
                 clients=len(self.context.connections),
+                url=self.context.groups.url,
+                groups=self.context.groups.counts(),
             )
             with contextlib.suppress(LogError):
                 future = self._producer.send(
@@ -296,6 +325,26 @@ class Server:
             await asyncio.sleep(_POSITION_SECONDS)
             for connection in self.context.connections:
                 connection.send_positions()
+
+
+def _find_source(
+    sources: Mapping[str, Mapping[str, ServedView]], kind: str, name: str
+) -> ServedView:
+    served = sources[kind].get(name)
+    if served is None:
+        raise Problem(
+            404,
+            f"the pipeline has no {kind} {name!r} any more",
+            remedy="drop the groups that read it",
+        )
+    return served
+
+
+def _trust(settings: ServeSettings) -> dict[str, Any]:
+    """The certificate by which commands on this machine recognise the server."""
+    if not settings.tls_certificate:
+        return {}
+    return {"certificate": str(Path(settings.tls_certificate).resolve())}
 
 
 def _counts(app: App, served: ServedView) -> ViewCounts:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from millstream.web.auth.exposure import check_exposure
-from millstream.web.settings import HttpSettings
+from millstream.web.auth.settings import AccessSettings
 
 
-class ServeSettings(HttpSettings):
+class ServeSettings(AccessSettings):
     """Settings of a server for clients."""
 
     port: int = Field(8500, ge=0, le=65535, description="The port to listen on; 0: any free one.")
@@ -17,6 +19,14 @@ class ServeSettings(HttpSettings):
         ge=1,
         description="Changes of each view held in memory for clients that resume; "
         "older ones are read from Kafka.",
+    )
+    advertised_url: str = Field(
+        "",
+        description="Where clients reach this server, as http://10.0.0.7:8500; members of groups "
+        "are sent there by other servers. Empty: the address it listens on.",
+    )
+    max_groups: int = Field(
+        100, ge=0, description="Groups of an app; each has a topic and a consumer group in Kafka."
     )
     newest_rows: int = Field(
         10_000, ge=1, description="Rows held in memory of each view that has no key."
@@ -84,10 +94,29 @@ class ServeSettings(HttpSettings):
         20, ge=0, description="Subscriptions of one caller to SQL of its own; 0: none."
     )
     origins: list[str] = Field(
-        default_factory=list,
-        description="Other origins whose pages may open a WebSocket, such as https://example.org.",
+        default_factory=list, description="The old name of cors_origins; both lists count."
+    )
+    rate: float = Field(
+        0.0,
+        ge=0,
+        description="Requests a second for each login (or address, without logins), WebSockets "
+        "that connect included; beyond it, 429. 0: no limit.",
     )
 
     def check_exposure(self) -> None:
         """SettingsError if anybody on the network could read without `insecure`."""
-        check_exposure(self, tier="serve", has_login=False, has_tls=False)
+        check_exposure(
+            self,
+            tier="serve",
+            has_login=bool(self.auth or self.tls_client_ca),
+            has_tls=bool(self.tls_certificate),
+            remedy="set serve.auth (for key, `millstream keys create` makes one), or ",
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _origins_have_one_meaning(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("origins"), list):
+            both = [*values.get("cors_origins", []), *values["origins"]]
+            return {**values, "cors_origins": list(dict.fromkeys(both))}
+        return values

@@ -74,6 +74,15 @@ class System:
             for name, stream in self._streams.items():
                 stream.watermark = report.streams[name].watermark if name in report.streams else 0
 
+    def servers(self) -> list[ProcessReport]:
+        """The newest report of each server that runs."""
+        now = now_ms()
+        return [
+            each
+            for each in self._reports.values()
+            if each.tier == "serve" and now - each.at <= _DEAD_MS and not each.ended
+        ]
+
     def describe(self) -> dict[str, Any]:
         """The current state, as JSON objects."""
         now = time.time() * 1000

@@ -7,21 +7,24 @@ import json
 import ssl
 import threading
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 
+from millstream.client.credentials import Credentials
 from millstream.errors import MillstreamError
 
-# Our own server is called directly: a proxy in the environment is for other hosts.
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-
-def fetch_system(url: str, seconds: float = 2.0) -> dict[str, Any]:
+def fetch_system(
+    url: str, access: Credentials | None = None, seconds: float = 2.0
+) -> dict[str, Any]:
     """`GET /v1/system` of a server; MillstreamError if it does not answer in time."""
+    access = access or Credentials()
     address = f"{url}/v1/system"
+    request = urllib.request.Request(address, headers=access.fixed_headers())
     try:
-        with _DIRECT.open(address, timeout=seconds) as answer:
+        with _direct(access.ssl_context()).open(request, timeout=seconds) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
     except (URLError, OSError, ValueError, HTTPException) as error:
@@ -37,11 +40,11 @@ def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> st
     MillstreamError if the tier does not answer.
     """
     address = f"{url}/health/ready"
-    direct = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
-    )
     try:
-        with direct.open(address, timeout=seconds) as answer, contextlib.suppress(ValueError):
+        with (
+            _direct(trusted).open(address, timeout=seconds) as answer,
+            contextlib.suppress(ValueError),
+        ):
             workers = json.load(answer).get("workers", ())
             return "; ".join(
                 f"process {w['worker']}: {w['reason']}" for w in workers if "reason" in w
@@ -61,11 +64,24 @@ def why_not_ready(url: str, trusted: ssl.SSLContext, seconds: float = 2.0) -> st
         raise MillstreamError(f"cannot read {address}: {why}", remedy=remedy) from None
 
 
-class MetricsPoll:
-    """The newest metrics of a server; a thread fetches them every second."""
+def _direct(trusted: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    """Calls our own server directly: a proxy in the environment is for other hosts."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+    )
 
-    def __init__(self, url: str, every: float = 1.0) -> None:
+
+class MetricsPoll:
+    """The newest metrics of a server; a thread fetches them every second.
+
+    `access` is called for each attempt, because a server may start later than this.
+    """
+
+    def __init__(
+        self, url: str, access: Callable[[], Credentials] = Credentials, every: float = 1.0
+    ) -> None:
         self._url = url
+        self._access = access
         self._every = every
         self._newest: dict[str, Any] | None = None
         self._closed = threading.Event()
@@ -83,5 +99,5 @@ class MetricsPoll:
         while not self._closed.wait(self._every):
             newest = None
             with contextlib.suppress(MillstreamError):
-                newest = fetch_system(self._url)
+                newest = fetch_system(self._url, self._access())
             self._newest = newest

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
+from millstream.client.credentials import Credentials
 from millstream.runtime.failing_processes import Failure, publish_failures
 from millstream.runtime.home import Home
 from millstream.supervise.metrics_poll import MetricsPoll
@@ -66,6 +67,7 @@ def run_processes(
     *,
     ready_lines: list[str],
     serve_url: str = "",
+    serve_access: Callable[[], Credentials] = Credentials,
     policy: RestartPolicy | None = None,
 ) -> int:
     """Run the processes until a signal stops them; returns the signal's number.
@@ -94,7 +96,7 @@ def run_processes(
                 with ignored_output_errors():
                     if not is_ready and supervisor.all_ready:
                         is_ready = True
-                        metrics = MetricsPoll(serve_url) if serve_url else None
+                        metrics = MetricsPoll(serve_url, serve_access) if serve_url else None
                         display.ready(supervisor, ready_lines)
                     display.tick(supervisor, metrics.newest() if metrics else None)
                 time.sleep(TICK_SECONDS)

@@ -1,8 +1,9 @@
 """Dead letters: events that are missing from views, each with its reason.
 
-There are four stores: the rejected and the late topics of the log (`log/dead_letters/`), the
-events that Kafka refused (`collect/intake/failed.py`) and the damaged entries of a collector's
-journal (`cli/dead_letters/damaged.py`). Commands list, show and select them in the same way.
+There are five stores: rejected events, late events and the undelivered messages of groups are in
+topics of the log (`log/dead_letters/`); events that Kafka refused (`collect/intake/failed.py`) and
+the damaged entries of a collector's journal (`cli/dead_letters/damaged.py`) are in a home. Commands
+list, show and select them in the same way.
 """
 
 from __future__ import annotations

@@ -198,6 +198,25 @@ class FieldDrift(msgspec.Struct, frozen=True):
     now: str
 
 
+class MemberCounts(msgspec.Struct, frozen=True):
+    """A member of a group, and how many messages it has not acknowledged."""
+
+    caller: str
+    pending: int
+    max_pending: int
+
+
+class GroupCounts(msgspec.Struct, omit_defaults=True):
+    """A group on one server."""
+
+    partitions: list[int] = []  # of its source, that the server owns
+    member_count: int = 0
+    members: list[MemberCounts] = []  # the first hundred
+    in_flight: int = 0  # messages that members have not acknowledged
+    unhandled: int = 0  # messages that were read and not handled yet, with those in flight
+    redelivered: int = 0  # deliveries after the first one of a message, since the server started
+
+
 class ProcessReport(msgspec.Struct, omit_defaults=True):
     """The counts of one process since it started.
 
@@ -213,6 +232,8 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     sources: list[SourceState] = []
     views: dict[str, ViewCounts] = {}
     clients: int = 0
+    url: str = ""  # by serve: where clients reach this server
+    groups: dict[str, GroupCounts] = {}  # by serve: groups with members here
     journal: JournalState | None = None
     drifts: list[FieldDrift] = []  # by analyze: fields that drift now
     ended: bool = False  # the process ended normally: this is its last report

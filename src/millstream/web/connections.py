@@ -7,16 +7,22 @@ import ipaddress
 import resource
 import socket
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
 from uvicorn.server import ServerState
 
 from millstream.web.allowed_hosts import AllowedHosts
+from millstream.web.asgi import Scope
+from millstream.web.client_address import TrustedProxies
 from millstream.web.fast_path import FastPath, HeadCache
 from millstream.web.settings import HttpSettings
 
 CERTIFICATE = "millstream.certificate"  # in a request's scope: the names in the client certificate
+
+AdmitWebSocket = Callable[[Scope], Awaitable[None]]
+"""Sets the caller in the scope of a request for a WebSocket; Problem if it is refused."""
 
 _SPARE_FILES = 200  # descriptors for the journal, Kafka and sources
 
@@ -43,11 +49,15 @@ class ConnectionLimits:
         tier: str,
         hosts: AllowedHosts,
         fast_path: FastPath | None = None,
+        proxies: TrustedProxies | None = None,
+        admit_websocket: AdmitWebSocket | None = None,
     ) -> None:
         self.settings = settings
         self.tier = tier
         self.hosts = hosts
         self.fast_path = fast_path
+        self.proxies = proxies or TrustedProxies()
+        self.admit_websocket = admit_websocket
         self.heads = HeadCache()
         self.now = asyncio.get_running_loop().time()  # at the last check; exact enough
         self.count = 0
@@ -64,11 +74,28 @@ class ConnectionLimits:
         if self.count >= self._max_count:
             self.refused["connections"] += 1
             return False
-        if self._by_network[network] >= self.settings.max_connections_per_address:
-            self.refused["connections_per_address"] += 1
+        if not self._has_room(network):
             return False
         self.count += 1
         self._by_network[network] += 1
+        return True
+
+    def move(self, network: str, client: str) -> bool:
+        """Count an admitted connection for the client behind a proxy; False if it has too many."""
+        if client != network:
+            if not self._has_room(client):
+                return False
+            self.release(network)
+            self.count += 1
+            self._by_network[client] += 1
+        return True
+
+    def _has_room(self, network: str) -> bool:
+        # A proxy has the connections of many clients.
+        limit = self.settings.max_connections_per_address
+        if self._by_network[network] >= limit and not self.proxies.trusts(network):
+            self.refused["connections_per_address"] += 1
+            return False
         return True
 
     def release(self, network: str) -> None:

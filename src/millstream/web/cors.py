@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from millstream.web.asgi import Application, HeaderList, Message, Receive, Scope, Send
 from millstream.web.problem import Problem
@@ -59,6 +59,11 @@ class CorsMiddleware:
 def is_same_origin(origin: str, host: str) -> bool:
     """Whether the request came from a page of this server, or not from a page at all."""
     return not origin or origin.partition("://")[2] == host
+
+
+def allows_origin(origins: Collection[str], origin: str, host: str) -> bool:
+    """Whether a page of this origin may call: its own server, or one that allows the origin."""
+    return "*" in origins or origin in origins or is_same_origin(origin, host)
 
 
 def check_origin(scope: Scope, origin: str, setting: str) -> None:

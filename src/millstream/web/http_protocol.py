@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import Any, cast
+from urllib.parse import unquote
 
-import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from millstream.web.asgi import HeaderList
+from millstream.web.asgi import HeaderList, Scope
 from millstream.web.connections import (
     CERTIFICATE,
     ConnectionLimits,
     certificate_names,
+    network_of,
     peer_network,
     set_user_timeout,
 )
 from millstream.web.fast_path import HEAD_END, FastRequest, Route
-from millstream.web.problem import CLOSE, CONTENT_TYPE, RETRY, Problem
+from millstream.web.problem import CLOSE, RETRY, Problem
 from millstream.web.request_head import CHUNKED, read_request_head
+
+_log = logging.getLogger(__name__)
 
 _BODY_GRACE = 5.0  # seconds before a body's rate is checked
 _LINGER = 5.0  # seconds that a body may continue after its response
 _FRAMING = 16  # bytes of chunk framing for each byte of a body; a chunk of one byte has five
 _CLOSE_DELAY = 1.0  # seconds to read a last response: closing at once could discard it
+
+TOO_MANY = "there are too many connections; close some, or try later"
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"cookie"})
 
 # What a connection waits for: the next request, parts of one, or its response.
 _IDLE, _HEAD, _BODY, _RESPONSE = range(4)
@@ -76,13 +79,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refusal: Problem | None = None
         self._ignores_input = False
         self._websocket: Any = None  # the protocol that has taken over the connection
+        self._admission: asyncio.Task[None] | None = None  # of a WebSocket
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if not self._network:
             network = peer_network(transport)
             if not self._limits.admit(network):
-                problem = "there are too many connections; close some, or try later"
-                transport.write(_encode_problem(Problem(503, problem, headers=[RETRY]), ()))
+                transport.write(Problem(503, TOO_MANY, headers=[RETRY]).encode())
                 transport.close()
                 return
             self._network = network
@@ -98,6 +101,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._network = ""
         self._rest, self._unread = b"", 0
         self._limits.set_memory(self, 0)
+        if self._admission is not None:
+            self._admission.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -156,9 +161,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._feed(data if end - at == size else data[at:end])
             at = end
         if self._ignores_input:
-            if self._websocket is not None and at < size:
-                self._websocket.data_received(data[at:])
-        elif at < size:
+            return
+        if at < size:
             self._postpone(data, at)
             self._continue()
         elif is_at_start and start == 0 and self._cacheable is not None:
@@ -256,6 +260,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.headers, self.expect_100_continue = read
         self.scope["headers"] = self.headers
+        if self.client is not None:
+            client = self._limits.proxies.client(self.client[0], self.headers)
+            if client != self.client[0]:
+                self.scope["client"] = (client, 0)  # the port is the proxy's
         if self._names:
             self.scope[CERTIFICATE] = self._names  # type: ignore[literal-required]
 
@@ -394,28 +402,59 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             # The application must not wait for the rest of the body.
             cycle.disconnected = cycle.response_complete = True
             cycle.message_event.set()
-        self.transport.write(_encode_problem(problem, self.server_state.default_headers))
+        self.transport.write(problem.encode(self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def handle_websocket_upgrade(self) -> None:
+        """Ask whether the connection may become a WebSocket.
+
+        Bytes behind the request wait meanwhile, as behind any request without a response.
+        """
+        self._admission = self.loop.create_task(self._admit_websocket())
+
+    async def _admit_websocket(self) -> None:
+        scope = cast(Scope, self.scope)
+        path, _, scope["query_string"] = self.url.partition(b"?")
+        scope["raw_path"], scope["path"] = path, unquote(path.decode("latin-1"))
+        client = scope.get("client")
+        network = network_of(client[0]) if client else self._network
+        try:
+            if self._limits.admit_websocket is not None:
+                await self._limits.admit_websocket(scope)
+            if not self._limits.move(self._network, network):
+                raise Problem(503, TOO_MANY, headers=[RETRY])
+        except Problem as problem:
+            self._refuse(problem)
+            return
+        except Exception:
+            _log.exception("cannot open a WebSocket")
+            self._refuse(Problem(500, "the server failed; its log says why"))
+            return
+        self._network = network
+        self._hand_over(scope)
+
+    def _hand_over(self, scope: Scope) -> None:
         """Hand the connection to the WebSocket's protocol, with the request that was read.
 
-        The WebSocket's protocol calls `release` when the connection is lost.
+        That protocol may log what it reads, so it gets no credentials. It calls `release` when the
+        connection is lost.
         """
         self.connections.discard(self)
         set_user_timeout(self.transport, 0)  # pings watch a WebSocket, which may pause for longer
-        head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
+        head = [scope["method"].encode(), b" ", scope["raw_path"], b" HTTP/1.1\r\n"]
         for name, value in self.headers:
-            head += [name, b": ", value, b"\r\n"]
-        websocket = self._websocket = cast(Any, self.ws_protocol_class)(
-            config=self.config, server_state=self.server_state, app_state=self.app_state
-        )
+            if name not in _CREDENTIALS:
+                head += [name, b": ", value, b"\r\n"]
+        websocket = self._websocket = cast(Any, self.ws_protocol_class)(scope)
         websocket.release = partial(self._limits.release, self._network)
         self._network, self._ignores_input = "", True
+        rest, self._rest = self._rest[self._rest_at :], b""
+        self._limits.set_memory(self, 0)
         websocket.connection_made(self.transport)
-        websocket.data_received(b"".join([*head, b"\r\n"]))
+        websocket.data_received(b"".join([*head, b"\r\n", rest]))
         self.transport.set_protocol(websocket)
+        self.flow.resume_reading()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore other upgrades, such as curl's to HTTP/2, and close after the response."""
@@ -444,16 +483,3 @@ def _other_host(host: bytes, tier: str) -> Problem:
 
 def _too_slow(what: str) -> Problem:
     return Problem(408, f"the {what}; nothing was accepted, send it faster")
-
-
-def _encode_problem(problem: Problem, more: Any) -> bytes:
-    body = msgspec.json.encode(problem.content)
-    headers = [
-        *more,
-        (b"content-type", CONTENT_TYPE),
-        (b"content-length", str(len(body)).encode()),
-        *[each for each in problem.headers if each != CLOSE],
-        CLOSE,
-    ]
-    lines = [STATUS_LINE[problem.status], *(b"%b: %b\r\n" % each for each in headers), b"\r\n"]
-    return b"".join([*lines, body])

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from millstream.errors import MillstreamError
 
 CONTENT_TYPE = b"application/problem+json"
@@ -40,3 +42,17 @@ class Problem(MillstreamError):
             "detail": str(self),
             **self._members,
         }
+
+    def encode(self, more: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+        """The whole response, of a connection that is closed after it, with `more` headers."""
+        body = msgspec.json.encode(self.content)
+        headers = [
+            *more,
+            (b"content-type", CONTENT_TYPE),
+            (b"content-length", str(len(body)).encode()),
+            *[each for each in self.headers if each != CLOSE],
+            CLOSE,
+        ]
+        phrase = HTTPStatus(self.status).phrase.encode()
+        lines = [b"HTTP/1.1 %d %b\r\n" % (self.status, phrase)]
+        return b"".join([*lines, *(b"%b: %b\r\n" % each for each in headers), b"\r\n", body])

@@ -16,7 +16,8 @@ import uvicorn
 
 from millstream.web.allowed_hosts import AllowedHosts
 from millstream.web.asgi import Application
-from millstream.web.connections import ConnectionLimits
+from millstream.web.client_address import TrustedProxies
+from millstream.web.connections import AdmitWebSocket, ConnectionLimits
 from millstream.web.fast_path import FastPath
 from millstream.web.http_protocol import LimitedHttpProtocol
 from millstream.web.settings import HttpSettings
@@ -37,11 +38,19 @@ class HttpServer(uvicorn.Server):
         websocket: type[Any] | None = None,
         certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
+        admit_websocket: AdmitWebSocket | None = None,
     ) -> None:
         self._started = asyncio.Event()
         self.certificate = certificate
         hosts = AllowedHosts(settings.host, settings.allowed_hosts)
-        self.limits = ConnectionLimits(settings, tier=tier, hosts=hosts, fast_path=fast_path)
+        self.limits = ConnectionLimits(
+            settings,
+            tier=tier,
+            hosts=hosts,
+            fast_path=fast_path,
+            proxies=TrustedProxies(trusted_proxies),
+            admit_websocket=admit_websocket,
+        )
         super().__init__(
             uvicorn.Config(
                 cast(Any, application),
@@ -52,9 +61,7 @@ class HttpServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # Anybody can send X-Forwarded-For, so only trusted proxies' headers are used.
-                proxy_headers=bool(trusted_proxies),
-                forwarded_allow_ips=list(trusted_proxies),
+                proxy_headers=False,  # `TrustedProxies` reads them
                 timeout_keep_alive=math.ceil(settings.idle_timeout),
                 timeout_graceful_shutdown=stop_seconds,
             )

@@ -136,8 +136,8 @@ app.view("three", sql="""SELECT x.first_at, x.at FROM (
         ),
         (
             f"SELECT city, at, {OVER} AS r FROM a",
-            'app.query("v_ranked", sql="SELECT *, ROW_NUMBER() OVER (PARTITION BY city ORDER BY at'
-            ' NULLS FIRST) AS r FROM v")',
+            'app.query("v_ranked", sql="""SELECT *, ROW_NUMBER() OVER (PARTITION BY city'
+            ' ORDER BY "at" NULLS FIRST) AS r FROM v""")',
         ),
     ],
 )

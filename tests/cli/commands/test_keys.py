@@ -29,7 +29,7 @@ def test_the_key_alone_is_on_stdout_and_never_again(run: Run) -> None:
     assert stat.S_IMODE(FILE.stat().st_mode) == 0o600
     assert stat.S_IMODE(FILE.parent.stat().st_mode) == 0o700
     listed = run("keys", "list").out + run("keys", "list", "--json").out
-    assert "shop  writes to orders, clicks_* · until revoked" in listed
+    assert "shop  may write to orders, clicks_* · until revoked" in listed
     assert not any(secret in listed for secret in (made.out.strip(), found.sha256))
 
 
@@ -40,7 +40,7 @@ def test_json_tells_all_of_a_key(run: Run) -> None:
     assert made.pop("key").startswith("msk_")
     assert run("keys", "list", "--json").out == json.dumps([made]) + "\n"
     assert (made["write"], made["expired"], made["rate"]) == ([], False, 5.0)
-    assert "a  writes to no stream · until 20" in run("keys", "list").out
+    assert "a  may do nothing · until 20" in run("keys", "list").out
 
 
 def test_a_revoked_key_is_gone(run: Run) -> None:

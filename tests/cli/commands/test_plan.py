@@ -17,6 +17,7 @@ PIPELINE = """
 CREATE STREAM orders (id BIGINT NOT NULL, city STRING, at TIMESTAMP) WITH (key = 'id');
 CREATE VIEW by_city WITH (key = 'city') AS SELECT city, count(*) AS n FROM orders GROUP BY city;
 CREATE VIEW ghent AS SELECT id FROM orders WHERE city = 'Ghent';
+CREATE QUERY top (n = 3) WITH (key = 'city') AS SELECT * FROM by_city ORDER BY n DESC LIMIT :n;
 """
 
 
@@ -43,6 +44,9 @@ def test_a_plan_says_how_each_view_runs_and_why(tmp_path: Path) -> None:
     assert ghent["key"] is None
     assert ghent["lineage"] == "position"
     assert found["slots"] == by_city["slots"] + ghent["slots"]
+    (query,) = found["queries"]
+    assert (query["name"], query["views"], query["key"]) == ("top", ["by_city"], ["city"])
+    assert query["parameters"] == {"n": 3}
     assert not (tmp_path / ".millstream").exists()
 
 
@@ -50,6 +54,8 @@ def test_a_plan_for_people_has_the_same_facts(tmp_path: Path) -> None:
     answer = plan(tmp_path, PIPELINE)
     assert answer.returncode == 0, answer.stderr
     for words in ("view by_city", "real-time: ", "shop.stream.orders", "a stream of result rows"):
+        assert words in answer.stdout
+    for words in ("query top", "n integer = 3", "/v1/queries/top"):
         assert words in answer.stdout
 
 
@@ -80,7 +86,7 @@ CREATE VIEW d WITH (key = 'city') AS SELECT city, count(DISTINCT id) AS n FROM o
     assert answer.returncode == 1
     first, second = answer.stderr.splitlines()
     assert first.startswith(
-        "error: shop.sql:5: view 's' cannot run as a continuous query: it sorts"
+        "error: shop.sql:6: view 's' cannot run as a continuous query: it sorts"
     )
-    assert second.startswith("error: shop.sql:6: view 'd' cannot run as a continuous query")
+    assert second.startswith("error: shop.sql:7: view 'd' cannot run as a continuous query")
     assert "SELECT DISTINCT" in second

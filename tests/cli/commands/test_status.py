@@ -41,6 +41,12 @@ def test_a_query_that_does_not_run_is_a_problem_with_its_error() -> None:
     assert problems_of(UP, system("restarting")) == ["view by_city is restarting: out of luck"]
 
 
+def test_a_named_query_that_cannot_run_is_a_problem_with_its_error() -> None:
+    queries = [{"name": "top", "error": "there is no column town"}, {"name": "b", "error": None}]
+    found = problems_of(UP, {**system(), "queries": queries})
+    assert found == ["query top cannot run: there is no column town"]
+
+
 def test_rows_that_may_be_wrong_are_a_problem_though_the_query_runs() -> None:
     now = system()
     now["tiers"]["analyze"]["views"]["by_city"] |= {"warning": "12 events are not in it"}

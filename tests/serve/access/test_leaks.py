@@ -300,7 +300,10 @@ class Run:
             f"where={quote('zq_car IS NULL')}",
         ):
             await self._get(name, f"{view}?{query}")
-        await self._get(name, "/v1/views")
+        for path in ("/v1/views", "/v1/openapi.json", "/v1/queries"):
+            await self._get(name, path)
+        for media in ("text/csv", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
+            await self._get(name, f"{view}?lineage=true", accept=media)
         for other, tag in self.tags[-6:]:
             cached = await self._get(name, view, **{"if-none-match": tag})
             same = world.visible_table(name) == world.visible_table(other)

@@ -31,7 +31,7 @@ def check(message: Any, *kinds: type) -> None:
 
 
 async def test_websocket_messages_match_their_description(
-    pipeline: Pipeline, server: Server
+    pipeline: Pipeline, server: Server, http: httpx.AsyncClient
 ) -> None:
     pipeline.count("Rome", 1)
     seen: set[str] = set()
@@ -41,17 +41,25 @@ async def test_websocket_messages_match_their_description(
             {"type": "subscribe", "id": "b", "stream": "rsvps"},
             {"type": "subscribe", "id": "c", "ledger": "per_minute"},
             {"type": "subscribe", "id": "d"},
+            {"type": "subscribe", "id": "e", "view": "by_city", "group": "desk"},
+            {"type": "update", "id": "a", "max_rate": 1000},
             {"type": "nonsense"},
             {"type": "ping"},
+            {"type": "update", "max_bytes": 1_000_000},
             {"type": "unsubscribe", "id": "b"},
         ):
             await client.send(**asked)
         pipeline.count("Rome", 2)
-        wanted = {each.__struct_config__.tag for each in SENT} - {"lag"}
+        # tests/serve/test_login.py has the messages about logins.
+        others = {"lag", "authenticate", "authenticated"}
+        wanted = {each.__struct_config__.tag for each in SENT} - others
         while seen != wanted:
             message = await client.next()
             check(message, *SENT)
             seen.add(message["type"])
+            if message["type"] == "message":
+                check((await http.get("/v1/groups")).json(), messages.GroupList)
+                await server.context.groups.reset("desk", "start")
 
 
 async def test_http_answers_match_their_description(

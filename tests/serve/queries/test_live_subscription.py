@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -10,10 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
+from tests.serve.description.test_messages import check
 from tests.serve.pipeline import SECONDS, Pipeline, Socket, events, following, socket
 from tests.wait_until import until
 
+from millstream.cli.group import millstream
 from millstream.client import Change, Client, Snapshot
+from millstream.serve.description.messages import SENT
 from millstream.serve.service import Server
 
 TOP = {"query": "top_cities", "params": {"n": 2}}
@@ -44,6 +49,8 @@ async def test_a_websocket_gets_a_snapshot_and_the_changes_of_a_named_query(
         assert [each["rank"] for each in snapshot["rows"]] == [1, 2]
         await count(pipeline, server, Bonn=9)
         changes = [await client.next() for _ in range(2)]
+        for message in (snapshot, *changes):
+            check(message, *SENT)
         assert [(c["key"], c["row"], c["more"]) for c in changes] == [
             ([1], row("Bonn", 9), 1),
             ([2], row("Rome", 3), 0),
@@ -127,7 +134,9 @@ async def test_sql_of_the_client_can_be_followed_within_limits(pipeline: Pipelin
             assert server.context.live.evaluations == 2
             await client.send(type="unsubscribe", id="b")
             assert (await client.next())["type"] == "unsubscribed"
-            assert (await client.subscribe(id="c", sql="SELECT x FROM by_city"))["final"] is True
+            error = await client.subscribe(id="c", sql="SELECT x FROM by_city")
+            check(error, *SENT)
+            assert error["final"] is True
         await until(lambda: not server.context.live.own_sql)
 
 
@@ -217,3 +226,24 @@ async def test_the_python_client_runs_and_follows_queries(
             assert own.rows[0].row == row("Oslo", 9)
         with pytest.raises(TypeError, match="changes\\(query='top_cities'"):
             client.changes("by_city", query="top_cities")
+
+
+async def test_commands_run_and_follow_queries(pipeline: Pipeline, server: Server) -> None:
+    await count(pipeline, server, Rome=3, Oslo=2)
+
+    async def run(*arguments: str) -> list[dict[str, Any]]:
+        result = await asyncio.to_thread(
+            CliRunner().invoke, millstream, [*arguments, "--json", "--url", server.url]
+        )
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.output.splitlines()]
+
+    assert await run("query", "top_cities", "-p", "n=1") == [row("Rome", 3)]
+    (line,) = await run("tail", "top_cities", "-p", "n=1", "-n", "1")
+    assert (line["row"], line["key"]) == (row("Rome", 3), [1])
+    (own,) = await run("tail", OWN, "-n", "1")
+    assert own["row"] == row("Rome", 3)
+    wrong = await asyncio.to_thread(
+        CliRunner().invoke, millstream, ["query", "SELECT 1", "-p", "n=1"]
+    )
+    assert (wrong.exit_code, "-p is for a named query" in wrong.output) == (2, True)

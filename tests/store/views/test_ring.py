@@ -54,3 +54,21 @@ def test_a_position_covers_another_if_nothing_is_missing() -> None:
     assert covers((3, 1), (3,))
     assert not covers((3,), (3, 1))
     assert not covers((2, 5), (3, 1))
+
+
+def test_the_newest_change_of_a_key_is_known_while_the_ring_holds_it() -> None:
+    ring = Ring(3)
+
+    def append(key: str) -> None:
+        offset = ring.end
+        ring.append(ViewChange(key, {}, None, 0, offset, (offset + 1,), 0))
+
+    for key in "aab":
+        append(key)
+    assert (ring.newest_of("a"), ring.newest_of("b")) == (1, 2)
+    append("b")
+    append("c")
+    assert (ring.newest_of("b"), ring.newest_of("c")) == (3, 4)
+    with pytest.raises(KeyError):
+        ring.newest_of("a")
+    assert ring.capacity == 3

@@ -41,7 +41,8 @@ def _declare(view: View, suffix: str, select: str, limit: int | None) -> str:
         parameters = "" if limit is None else f" (n = {limit})"
         return f"CREATE QUERY {name}{parameters} AS {select};"
     parameters = "" if limit is None else f", n={limit}"
-    return f'app.query("{name}", sql="{select}"{parameters})'
+    quote = '"""' if '"' in select else '"'
+    return f'app.query("{name}", sql={quote}{select}{quote}{parameters})'
 
 
 def _parse(view: View) -> exp.Query | None:
@@ -73,4 +74,5 @@ def _by_column(ordered: exp.Expr, tree: exp.Query) -> str | None:
     else:
         named = zip((each.unalias() for each in tree.selects), names, strict=True)
         name = next(itertools.chain((n for e, n in named if e == by), [""]))
-    return f"{name} DESC" if name and ordered.args.get("desc") else name or None
+    written = exp.column(name).sql("duckdb") if name else None  # quoted if it is a keyword
+    return f"{written} DESC" if written and ordered.args.get("desc") else written

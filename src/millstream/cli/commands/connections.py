@@ -9,23 +9,37 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from millstream.cli.shared.options import home_option, json_option, url_of, url_option
+from millstream.cli.shared.options import (
+    access_options,
+    home_option,
+    json_option,
+    serve_access,
+    url_option,
+)
 
 if TYPE_CHECKING:
     from millstream.client import Client
+    from millstream.client.credentials import Credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _place_options(function: F) -> F:
-    return home_option(url_option(function))
+    return home_option(url_option(access_options(function)))
 
 
 @click.group(invoke_without_command=True)
 @_place_options
 @json_option
 @click.pass_context
-def connections(context: click.Context, home: Path, url: str, as_json: bool) -> None:
+def connections(
+    context: click.Context,
+    home: Path,
+    url: str,
+    key_file: Path | None,
+    ca: str,
+    as_json: bool,
+) -> None:
     """List the connections of a server's clients, WebSockets and server-sent events.
 
     Shows for each the caller, the address, what it is subscribed to, the messages per second, the
@@ -39,7 +53,8 @@ def connections(context: click.Context, home: Path, url: str, as_json: bool) -> 
     """
     if context.invoked_subcommand is not None:
         return
-    found = _call(lambda client: client.connections(), url, home)
+    access = serve_access(url, home, key_file, ca)
+    found = _call(lambda client: client.connections(), *access)
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -49,23 +64,24 @@ def connections(context: click.Context, home: Path, url: str, as_json: bool) -> 
 @connections.command("close")
 @click.argument("identifier", metavar="ID")
 @_place_options
-def close_connection(identifier: str, home: Path, url: str) -> None:
+def close_connection(identifier: str, home: Path, url: str, key_file: Path | None, ca: str) -> None:
     """Close the connection with that ID; the client is told that it need not connect again.
 
     \b
     millstream connections close 4f19c2-17
     """
-    _call(lambda client: client.close_connection(identifier), url, home)
+    access = serve_access(url, home, key_file, ca)
+    _call(lambda client: client.close_connection(identifier), *access)
     click.echo(f"closed {identifier}")
 
 
-def _call(work: Callable[[Client], Any], url: str, home: Path) -> Any:
+def _call(work: Callable[[Client], Any], url: str, access: Credentials) -> Any:
     import asyncio
 
     from millstream.client import Client
 
     async def call() -> Any:
-        async with Client(url_of("serve", url, home)) as client:
+        async with Client(url, credentials=access) as client:
             return await work(client)
 
     return asyncio.run(call())

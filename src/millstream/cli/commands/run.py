@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterable, Sized
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import click
 from millstream.cli.shared.options import (
     Flags,
     accept_schema_change_option,
+    home_access,
     home_option,
     insecure_option,
     load_app,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from millstream.settings import Settings
     from millstream.supervise.plain_output import Display
     from millstream.supervise.processes import Ports
+    from millstream.web.auth.settings import AccessSettings
 
 
 @click.command()
@@ -124,7 +127,8 @@ def start(
             home,
             display,
             ready_lines=ready_lines(settings, ports, home),
-            serve_url=f"http://{_reachable(settings.serve.host)}:{ports.serve}",
+            serve_url=_url(settings.serve, ports.serve),
+            serve_access=partial(home_access, home),
             policy=RestartPolicy(give_up=give_up),
         )
     finally:
@@ -147,9 +151,7 @@ def check_cluster(settings: Settings) -> None:
 
 def ready_lines(settings: Settings, ports: Ports, home: Home) -> list[str]:
     """Lines with the addresses, to print when all is ready."""
-    serve = f"http://{_reachable(settings.serve.host)}:{ports.serve}"
-    scheme = "https" if settings.collect.tls_certificate else "http"
-    collect = f"{scheme}://{_reachable(settings.collect.host)}:{ports.collect}"
+    serve, collect = _url(settings.serve, ports.serve), _url(settings.collect, ports.collect)
     lines = [f"all ready: dashboard {serve}/ · events to {collect}/v1/streams/…"]
     if not (dashboard_folder() / "index.html").exists():
         lines.append("the dashboard is not built: `make dashboard` builds it (needs Node 20)")
@@ -196,6 +198,11 @@ def ask_about_removed(home: Home, views: Iterable[str]) -> None:
 def _count(things: Sized, noun: str) -> str:
     number = len(things)
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _url(settings: AccessSettings, port: int) -> str:
+    scheme = "https" if settings.tls_certificate else "http"
+    return f"{scheme}://{_reachable(settings.host)}:{port}"
 
 
 def _reachable(host: str) -> str:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from millstream.cli.shared.options import ca_option, home_option, json_option, open_home
+from millstream.cli.shared.options import (
+    ca_option,
+    home_access,
+    home_option,
+    json_option,
+    open_home,
+)
 from millstream.cli.shared.outcome import FAILED, ignored_broken_pipe
 from millstream.errors import MillstreamError
 from millstream.runtime.home import Home
@@ -51,7 +58,7 @@ def status(home: Path, ca: str, as_json: bool) -> int:
             f"nothing runs in {home}",
             remedy="start it with `millstream run PIPELINE`, or name another --home",
         )
-    system = read_system(running)
+    system = read_system(place, running, ca)
     refused, unknown = ask_collect(running, ca)
     problems = [
         *map(str, failures),
@@ -75,14 +82,16 @@ def status(home: Path, ca: str, as_json: bool) -> int:
     return FAILED if problems else 0
 
 
-def read_system(running: dict[str, Any]) -> dict[str, Any] | None:
+def read_system(home: Home, running: dict[str, Any], ca: str) -> dict[str, Any] | None:
     """The server's metrics, or None if no server answers."""
     from millstream.supervise.metrics_poll import fetch_system
 
     if "serve" not in running:
         return None
     try:
-        return fetch_system(running["serve"]["url"], seconds=5)
+        access = home_access(home)
+        access = replace(access, ca=ca) if ca and not access.certificate else access
+        return fetch_system(running["serve"]["url"], access, seconds=5)
     except MillstreamError:
         return None
 

@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 
 
 def add_list_and_show(
-    group: click.Group, kind_of: Callable[[], Kind[Any]], *, list_help: str, show_help: str
+    group: click.Group,
+    kind_of: Callable[[], Kind[Any]],
+    *,
+    list_help: str,
+    show_help: str,
+    subject: str = "stream",
 ) -> None:
-    """Add both commands to a group.
+    """Add both commands to a group; `subject` is what each topic belongs to.
 
     `kind_of` is called only when a command runs: its import would slow down `--help`.
     """
 
     @group.command("list", help=list_help)
-    @click.argument("stream")
+    @click.argument("stream", metavar=subject.upper())
     @log_options
     @filter_options
     @limit_option("newest")
@@ -57,11 +62,11 @@ def add_list_and_show(
         for letter in sorted(newest):
             print_line(letter, as_json)
         if not as_json:
-            what = f"{kind.name} events of {stream}"
+            what = f"{kind.name} {kind.items} of {stream}"
             click.echo(f"{len(newest):,} of {count:,} {what}", err=True)
 
     @group.command("show", help=show_help)
-    @click.argument("name", metavar="STREAM/PARTITION/OFFSET")
+    @click.argument("name", metavar=f"{subject.upper()}/PARTITION/OFFSET")
     @log_options
     @click.option("--raw", is_flag=True, help="Print only the event's bytes, as received.")
     def show(name: str, home: Path, assignments: tuple[str, ...], app: str, raw: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,7 +107,7 @@ def url_option(function: F) -> F:
 
 
 def access_options(function: F) -> F:
-    """Options for a collector that requires authentication; no secret is an argument."""
+    """Options for a server that requires authentication; no secret is an argument."""
     key_file = click.option(
         "--key-file",
         type=click.Path(path_type=Path),
@@ -127,7 +127,7 @@ def ca_option(function: F) -> F:
         metavar="FILE",
         envvar="MILLSTREAM_CA",
         show_envvar=True,
-        help="CA certificates (PEM) to verify the collector with; default: the system's.",
+        help="CA certificates (PEM) to verify the server with; default: the system's.",
     )(function)
 
 
@@ -136,6 +136,32 @@ def access_of(key_file: Path | None, ca: str) -> Credentials:
 
     key = read_key(key_file) if key_file is not None else os.environ.get(_KEY_VARIABLE, "").strip()
     return Credentials(key, ca)
+
+
+def serve_access(
+    url: str, home: Path, key_file: Path | None, ca: str, option: str = "--url"
+) -> tuple[str, Credentials]:
+    """The address of a server, and what to log in with.
+
+    The server that runs in the home gets the home's operator key, and no other server does.
+    """
+    given = access_of(key_file, ca)
+    if url:
+        return url_of("serve", url, home, option), given
+    address = url_of("serve", "", home, option)
+    own = home_access(open_home(home))
+    return address, replace(
+        given, key=given.key or own.key, certificate="" if ca else own.certificate
+    )
+
+
+def home_access(home: Home) -> Credentials:
+    """What to log in with to the server that runs in this home."""
+    from millstream.client.credentials import Credentials
+    from millstream.runtime.operator_key import find_operator_key
+
+    entry = home.running().get("serve") or {}
+    return Credentials(find_operator_key(home), certificate=str(entry.get("certificate", "")))
 
 
 def json_option(function: F) -> F:

@@ -16,6 +16,7 @@ from millstream.cli.shared.options import (
     home_option,
     json_option,
     log_of,
+    serve_access,
     set_option,
     url_of,
 )
@@ -79,7 +80,7 @@ def trace(
     deadline = time.monotonic() + timeout
     while True:
         event = find_event(collect, receipt, access, max(5.0, deadline - time.monotonic()))
-        found = trace_event(event, *system_of(home, serve_url))
+        found = trace_event(event, *system_of(home, serve_url, key_file, ca))
         if found.is_over or not wait or time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)
@@ -91,12 +92,15 @@ def trace(
     return 0 if found.is_successful(wait) else FAILED
 
 
-def system_of(home: Path, serve_url: str) -> tuple[dict[str, Any] | None, str]:
+def system_of(
+    home: Path, serve_url: str, key_file: Path | None, ca: str
+) -> tuple[dict[str, Any] | None, str]:
     """The server's metrics; or None and the reason."""
     from millstream.supervise.metrics_poll import fetch_system
 
     try:
-        return fetch_system(url_of("serve", serve_url, home, "--serve-url"), seconds=5), ""
+        address, access = serve_access(serve_url, home, key_file, ca, "--serve-url")
+        return fetch_system(address, access, seconds=5), ""
     except MillstreamError as error:
         return None, str(error)
 

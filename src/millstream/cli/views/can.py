@@ -107,7 +107,7 @@ def _caller(name: str, claims: str, home: Path, assignments: tuple[str, ...]) ->
     if name not in keys:
         remedy = suggest(name, keys) or "create it, or give --claims"
         raise MillstreamError(f"there is no key {name!r}", remedy=remedy)
-    return Caller("key", name, Rights.of({"write": keys[name].write}))
+    return Caller("key", name, Rights(keys[name].words), claims=keys[name].claims)
 
 
 def _claims(text: str) -> dict[str, Any]:

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.shared.options import (
+    access_options,
     home_option,
     json_option,
     parameter_option,
     pipeline_argument,
     read_parameters,
+    serve_access,
     set_option,
-    url_of,
     url_option,
 )
 from millstream.syntax.names import name_problem
 
 if TYPE_CHECKING:
     from millstream.client import Table
+    from millstream.client.credentials import Credentials
 
 HISTORY_ROWS = 10_000  # default of --limit with --history
 
@@ -32,6 +34,7 @@ HISTORY_ROWS = 10_000  # default of --limit with --history
 @pipeline_argument(required=False)
 @home_option
 @url_option
+@access_options
 @set_option
 @json_option
 @parameter_option
@@ -48,6 +51,8 @@ def query(
     pipeline: Path | None,
     home: Path,
     url: str,
+    key_file: Path | None,
+    ca: str,
     assignments: tuple[str, ...],
     as_json: bool,
     parameters: tuple[str, ...],
@@ -84,13 +89,14 @@ def query(
     else:
         import asyncio
 
-        address = url_of("serve", url, home)
+        address, access = serve_access(url, home, key_file, ca)
         if is_name and limit is not None:
             raise click.UsageError("--limit is for SQL; a named query has its own LIMIT")
         if is_name:
-            answer = asyncio.run(ask_named(address, text.strip(), read_parameters(parameters)))
+            given = read_parameters(parameters)
+            answer = asyncio.run(ask_named(address, access, text.strip(), given))
         else:
-            answer = asyncio.run(ask(address, text, limit))
+            answer = asyncio.run(ask(address, access, text, limit))
     if as_json or not sys.stdout.isatty():
         show_lines(answer)
     else:
@@ -125,17 +131,17 @@ def ask_history(
     return Table(columns, found.rows, found.truncated, round(found.elapsed_ms, 1))
 
 
-async def ask(url: str, sql: str, limit: int | None) -> Table:
+async def ask(url: str, access: Credentials, sql: str, limit: int | None) -> Table:
     from millstream.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, credentials=access) as client:
         return await client.query(sql, limit=limit)
 
 
-async def ask_named(url: str, name: str, parameters: dict[str, str]) -> Table:
+async def ask_named(url: str, access: Credentials, name: str, parameters: dict[str, str]) -> Table:
     from millstream.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, credentials=access) as client:
         return await client.run(name, **parameters)
 
 

@@ -43,6 +43,7 @@ from millstream.web.asgi import (
 )
 from millstream.web.auth.caller import caller_name, check_writes
 from millstream.web.auth.rate import charge
+from millstream.web.auth.usage import Usage, count
 from millstream.web.cors import check_origin
 from millstream.web.problem import Problem
 
@@ -69,6 +70,7 @@ class CollectApp:
         health: Callable[[], tuple[str, dict[str, Any]]],
         sources: Callable[[], Iterable[SourceState]],
         refused_requests: Callable[[], Mapping[str, int]],
+        usage: Callable[[], Usage],
         peers: Peers | None = None,
     ) -> None:
         self._settings = settings
@@ -81,6 +83,7 @@ class CollectApp:
         self._health = health  # why no event can be accepted, empty if it can; and details
         self._sources = sources
         self._refused_requests = refused_requests  # requests that the server refused, by reason
+        self._usage = usage  # by caller
         self._peers = peers  # the other processes on this port, if there are any
         self._fixed = {
             "/v1/streams": describe_streams(app),
@@ -142,7 +145,11 @@ class CollectApp:
 
     def _metrics(self) -> str:
         return metrics.render(
-            self._intake, self._admission, self._sources(), self._refused_requests()
+            self._intake,
+            self._admission,
+            self._sources(),
+            self._refused_requests(),
+            self._usage(),
         )
 
     async def _collect(
@@ -158,6 +165,7 @@ class CollectApp:
             raise Problem(refused.status, str(refused)) from None
         entry = await self._receive_and_append(stream, headers, ack, scope, receive)
         charge(scope, entry.size)
+        count(scope, events=entry.size)
         if ack == "none":
             await send_empty(send)
             return
@@ -208,6 +216,7 @@ class CollectApp:
                 )
                 if not body or body.isspace():
                     raise Problem(400, EMPTY)
+                count(scope, size=len(body))
                 message = self._raw_message(stream, headers, body, caller_name(scope))
                 entry = await self._admission.admit(stream, message, ack)
             if entry.done is not None:

@@ -8,6 +8,7 @@ from millstream.collect.http.admission import Admission
 from millstream.collect.intake.intake import Intake
 from millstream.collect.intake.stream_intake import StreamIntake
 from millstream.values.report import JournalDamage, SourceState
+from millstream.web.auth.usage import Usage
 
 CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -21,6 +22,11 @@ _STREAM_COUNTERS = {
     "damaged": "Events of this start that were lost with a damaged journal entry",
     "recovered": "Events that an earlier start had left in the journal",
     "refused": "Requests and messages of which nothing was accepted",
+}
+_USED = {
+    "requests": "Requests by login",
+    "events": "Events that were accepted, by login",
+    "bytes": "Bytes of bodies that were received, by login",
 }
 _MEASURES = ("min", "mean", "p50", "p99", "max")
 
@@ -55,6 +61,7 @@ def render(
     admission: Admission,
     sources: Iterable[SourceState],
     refused_requests: Mapping[str, int],
+    usage: Usage,
 ) -> str:
     """All metrics, since this process started."""
     text = _Text()
@@ -81,6 +88,8 @@ def render(
         "Connections and requests that were refused or cut off",
         {f'reason="{reason}"': count for reason, count in sorted(refused_requests.items())},
     )
+    for field, what in _USED.items():
+        text.add(f"caller_{field}", "counter", what, usage.samples(field))
     _add_sources(text, {f'stream="{s.stream}",kind="{s.kind}"': s for s in sources})
     return str(text)
 

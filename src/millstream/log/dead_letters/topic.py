@@ -66,13 +66,15 @@ class Kind(Generic[L]):
     letter: type[L]
     topic: Callable[[str, str], str]  # of an app and its stream
     actions: tuple[Action, ...] = ()
+    subject: str = "stream"  # what each topic belongs to
+    items: str = "events"  # what it holds
 
     def open(self, log: LogSettings, stream: str, app: str = "") -> DeadLetterTopic[L]:
         """The dead letters of a stream; without `app`, of the only app with such a stream.
 
         MillstreamError if there is no such stream, or several apps have one.
         """
-        found = find_app(log, self.name, stream, "stream", app=app)
+        found = find_app(log, self.name, stream, self.subject, app=app)
         return DeadLetterTopic(self, log, found, stream)
 
 
@@ -104,7 +106,7 @@ class DeadLetterTopic(Generic[L]):
         """The dead letter STREAM/PARTITION/OFFSET; MillstreamError if there is none."""
         stream, partition, offset = parse_id(id, self.kind.name)
         if stream != self.stream:
-            raise MillstreamError(f"{id} is no event of stream {self.stream!r}")
+            raise MillstreamError(f"{id} is no event of {self.kind.subject} {self.stream!r}")
         first, end = bounds(self.log, self._topic, TIMEOUT).get(partition, (0, 0))
         if first <= offset < end:
             for record in read_range(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Column = tuple[str, str]  # name and type, as Spark or DuckDB writes it
 
-_ROWS_AT_ONCE = 250  # encoded in one piece; some hundred microseconds
+_FEW_ROWS = 100  # are one piece
+_MAX_ROWS, _PIECE_BYTES = 1_000, 64 * 1024  # in a piece; takes about a millisecond
 _QUERY_REST = "raise limit, or continue with WHERE and ORDER BY"
 _VARY = (b"vary", b"accept")
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
@@ -188,7 +189,7 @@ def write_rows(
     row_format: RowFormat, head: bytes, rows: Iterator[Row], count: int
 ) -> bytes | AsyncIterator[bytes]:
     """The body; if there are many rows, in pieces between which the server does other work."""
-    if count > _ROWS_AT_ONCE:
+    if count > _FEW_ROWS:
         return _write_pieces(row_format, head, rows)
     return row_format.start(head) + row_format.rows(list(rows)) + row_format.end()
 
@@ -197,8 +198,11 @@ async def _write_pieces(
     row_format: RowFormat, head: bytes, rows: Iterator[Row]
 ) -> AsyncIterator[bytes]:
     yield row_format.start(head)
-    while part := list(islice(rows, _ROWS_AT_ONCE)):
-        yield row_format.rows(part)
+    count = 16
+    while part := list(islice(rows, count)):
+        piece = row_format.rows(part)
+        count = max(1, min(_MAX_ROWS, 2 * count, count * _PIECE_BYTES // (len(piece) or 1)))
+        yield piece
         await asyncio.sleep(0)
     yield row_format.end()
 

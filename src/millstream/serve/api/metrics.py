@@ -15,6 +15,8 @@ _GAUGES: dict[str, Callable[[ServedView], int]] = {
     "subscriptions gauge": lambda view: len(view.subscribers),
 }
 
+_USED = ("requests", "events", "bytes", "query_seconds")
+
 
 def render(context: Context) -> str:
     """The counters and gauges of this process, in Prometheus' text format."""
@@ -26,9 +28,14 @@ def render(context: Context) -> str:
         "# TYPE millstream_serve_turned_away_total counter",
         *(
             f'millstream_serve_turned_away_total{{reason="{reason}"}} {count}'
-            for reason, count in sorted(context.refused.items())
+            for reason, count in sorted(context.refused().items())
         ),
     ]
+    for field in _USED:
+        name = f"millstream_serve_caller_{field}_total"
+        lines.append(f"# TYPE {name} counter")
+        for label, amount in context.connections.usage.samples(field).items():
+            lines.append(f"{name}{{{label}}} {amount}")
     lines += [
         "# TYPE millstream_serve_live_queries gauge",
         f"millstream_serve_live_queries {len(context.live)}",

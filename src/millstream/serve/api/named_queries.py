@@ -24,9 +24,10 @@ async def run_named_query(context: Context, request: HttpRequest, name: str) -> 
     # The answer can be newer than its tag. The client then asks once more than needed.
     visible = context.visible_to(query.declared.views, request.caller)
     tag = query.tag(values, visible)
-    headers: tuple[tuple[bytes, bytes], ...] = ((b"cache-control", b"no-store"),)
+    vary = (b"vary", b"authorization")
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"cache-control", b"no-store"), vary)
     if tag is not None:
-        headers = ((b"cache-control", b"no-cache"), (b"etag", tag))
+        headers = ((b"cache-control", b"no-cache"), vary, (b"etag", tag))
         if has_tag(request, tag):
             return Response(status=304, headers=headers)
     limit = context.settings.query_rows

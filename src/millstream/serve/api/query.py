@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from millstream.serve.api.formats import choose_format, format_query_answer
+from millstream.serve.api.tickets import check_origin
 from millstream.serve.context import Context
 from millstream.serve.http import JSON, HttpRequest, Response
-from millstream.web.cors import is_same_origin
 from millstream.web.problem import Problem
 
 _MAX_BODY = 100_000
@@ -37,7 +37,9 @@ async def run_query(context: Context, request: HttpRequest) -> Response:
     if not 0 <= limit <= max_rows:
         raise Problem(400, f"limit {limit} is not from 0 to {max_rows}")
     visible = context.queryable(request.caller)
-    return format_query_answer(accept, await context.sql.query(query.sql, limit, visible=visible))
+    with context.connections.usage.querying(request.caller):
+        answer = await context.sql.query(query.sql, limit, visible=visible)
+    return format_query_answer(accept, answer)
 
 
 def _check_origin(context: Context, request: HttpRequest) -> None:
@@ -53,12 +55,4 @@ def _check_origin(context: Context, request: HttpRequest) -> None:
             f"a query is application/json, not {kind.decode('latin-1')[:100] or 'nothing'}",
             remedy="send the header Content-Type: application/json",
         )
-    origin, host = (
-        request.headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host")
-    )
-    if not is_same_origin(origin, host) and origin not in context.settings.origins:
-        raise Problem(
-            403,
-            f"a page of {origin[:100]} may not send queries",
-            remedy="add its origin to serve.origins if it may",
-        )
+    check_origin(context, request)

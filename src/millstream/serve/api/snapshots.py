@@ -47,6 +47,7 @@ async def list_views(context: Context, request: HttpRequest) -> Response:
     views = [
         describe_view(context.app, view, context.visibility("view", view.name, request.caller))
         for view in context.views.values()
+        if request.caller.rights.allows("read", "view", view.name)
     ]
     return Response(encode({"views": views}))
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from millstream.serve.connections import ConnectionReport
+from millstream.values.report import MemberCounts
 
 Identifier = Annotated[str, Meta(description="The id of the subscription.")]
 PositionText = Annotated[
@@ -135,6 +136,109 @@ class Closed(msgspec.Struct, tag_field="type", tag="closed"):
     reason: str
 
 
+class GroupMessage(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
+    """A message for this member of a group; answer it with `ack` or `nack`."""
+
+    id: Identifier
+    message: Annotated[str, Meta(description="The message's own id, for `ack` and `nack`.")]
+    attempt: Annotated[int, Meta(description="1 for the first delivery.")]
+    position: PositionText
+    op: Literal["upsert", "delete"]
+    key: Key
+    row: Annotated[dict[str, Any] | None, Meta(description="The new row; null for a delete.")]
+
+
+class Redirect(msgspec.Struct, tag_field="type", tag="redirect", kw_only=True):
+    """The membership in the group has ended here: subscribe again elsewhere."""
+
+    id: Identifier
+    url: Annotated[
+        str | None, Meta(description="The server to connect to; null: any server, or this one.")
+    ]
+
+
+class GroupPartition(msgspec.Struct):
+    """How far a group has come in one partition."""
+
+    partition: int
+    position: Annotated[int, Meta(description="Everything below this offset is handled.")]
+    end: Annotated[int, Meta(description="The offset of the next record.")]
+    lag: int
+    passed: int
+    acknowledged: int
+    set_aside: int
+    filtered: int
+    absent: int
+    server: Annotated[str | None, Meta(description="Who delivers its messages; null: nobody.")]
+
+
+class GroupServer(msgspec.Struct):
+    """A server with members of a group."""
+
+    url: str
+    partitions: list[int]
+    member_count: int
+    members: Annotated[list[MemberCounts], Meta(description="The first hundred.")]
+    in_flight: int
+    pending: int
+    redelivered: int
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """A group: its definition, members, position and counts."""
+
+    name: str
+    view: str | UnsetType = UNSET
+    stream: str | UnsetType = UNSET
+    ledger: str | UnsetType = UNSET
+    where: str | None
+    select: list[str] | None
+    ack: bool
+    ack_timeout: Annotated[float, Meta(description="Seconds.")]
+    max_attempts: int
+    creator: Annotated[str, Meta(description="Whose rows and columns all members see.")]
+    created_at: str
+    position: PositionText
+    members: int
+    in_flight: Annotated[int, Meta(description="Messages that members have not acknowledged.")]
+    pending: Annotated[int, Meta(description="Messages that were read and are not handled yet.")]
+    redelivered: Annotated[int, Meta(description="Further attempts since the servers started.")]
+    passed: Annotated[
+        int,
+        Meta(
+            description="Records from the group's start to its position: acknowledged + set_aside "
+            "+ filtered + absent."
+        ),
+    ]
+    acknowledged: int
+    set_aside: int
+    filtered: Annotated[int, Meta(description="Records that are no message for this group.")]
+    absent: Annotated[int, Meta(description="Offsets without a record: Kafka compacted them.")]
+    lag: Annotated[int, Meta(description="Records from the position to the end.")]
+    partitions: list[GroupPartition]
+    servers: list[GroupServer]
+    warning: Annotated[str, Meta(description="Why it has no messages.")] | UnsetType = UNSET
+
+
+class GroupList(msgspec.Struct):
+    """All groups."""
+
+    groups: list[Group]
+
+
+class ResetDone(msgspec.Struct):
+    """Where a group continues."""
+
+    name: str
+    position: PositionText
+
+
+class DroppedGroup(msgspec.Struct):
+    """The group that was removed."""
+
+    dropped: str
+
+
 class ConnectionList(msgspec.Struct):
     """The connections of this server's clients."""
 
@@ -153,11 +257,38 @@ class Unsubscribed(msgspec.Struct, tag_field="type", tag="unsubscribed"):
     id: Identifier
 
 
+class AskToken(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """The token expires soon: send a fresh one, or the connection is closed then with 4001."""
+
+    expires: Annotated[str, Meta(description="When the token expires (RFC 3339).")]
+
+
+class Authenticated(msgspec.Struct, tag_field="type", tag="authenticated"):
+    """The answer to a fresh token, which is used from now on."""
+
+    expires: Annotated[
+        str | None, Meta(description="When it expires (RFC 3339); null if it does not.")
+    ]
+
+
 class Pong(msgspec.Struct, tag_field="type", tag="pong"):
     """The answer to a ping."""
 
 
-SENT = (Snapshot, Change, Gap, Lag, Updated, Error, Unsubscribed, Pong)
+SENT = (
+    Snapshot,
+    Change,
+    Gap,
+    Lag,
+    Updated,
+    GroupMessage,
+    Redirect,
+    Error,
+    Unsubscribed,
+    AskToken,
+    Authenticated,
+    Pong,
+)
 """Messages that a server sends on a WebSocket."""
 
 EVENTS = (Snapshot, Change, Gap, Lag, Closed)
@@ -243,6 +374,30 @@ class Views(msgspec.Struct):
     views: list[dict[str, Any]]
 
 
+class Ticket(msgspec.Struct):
+    """A ticket for one WebSocket or EventSource connection: `?ticket=`."""
+
+    ticket: str
+    expires: Annotated[str, Meta(description="It must be used before then (RFC 3339).")]
+
+
+class UsageOfCaller(msgspec.Struct):
+    """What a caller has used of this server since it started."""
+
+    caller: Annotated[str, Meta(description="Kind and name; `address`: without a login.")]
+    requests: int
+    events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
+    bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
+    connections: Annotated[int, Meta(description="Open now.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+
+
+class UsageList(msgspec.Struct):
+    """The usage of all callers, for administrators; else of the caller alone."""
+
+    callers: list[UsageOfCaller]
+
+
 class Parameter(msgspec.Struct):
     """A parameter of a named query."""
 
@@ -288,8 +443,14 @@ RESPONSES = (
     ViewRow,
     Table,
     Views,
+    Ticket,
+    UsageList,
     Queries,
     ConnectionList,
     ClosedConnection,
+    Group,
+    GroupList,
+    ResetDone,
+    DroppedGroup,
     ProblemDetails,
 )

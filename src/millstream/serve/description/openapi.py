@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 
 import millstream
 from millstream.pipeline.model import QueryParameter
-from millstream.schema import json_schema
+from millstream.schema import Schema, json_schema
 from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
 from millstream.serve.transports import client_messages
+from millstream.web.auth.caller import Caller
 
 JsonObject = dict[str, Any]
 Parameter = tuple[str, str, JsonObject]
@@ -48,25 +49,32 @@ _LAST_EVENT = (
 )
 _IF_NONE_MATCH = ("If-None-Match", "The ETag of an earlier answer", _STRING)
 _SELECTION = (_WHERE, _SELECT, _LIMIT, _LINEAGE, _WHEN_SLOW, *_RATES)  # of rows and changes
+_LOGINS = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or a JWT."},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _PROBLEMS = {
     "400": "A parameter that does not exist, or a value that cannot be used",
     "404": "There is no such view, stream, ledger or row",
     "405": "The method is not allowed here; Allow lists the allowed ones",
-    "403": "The page's origin is not listed in serve.origins",
+    "401": "No key or token, or one that is unknown, expired or revoked",
+    "403": "The caller lacks the right, or the page's origin is not in serve.cors_origins",
     "406": "Accept has no format that exists; `available` lists them",
+    "429": "The caller sends too many requests, or has too many connections; see Retry-After",
     "413": "The body is too large",
     "415": "The body is not application/json",
     "503": "The server is still reading the log, or Kafka does not answer; see Retry-After",
 }
 
 
-def describe(context: Context) -> JsonObject:
-    """The document for /v1/openapi.json."""
+def describe(context: Context, caller: Caller) -> JsonObject:
+    """The document for /v1/openapi.json, without columns that the caller does not see."""
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
         "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
-        "components": {"schemas": _schemas(context)},
+        "components": {"schemas": _schemas(context, caller), "securitySchemes": _LOGINS},
+        **({"security": [{"bearer": []}, {"key": []}]} if context.settings.auth else {}),
     }
 
 
@@ -76,9 +84,19 @@ def message_schemas(types: Iterable[type]) -> JsonObject:
     return schemas
 
 
-def _schemas(context: Context) -> JsonObject:
-    streams = {f"stream.{s.name}": json_schema(s.schema) for s in context.app.streams.values()}
+def _schemas(context: Context, caller: Caller) -> JsonObject:
+    streams = {
+        f"stream.{name}": _event_schema(
+            stream.schema, context.visibility("stream", name, caller).hidden
+        )
+        for name, stream in context.app.streams.items()
+    }
     return {**streams, **message_schemas((*RESPONSES, *SENT, *EVENTS, *client_messages.RECEIVED))}
+
+
+def _event_schema(schema: Schema, hidden: Collection[str]) -> JsonObject:
+    shown = Schema(tuple(field for field in schema.fields if field.name not in hidden))
+    return json_schema(shown)
 
 
 def _fixed() -> JsonObject:
@@ -86,10 +104,15 @@ def _fixed() -> JsonObject:
         "/v1/views": _get("All views", _json("Views")),
         "/v1/system": _get("Streams, views and tiers, with rates and latencies", _json()),
         "/v1/query": {"post": _query()},
+        "/v1/tickets": {"post": _tickets()},
+        "/v1/usage": _get("What each caller has used, or only oneself", _json("UsageList")),
         "/v1/queries": _get("All named queries", _json("Queries")),
         "/v1/connect": {"get": _connect()},
         "/v1/connections": _get("Connections of clients", _json("ConnectionList")),
         "/v1/connections/{id}": {"delete": _close_connection()},
+        "/v1/groups": _get("All groups", _json("GroupList")),
+        "/v1/groups/{name}": {"get": _group("One group", "Group"), "delete": _drop_group()},
+        "/v1/groups/{name}/reset": {"post": _reset_group()},
         "/v1/openapi.json": _get("This description", _json()),
         "/v1/asyncapi.json": _get("The WebSocket's messages, as AsyncAPI", _json()),
         "/health/live": _get("Whether the process answers", _json()),
@@ -156,9 +179,11 @@ def _changes(name: str, selection: Iterable[Parameter] = _SELECTION) -> JsonObje
 def _connect() -> JsonObject:
     refused = {
         "101": {"description": "The connection is a WebSocket now"},
-        "403": {"description": "The page's origin is not listed in serve.origins"},
+        "401": _problem(_PROBLEMS["401"]),
+        "403": _problem(_PROBLEMS["403"]),
         "426": _problem("The request does not ask for a WebSocket; connect with ws://"),
-        "503": {"description": "The server is still reading the log"},
+        "429": _problem(_PROBLEMS["429"]),
+        "503": _problem("The server is still reading the log"),
     }
     return {
         "summary": "A WebSocket with any number of subscriptions; /v1/asyncapi.json describes it",
@@ -178,6 +203,31 @@ def _close_connection() -> JsonObject:
     }
 
 
+def _group(summary: str, answer: str) -> JsonObject:
+    return {
+        "summary": summary,
+        "parameters": [_parameter("path", ("name", "The group's name", _STRING))],
+        "responses": _responses(_json(answer)),
+    }
+
+
+def _drop_group() -> JsonObject:
+    return _group("Removes a group, its position and its undelivered messages", "DroppedGroup")
+
+
+def _reset_group() -> JsonObject:
+    body = {
+        "type": "object",
+        "required": ["to"],
+        "properties": {"to": {**_STRING, "description": "A time, a position, start or end"}},
+        "additionalProperties": False,
+    }
+    return {
+        **_group("Lets a group continue at another position", "ResetDone"),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+    }
+
+
 def _query() -> JsonObject:
     body = {
         "type": "object",
@@ -186,9 +236,16 @@ def _query() -> JsonObject:
         "additionalProperties": False,
     }
     return {
-        "summary": "Read-only SQL over all views",
+        "summary": "Read-only SQL over all views that the caller may query",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses(_rows("Table"), "403", "406", "413", "415"),
+        "responses": _responses(_rows("Table"), "406", "413", "415"),
+    }
+
+
+def _tickets() -> JsonObject:
+    return {
+        "summary": "A ticket for one WebSocket or EventSource connection, valid for 30 seconds",
+        "responses": _responses(_json("Ticket")),
     }
 
 
@@ -211,7 +268,7 @@ def _parameter(place: str, parameter: Parameter) -> JsonObject:
 
 
 def _responses(answer: JsonObject, *more: str) -> JsonObject:
-    statuses = ("400", "404", "405", "503", *more)
+    statuses = ("400", "401", "403", "404", "405", "429", "503", *more)
     return {"200": answer, **{status: _problem(_PROBLEMS[status]) for status in statuses}}
 
 

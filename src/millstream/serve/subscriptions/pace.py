@@ -220,7 +220,8 @@ class Thinning:
                 self.key_limit.take_over(held)
         # Rows without key have no newer version to wait for: those beyond the rate are dropped.
         self.drops = pace.when_slow == "sample" and not self._served.table.keyed
-        self.is_active = pace.conflates or self.rate is not None or self.key_limit is not None
+        limits = pace.conflates, self.rate, self.key_limit, self._unreported
+        self.is_active = any(limits)
 
     def forget_held(self) -> None:
         """Drop the changes that are held: the client gets their rows otherwise."""

@@ -12,7 +12,6 @@ resumes from, its rows are right in the end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -87,11 +86,11 @@ class Subscription:
         self._answers = 0  # `updated` messages to send at once
         self._answers_after_rows = 0  # and those that follow rows
         self._failed = False
-        served.subscribers.add(wake)
+        served.subscribe(wake, self._encoding)
         self._begin(after)
 
     def close(self) -> None:
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
         self._outbox.clear()
         self._turns.stop()
 
@@ -118,8 +117,22 @@ class Subscription:
         """Changes that wait for the client, as far as it may know of them."""
         return self._waiting().changes
 
+    def _use(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        if self._wake in self.served.subscribers:
+            self.served.subscribe(self._wake, encoding)
+
+    def _skip(self) -> None:
+        """Move past changes of which the index says that they are not for this filter."""
+        is_still = not (self._ahead or self._thinning.is_active or self.is_paused or self.is_busy)
+        if is_still and self._restarts == self.served.restarts:
+            self._cursor, self._offsets = self._encoding.concerned.skip(
+                self.served.table, self._cursor, self._offsets
+            )
+
     @property
     def _has_waiting(self) -> bool:
+        self._skip()
         return self._cursor < self.served.table.ring.end
 
     @property
@@ -144,6 +157,7 @@ class Subscription:
 
     def refresh(self) -> bytes | None:
         """A message with the position, if the filter has hidden all changes since the last one."""
+        self._skip()
         if self._sent_offsets == self._safe_offsets or self.is_busy or self.is_paused:
             return None
         return self._report_lag()
@@ -162,13 +176,13 @@ class Subscription:
     def pause(self) -> None:
         """Send nothing until `resume`; the cursor stays where it is."""
         self.is_paused = True
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
 
     def resume(self) -> None:
         """Continue from the cursor: from the ring, or from Kafka."""
         self.is_paused = False
         if not self._failed:
-            self.served.subscribers.add(self._wake)
+            self.served.subscribe(self._wake, self._encoding)
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the filter, the columns or the pace; QueryError if one does not fit.
@@ -185,7 +199,8 @@ class Subscription:
             self._answers += 1
             return
         only_where = replace(selection, where=self._selection.where) == self._selection
-        old, self._encoding, self._selection = self._encoding, encoding, selection
+        old, self._selection = self._encoding, selection
+        self._use(encoding)
         self._answers_after_rows += 1
         if only_where and self._can_compare():
             self._outbox.start(partial(self._send_difference, old))
@@ -244,7 +259,7 @@ class Subscription:
         """Changes from the cursor on."""
         ring, messages = self.served.table.ring, []
         end = time.monotonic() + _TURN_SECONDS
-        while size > 0 and self._cursor < ring.end:
+        while size > 0 and self._has_waiting:
             if self._cursor < ring.start:
                 self._leave_ring()
                 break
@@ -290,18 +305,21 @@ class Subscription:
         if thinning.is_active and thinning.leaves_out(change, number, before, encoding):
             return None
         body = encoding.body(change, number)
-        return None if body is None else self._change(body)
+        if body is None or thinning.is_active:
+            return None if body is None else self._change(body)
+        self._sent_offsets = self._offsets  # the usual case, and this runs for each message
+        return self._format.change(body, self._position_text(self._offsets))
 
     def _change(self, body: bytes) -> bytes:
         self._thinning.count_sent()
         self._sent_offsets = self._safe_offsets
-        return self._format.change(self._thinning.skipped_json() + body, self._position_text())
+        skipped = self._thinning.skipped_json()
+        return self._format.change(skipped + body, self._position_text(self._sent_offsets))
 
-    def _position_text(self) -> bytes:
-        offsets = self._safe_offsets
-        if len(offsets) == 1:  # the usual case, and this runs for each message
+    def _position_text(self, offsets: Offsets) -> bytes:
+        if len(offsets) == 1:
             return b"%b:0=%d" % (self._epoch.encode(), offsets[0])
-        return str(self.position).encode()
+        return str(Position(self._epoch, dict(enumerate(offsets)))).encode()
 
     def _updated(self) -> bytes:
         return self._format.message("updated", str(self.position), b'"paused":false')
@@ -320,6 +338,7 @@ class Subscription:
         return self._format.message("lag", str(self.position), fields)
 
     def _waiting(self) -> Waiting:
+        self._skip()
         return waiting_changes(self.served.table.ring, self._cursor, self._encoding)
 
     def _fail(self, error: MillstreamError) -> None:
@@ -327,7 +346,7 @@ class Subscription:
         fields = b'"title":"Bad Request","detail":%b' % encode(str(error))
         self._outbox.push(self._format.message("error", str(self.served.position), fields))
         self._failed = True
-        self.served.subscribers.discard(self._wake)
+        self.served.unsubscribe(self._wake)
 
     def _begin(self, after: Start | None) -> None:
         if after is None:
@@ -384,8 +403,10 @@ class Subscription:
         asked = self.position
         self._epoch, self._restarts = self.served.epoch, self.served.restarts
         self._thinning.forget_held()
-        with contextlib.suppress(MillstreamError):  # a filter that no longer fits matches no row
-            self._encoding = self._selection.encoding(self.served)
+        try:
+            self._use(self._selection.encoding(self.served))
+        except MillstreamError:  # a filter that no longer fits matches no row
+            self._use(self.served.empty_encoding())
         try:
             self._thinning.pace.check(
                 self.served
@@ -411,7 +432,7 @@ class Subscription:
                     end = time.monotonic() + _TURN_SECONDS
                 if body is not None:
                     message = self._format.change(
-                        self._thinning.skipped_json() + body, self._position_text()
+                        self._thinning.skipped_json() + body, self._position_text(self._offsets)
                     )
                     self._outbox.push(message, is_change=True)
                     if len(self._outbox) >= _MAX_PENDING:
@@ -499,7 +520,9 @@ class Subscription:
             try:
                 while bodies := await asyncio.to_thread(difference.next, served.page_bytes):
                     for body in bodies:
-                        self._outbox.push(self._format.change(body, self._position_text()))
+                        self._outbox.push(
+                            self._format.change(body, self._position_text(self._offsets))
+                        )
                     await self._outbox.wait_until_taken()
             except QueryError as error:
                 self._fail(error)

@@ -109,8 +109,8 @@ class HttpSubscription:
         """Whether a long poll must be answered now, because the server is about to end."""
         return self.ended or self._context.draining
 
-    def end(self) -> None:
-        """Send nothing more."""
+    def end(self, code: int = 0, reason: str = "") -> None:
+        """Send nothing more. An answer to a poll has no place for a code."""
         self._is_ended = True
         self.wake_event.set()
 
@@ -124,10 +124,10 @@ class EventConnection:
 
     transport = "sse"
 
-    def __init__(self, client: HttpSubscription, request: HttpRequest) -> None:
+    def __init__(self, context: Context, client: HttpSubscription, request: HttpRequest) -> None:
         self.caller = request.caller
         self.address = request.address
-        self.traffic = Traffic()
+        self.traffic = Traffic(context.connections.usage.of(request.caller))
         self.farewell = b""  # the last event
         self._client = client
         self._named = request.flag("named", default=True)
@@ -208,13 +208,14 @@ async def send_events(
     context.connections.check_caller(request.caller)
     message_format = EventStreamFormat(named=request.flag("named", default=True))
     async with _subscribe(context, request, message_format, kind, name) as client:
-        connection = EventConnection(client, request)
+        connection = EventConnection(context, client, request)
         context.connections.add(connection)
         try:
             headers = [*_HEADERS, (b"x-accel-buffering", b"no")]
             await send_head(send, 200, b"text/event-stream", headers)
             await _write(send, b"retry: 1000\n\n")
-            await _send_messages(client, connection.traffic, send)
+            with context.logins.watched(request.caller, connection.close):
+                await _send_messages(client, connection.traffic, send)
             await send({"type": "http.response.body", "body": connection.farewell})
         finally:
             context.connections.discard(connection)
@@ -302,7 +303,8 @@ async def poll(context: Context, request: HttpRequest, kind: str, name: str) -> 
     wait = request.number("wait", 30.0, 0, _MAX_WAIT) or 0.0
     answer = PollFormat(skips_start=kind == "ledger" and "limit" not in request.query)
     async with _subscribe(context, request, answer, kind, name) as client:
-        changes = await _collect(client, answer, wait)
+        with context.logins.watched(request.caller, client.end):
+            changes = await _collect(client, answer, wait)
         position = str(client.subscription.position)
         watermark = client.subscription.watermark_json
     if answer.error is not None:

@@ -30,6 +30,11 @@ class Subscribe(msgspec.Struct, tag_field="type", tag="subscribe", forbid_unknow
     max_rate: float | None = None  # changes per second
     max_rate_per_key: float | None = None  # changes per second of one key
     max_bytes: int | None = None  # per second, of the whole connection
+    group: str | None = None  # share the messages with the group's other members
+    ack: bool | None = None  # whether messages are acknowledged by `ack`; else when written
+    ack_timeout: float | None = None  # seconds
+    max_attempts: int | None = None
+    max_pending: int | None = None  # messages that this member has at once
 
 
 class Update(msgspec.Struct, tag_field="type", tag="update", forbid_unknown_fields=True):
@@ -78,13 +83,35 @@ class Ping(msgspec.Struct, tag_field="type", tag="ping"):
 
 
 class Ack(msgspec.Struct, tag_field="type", tag="ack"):
-    """Accepted and ignored: a client keeps its position itself."""
+    """The client has handled a group's message; without a group it is ignored."""
+
+    id: str | None = None
+    message: str | None = None
 
 
-RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack)
+class Nack(msgspec.Struct, tag_field="type", tag="nack", forbid_unknown_fields=True):
+    """The client could not handle a group's message."""
+
+    id: str
+    message: str
+    reason: str = ""
+
+
+class Authenticate(msgspec.Struct, tag_field="type", tag="authenticate"):
+    """Replaces the token of this connection by a fresh one of the same caller."""
+
+    token: str
+
+    def __repr__(self) -> str:  # errors and logs must not show the token
+        return "Authenticate()"
+
+
+RECEIVED = (Subscribe, Update, Pause, Resume, Unsubscribe, Ping, Ack, Nack, Authenticate)
 """Messages that a client may send."""
 
-decode = msgspec.json.Decoder(Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack).decode
+decode = msgspec.json.Decoder(
+    Subscribe | Update | Pause | Resume | Unsubscribe | Ping | Ack | Nack | Authenticate
+).decode
 """The message in a JSON text."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -11,12 +12,16 @@ import msgspec
 from msgspec import UNSET
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
-from millstream.errors import MillstreamError, QueryError
-from millstream.serve.connections import SubscriptionReport, Traffic
+from millstream.errors import LogError, MillstreamError, QueryError
+from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
+from millstream.serve.groups.member import Member
 from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
 from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
+    Ack,
+    Authenticate,
+    Nack,
     Pause,
     Ping,
     Resume,
@@ -33,8 +38,10 @@ from millstream.serve.transports.message_source import (
     open_source,
 )
 from millstream.serve.views.encoding import encode
-from millstream.serve.views.replay import read_start
+from millstream.values.clock import to_iso
 from millstream.web.auth.caller import Caller
+from millstream.web.auth.live_logins import LiveLogin
+from millstream.web.problem import Problem
 
 TOO_SLOW = 4008
 _MAX_ID_LENGTH = 200
@@ -53,12 +60,14 @@ class Connection(WSListener):
 
     transport = "websocket"
 
-    def __init__(self, context: Context, caller: Caller) -> None:
+    def __init__(self, context: Context, caller: Caller, address: str = "") -> None:
         super().__init__()
         self._context = context
         self.caller = caller
-        self.address = ""
-        self.traffic = Traffic()
+        self.address = address
+        self._login: LiveLogin | None = None  # while connected
+        self._renewal: asyncio.Task[None] | None = None  # of the login, by a fresh token
+        self.traffic = Traffic(context.connections.usage.of(caller))
         self.sources: dict[str, MessageSource] = {}
         self._skipped = 0  # by subscriptions that have ended
         self._open_blocks: dict[str, asyncio.Task[None]] = {}  # they end with their sources
@@ -87,6 +96,7 @@ class Connection(WSListener):
         limit = self._context.settings.buffer_bytes
         transport.underlying_transport.set_write_buffer_limits(high=limit, low=limit // 4)
         self._context.connections.add(self)
+        self._login = self._context.logins.open(self.caller, self.close, self._ask_token)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._end()
@@ -94,6 +104,10 @@ class Connection(WSListener):
     def _end(self) -> None:
         self._is_closed = True
         self._context.connections.discard(self)
+        if self._login is not None:
+            self._login.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
         for purpose in list(self._timers):
             self._stop_timer(purpose)
         for identifier in self._identifiers():
@@ -119,7 +133,7 @@ class Connection(WSListener):
 
     def send_positions(self) -> None:
         """Send the position of each subscription whose filter has hidden all recent changes."""
-        for source in self.sources.values():
+        for source in list(self.sources.values()):
             if not self._is_full and (message := source.refresh()) is not None:
                 self._send(message)
 
@@ -130,6 +144,10 @@ class Connection(WSListener):
         """Close the connection, and tell the client why."""
         if self._is_closed:
             return
+        if code in (WSCloseCode.GOING_AWAY, SERVICE_RESTART):
+            # The client did nothing wrong: its messages of groups do not count as failed.
+            for member in (each for each in self.sources.values() if isinstance(each, Member)):
+                member.hand_back()
         self._end()
         self._transport.send_close(code, reason.encode())  # type: ignore[arg-type]
         self._transport.disconnect()
@@ -190,13 +208,44 @@ class Connection(WSListener):
                     self._source(request.id).resume()
                     self._send(encode({"type": "updated", "id": request.id, "paused": False}))
                     self._send_messages(request.id)
+                case Ack(str(identifier), str(message_id)):
+                    if (member := self._member(identifier)) is not None:
+                        member.ack(message_id)
+                case Nack():
+                    if (member := self._member(request.id)) is not None:
+                        member.nack(request.message, request.reason)
                 case Unsubscribe():
+                    if (member := self._member(request.id)) is not None:
+                        member.hand_back()
                     self._drop(request.id)
                     self._send(encode({"type": "unsubscribed", "id": request.id}))
                 case Ping():
                     self._send(b'{"type":"pong"}')
+                case Authenticate():
+                    self._authenticate(request.token)
         except MillstreamError as error:
             self._error(getattr(request, "id", None), "Bad Request", str(error))
+
+    # --- the login ------------------------------------------------------------------------------
+
+    def _ask_token(self, expires: float) -> None:
+        """Ask for a fresh token, because the one in use expires soon."""
+        self._send(encode({"type": "authenticate", "expires": _time(expires)}))
+
+    def _authenticate(self, token: str) -> None:
+        if self._renewal is not None and not self._renewal.done():
+            raise QueryError("another token is being checked", remedy="wait for the answer")
+        self._renewal = asyncio.get_running_loop().create_task(self._renew(token))
+
+    async def _renew(self, token: str) -> None:
+        assert self._login is not None
+        try:
+            self.caller = await self._context.logins.renew(self._login, token, self.address)
+        except Problem as problem:
+            self._error(None, problem.content["title"], str(problem))
+        else:
+            expires = _time(self.caller.expires)
+            self._send(encode({"type": "authenticated", "expires": expires}))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -215,7 +264,6 @@ class Connection(WSListener):
             raise QueryError(f"the id is longer than {_MAX_ID_LENGTH} characters")
         if request.limit is not None and request.limit < 0:
             raise QueryError(f"limit {request.limit} is negative")
-        read_start(request.after)
         _check_bytes(request.max_bytes)
         limit = self._context.settings.max_subscriptions
         identifiers = self._identifiers()
@@ -248,6 +296,8 @@ class Connection(WSListener):
             async with opening as source:
                 self._begin(identifier, source)
                 await asyncio.Event().wait()  # until the subscription is dropped
+        except LogError as error:
+            self._fail(identifier, "Service Unavailable", str(error))
         except MillstreamError as error:
             self._fail(identifier, "Bad Request", str(error))
         except TimeoutError:
@@ -293,6 +343,11 @@ class Connection(WSListener):
             f"there is no subscription {identifier[:_MAX_ID_LENGTH]!r}", remedy="subscribe first"
         )
 
+    def _member(self, identifier: str) -> Member | None:
+        """The subscription as a member of a group, if it is one."""
+        source = self.sources.get(identifier)
+        return source if isinstance(source, Member) else None
+
     def _drop(self, identifier: str) -> None:
         self._deferred.pop(identifier, None)
         if (source := self.sources.pop(identifier, None)) is not None:
@@ -324,7 +379,8 @@ class Connection(WSListener):
         # The others come first when there is room again.
         self.sources[identifier] = self.sources.pop(identifier)
         source.mark_slow()
-        self._check_slow()
+        if source.is_too_slow(self._full_seconds):
+            self._close_slow()
 
     def _has_room(self) -> bool:
         if self._is_full or self._is_closed:
@@ -341,10 +397,16 @@ class Connection(WSListener):
         if self._byte_limit is not None:
             self._byte_limit.take(sum(map(len, messages)))
 
+    @property
+    def _full_seconds(self) -> float:
+        return time.monotonic() - self._full_since if self._is_full else 0.0
+
     def _check_slow(self) -> None:
-        seconds = time.monotonic() - self._full_since if self._is_full else 0.0
-        if any(source.is_too_slow(seconds) for source in self.sources.values()):
-            self.close(TOO_SLOW, "the client is too slow")
+        if any(source.is_too_slow(self._full_seconds) for source in self.sources.values()):
+            self._close_slow()
+
+    def _close_slow(self) -> None:
+        self.close(TOO_SLOW, "the client is too slow")
 
     def _limit_bytes(self, rate: int | None) -> None:
         """Send at most so many bytes per second from now on."""
@@ -387,6 +449,10 @@ class Connection(WSListener):
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))
+
+
+def _time(moment: float) -> str | None:
+    return None if math.isinf(moment) else to_iso(moment * 1000)
 
 
 def _check_bytes(rate: int | None) -> None:

@@ -19,6 +19,7 @@ from millstream.serve.subscriptions.selection import RowSelection
 from millstream.serve.subscriptions.subscription import Subscription
 from millstream.serve.transports.client_messages import Subscribe
 from millstream.serve.transports.follow_query import follow_named_query, follow_sql
+from millstream.serve.transports.membership import open_membership
 from millstream.serve.views.encoding import WebSocketFormat
 from millstream.serve.views.replay import read_start
 from millstream.serve.views.served_view import ServedView
@@ -106,6 +107,8 @@ def open_source(context: Context, subscriber: Subscriber, request: Subscribe) ->
         )
     if named[0] != "query" and request.params is not None:
         raise QueryError("params are for a named query", remedy="leave them out")
+    if request.group is not None:
+        return open_membership(context, subscriber.caller, subscriber.wake, request)
     match request:
         case Subscribe(view=str(name)):
             served = context.view(name, subscriber.caller)

@@ -4,52 +4,55 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from picows import (
-    WSAutoPingStrategy,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    WSUpgradeResponseWithListener,
-)
+from picows import WSAutoPingStrategy, WSUpgradeRequest
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from millstream.serve.context import Context
 from millstream.serve.transports.connection import Connection
-from millstream.web.auth.caller import ANYBODY
-from millstream.web.cors import is_same_origin
+from millstream.web.asgi import Scope
+from millstream.web.auth.caller import Caller, caller_of
+from millstream.web.cors import allows_origin
 from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
 PATH = "/v1/connect"
 
 
+def check_upgrade(context: Context, scope: Scope) -> None:
+    """Problem if a request cannot open a WebSocket, whoever sends it."""
+    if scope["path"] != PATH:
+        raise Problem(404, f"there is no WebSocket at {scope['path'][:200]}; it is at {PATH}")
+    headers = dict(scope["headers"])
+    origin, host = (headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host"))
+    if not allows_origin(context.settings.cors_origins, origin, host):
+        raise Problem(
+            403,
+            f"a page of {origin[:200]} may not connect",
+            remedy="name its origin in serve.cors_origins if it may",
+        )
+    context.check_draining()
+    context.check_ready()
+
+
 def websocket_protocol(context: Context) -> type[Any]:
     """The class to which uvicorn hands a connection that becomes a WebSocket."""
 
-    def accept(request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
-        path = request.path.decode("latin-1").partition("?")[0]
-        if path != PATH:
-            return _refuse(404, f"there is no WebSocket at {path}; it is at {PATH}")
-        if not _may_connect(request, context.settings.origins):
-            return _refuse(403, "a page of another origin may not connect")
-        if not context.ready:
-            return _refuse(503, "the server is still reading the log")
-        try:
-            context.check_draining()
-            context.connections.check_caller(ANYBODY)
-        except Problem as problem:
-            return _refuse(problem.status, str(problem))
-        return Connection(context, ANYBODY)
+    def accept(caller: Caller, address: str, _: WSUpgradeRequest) -> Connection:
+        return Connection(context, caller, address)
 
     class Upgraded(WSProtocol):  # type: ignore[misc]
         release: Callable[[], None]  # ends the counting of this connection
 
-        def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
+        def __init__(self, scope: Scope) -> None:
             ping = context.settings.ping_seconds
+            client = scope.get("client")
+            address = client[0] if client else ""
             super().__init__(
-                None, None, False, accept, _log, True, 10.0, True, ping, ping,
-                WSAutoPingStrategy.PING_WHEN_IDLE,
+                None, None, False, partial(accept, caller_of(scope), address), _log, True, 10.0,
+                True, ping, ping, WSAutoPingStrategy.PING_WHEN_IDLE,
                 False,  # no automatic pongs: we send them, and limit the unread ones
                 context.settings.max_frame_bytes, None, 2048,
             )  # fmt: skip
@@ -68,16 +71,3 @@ def websocket_protocol(context: Context) -> type[Any]:
                 data = data[size:]
 
     return Upgraded
-
-
-def _refuse(status: int, reason: str) -> WSUpgradeResponseWithListener:
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
-    return WSUpgradeResponseWithListener(
-        WSUpgradeResponse.create_error_response(status, reason.encode(), headers), None
-    )
-
-
-def _may_connect(request: WSUpgradeRequest, others: list[str]) -> bool:
-    """Whether the page is ours, or of an origin that the settings allow."""
-    origin = request.headers.get("origin", "")
-    return origin in others or is_same_origin(origin, request.headers.get("host", ""))

@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.expression.condition import Predicate
 from millstream.serve.views.filter import Projection
+from millstream.store.views.equality_index import ConcernedChanges, Equality
 from millstream.store.views.ring import ViewChange
 from millstream.values.clock import to_iso
 from millstream.values.view_description import ViewColumn
@@ -34,6 +35,7 @@ class Encoding:
         columns: tuple[ViewColumn, ...] = (),
         visible: Predicate | None = None,
         visible_key: Callable[[str], bool] | None = None,
+        equality: Equality | None = None,
     ) -> None:
         self.project = project
         self.columns = columns
@@ -41,6 +43,8 @@ class Encoding:
         self._visible = visible
         self._visible_key = visible_key
         self._bodies: dict[int, bytes | None] = {}
+        self.equality = equality  # every row for these clients has this value
+        self.concerned = ConcernedChanges()
 
     @property
     def is_filtered(self) -> bool:

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # returns T; other work can be done at each `yield`
 
-_STEP = 16  # rows; a filter may take some 100 µs for each
+_MERGED = 64  # rows in one step
 _SORTED_BY_KEY = 5_000  # rows in one step; Python's sort lets nobody else run until it ends
 _SORTED_BY_ORDER = 128  # the same, where each comparison runs Python
 _FEW = 1_000  # rows of a limit up to which only the best ones are kept
@@ -94,8 +94,7 @@ class RowScan:
             check()
             if matches(rows[at]):
                 matching.append(at)
-            if at % _STEP == 0:
-                yield
+            yield  # one row may take milliseconds
         return matching
 
     def _sort_by_key(self, found: Sequence[int], limit: int) -> Steps[list[int]]:
@@ -119,15 +118,17 @@ class RowScan:
                 best.sort(key=_first)
                 del best[limit:]
                 worst = best[-1][0] if best else None
-            if at % _STEP == 0:
-                yield
+            yield
         best.sort(key=_first)
         return [at for _, at in best[:limit]]
 
     def _sort_by_order(self, found: Sequence[int], limit: int) -> Steps[list[int]]:
         sort_key, parts = self._order_key(), []
         for at in range(0, len(found), _SORTED_BY_ORDER):
-            part = [(sort_key(each), each) for each in found[at : at + _SORTED_BY_ORDER]]
+            part = []
+            for each in found[at : at + _SORTED_BY_ORDER]:
+                part.append((sort_key(each), each))
+                yield
             part.sort(key=_first)
             parts.append(part)
             yield
@@ -163,7 +164,7 @@ def _first(pair: tuple[Any, int]) -> Any:
 def _take(values: Iterator[T], limit: int) -> Steps[list[T]]:
     """The first `limit` values as a list, in steps."""
     taken: list[T] = []
-    while part := list(islice(values, min(_STEP * 4, limit - len(taken)))):
+    while part := list(islice(values, min(_MERGED, limit - len(taken)))):
         taken += part
         yield
     return taken

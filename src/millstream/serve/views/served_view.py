@@ -10,8 +10,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from millstream.errors import LogError, QueryError
-from millstream.expression.condition import Predicate
-from millstream.expression.policy import compile_rows
+from millstream.expression.condition import Predicate, parse
+from millstream.expression.equality import find_equality
+from millstream.expression.policy import compile_rows, parse_rows
 from millstream.log.record import Record
 from millstream.pipeline.model import NO_POLICY, Policy
 from millstream.schema.column_types import is_exact
@@ -36,6 +37,7 @@ from millstream.serve.views.filter import (
 from millstream.serve.views.pages import SharedRows
 from millstream.serve.views.row_scan import RowScan
 from millstream.serve.views.view_metrics import ViewMetrics
+from millstream.store.views.equality_index import Equality, EqualityIndex
 from millstream.store.views.ring import Offsets, ViewChange
 from millstream.store.views.table import ViewTable
 from millstream.values.position import Position
@@ -88,7 +90,11 @@ class ServedView:
         self.restarts = 0  # how often reading began; change numbers are valid for one start only
         self.metrics = ViewMetrics()
         self.snapshots = SnapshotCache()
-        self.subscribers: set[Callable[[], None]] = set()
+        self.subscribers: dict[Callable[[], None], Encoding] = {}
+        # By encoding; those whose filter is not in the index are all under None.
+        self._groups: dict[Encoding | None, set[Callable[[], None]]] = {None: set()}
+        self._index = EqualityIndex[Encoding]()
+        self._unseen_changes = 0  # since all subscribers were woken
         # Called with the changes; an empty list means that the view starts again.
         self.listeners: list[Callable[[ServedView, list[ViewChange]], None]] = []
         self.policy = AppliedPolicy(policy, f"{kind} {name}")
@@ -174,6 +180,9 @@ class ServedView:
         self.snapshots.clear()
         for encoding in self._encodings.values():
             encoding.clear()
+        for indexed in self._groups:
+            if indexed is not None:
+                indexed.concerned.start(table.ring.end)
         for listener in self.listeners:
             listener(self, [])
         self.wake()
@@ -181,20 +190,62 @@ class ServedView:
     def apply(self, records: Iterable[Record]) -> None:
         """Apply records, each partition's in order, and wake the subscribers."""
         apply, changes = self.table.apply, []
+        concerned: set[Encoding | None] = {None}
         for record in records:
             change = apply(
                 record.partition, record.offset, record.timestamp, record.key, record.value
             )
             if change is not None:
                 changes.append(change)
+                if self._index:
+                    concerned |= self._find_concerned(change)
         self.metrics.count(changes)
         if changes:
             for listener in self.listeners:
                 listener(self, changes)
-        self.wake()
+        self._unseen_changes += len(changes)
+        if self._unseen_changes > self.table.ring.capacity // 4:
+            # Nobody's cursor may leave the ring for changes that do not concern it.
+            self.wake()
+        else:
+            self._wake([each for group in concerned for each in self._groups.get(group, ())])
+
+    def subscribe(self, wake: Callable[[], None], encoding: Encoding) -> None:
+        """Call `wake` when there are changes that may be for clients with this encoding."""
+        self.unsubscribe(wake)
+        self.subscribers[wake] = encoding
+        if encoding.equality is None:
+            self._groups[None].add(wake)
+            return
+        if encoding not in self._groups:
+            self._groups[encoding] = set()
+            self._index.add(encoding)
+            encoding.concerned.start(self.table.ring.end)
+        self._groups[encoding].add(wake)
+
+    def unsubscribe(self, wake: Callable[[], None]) -> None:
+        encoding = self.subscribers.pop(wake, None)
+        if encoding is None:
+            return
+        group = self._groups[None if encoding.equality is None else encoding]
+        group.discard(wake)
+        if not group and encoding.equality is not None:
+            del self._groups[encoding]
+            self._index.discard(encoding)
+            encoding.concerned.stop()
+
+    def _find_concerned(self, change: ViewChange) -> set[Encoding]:
+        found, number = self._index.find(change), self.table.ring.end - 1
+        for encoding in found:
+            encoding.concerned.add(number)
+        return found
 
     def wake(self) -> None:
-        for subscriber in tuple(self.subscribers):
+        self._unseen_changes = 0
+        self._wake(list(self.subscribers))
+
+    def _wake(self, subscribers: Iterable[Callable[[], None]]) -> None:
+        for subscriber in subscribers:
             try:
                 subscriber()
             except Exception:  # one client's failure must not stop reading for all others
@@ -233,9 +284,9 @@ class ServedView:
         key = (where, select, lineage, visibility, self.columns)
         encoding = self._encodings.get(key)
         if encoding is None:
-            if (where or select) and not self.columns:
+            if (where or select or visibility.is_restricted) and not self.columns:
                 raise LogError(
-                    f"{self.kind} {self.name} is not described yet, so it cannot be filtered",
+                    f"{self.kind} {self.name} is not described yet, so its rows cannot be tested",
                     remedy="start analyze, or try again in a moment",
                 )
             columns = self.visible_columns(visibility)
@@ -245,8 +296,24 @@ class ServedView:
                 columns=columns,
                 visible=self._visible(visibility),
                 visible_key=self._visible_key(visibility),
+                equality=self._equality(where, columns, visibility),
             )
         return encoding
+
+    def _equality(
+        self, where: str | None, columns: tuple[ViewColumn, ...], visibility: Visibility
+    ) -> Equality | None:
+        """A value that all rows for such clients have, by their filter or by the policy."""
+        if self.kind != "view":  # a stream's events may have other spellings of a value
+            return None
+        found = find_equality(parse(where, "where"), columns) if where else None
+        if found is None and visibility.rows is not None:
+            found = find_equality(parse_rows(visibility.rows), self.columns)
+        return found
+
+    def empty_encoding(self) -> Encoding:
+        """An encoding of no row, for a filter that no longer fits the view."""
+        return Encoding(_no_row, without_lineage, columns=self.columns)
 
     def visible_columns(self, visibility: Visibility) -> tuple[ViewColumn, ...]:
         """The columns that exist for a caller."""
@@ -254,9 +321,14 @@ class ServedView:
         return without_columns(self.columns, hidden) if hidden else self.columns
 
     def _visible(self, visibility: Visibility) -> Predicate | None:
+        if self.policy.problem and visibility.is_restricted:
+            return _no_row
         if visibility.rows is None:
             return None
-        return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        try:
+            return compile_rows(visibility.rows, self.columns, self.kind == "view")
+        except QueryError:  # of a client that was there before the view's columns changed
+            return _no_row
 
     def _visible_key(self, visibility: Visibility) -> Callable[[str], bool] | None:
         """A test of keys, if the policy uses only key columns."""
@@ -364,3 +436,7 @@ class ServedView:
         for partition, offset in sorted(starts.items()):
             table.start_at(partition, offset)
         return table
+
+
+def _no_row(row: Mapping[str, Any]) -> bool:
+    return False

@@ -9,7 +9,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,8 +17,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from millstream.errors import MillstreamError, SettingsError
+from millstream.web.auth.rights import Action, words_of
 
 PREFIX = "msk_"  # for people, and for programs that search files for secrets
+
+Claim = str | bool | int | float
 
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -32,6 +35,20 @@ class ApiKey(msgspec.Struct, frozen=True, omit_defaults=True):
     created: _Time
     expires: _Time | None = None
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = None  # events a second
+    read: list[str] = []  # patterns of streams, views, ledgers and named queries
+    query: list[str] = []  # patterns of views that its own SQL may read
+    admin: bool = False
+    claims: dict[str, Claim] = {}  # for row policies
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the key may do, as `Rights` reads it."""
+        patterns: dict[Action, list[str]] = {
+            "write": self.write,
+            "read": self.read,
+            "query": self.query,
+        }
+        return words_of(patterns, admin=self.admin)
 
     def expired(self, now: float) -> bool:
         return self.expires is not None and self.expires.timestamp() <= now
@@ -72,14 +89,29 @@ class ApiKeyFile:
     def create(
         self,
         name: str,
-        write: list[str],
+        write: Sequence[str] = (),
         *,
+        read: Sequence[str] = (),
+        query: Sequence[str] = (),
+        admin: bool = False,
+        claims: Mapping[str, Claim] | None = None,
         expires: datetime | None = None,
         rate: float | None = None,
     ) -> str:
         """Create a key and return it; it cannot be shown again."""
         key = PREFIX + secrets.token_urlsafe(32)
-        stored = ApiKey(name, digest(key.encode()).hex(), write, datetime.now(UTC), expires, rate)
+        stored = ApiKey(
+            name,
+            digest(key.encode()).hex(),
+            list(write),
+            datetime.now(UTC),
+            expires,
+            rate,
+            list(read),
+            list(query),
+            admin,
+            dict(claims or {}),
+        )
         with self._changing() as keys:
             if any(each.name == name for each in keys):
                 raise MillstreamError(
@@ -114,15 +146,16 @@ class ApiKeyFile:
             ) from None
 
     def _replace(self, content: bytes) -> None:
-        fresh = self._path.with_suffix(".new")
+        path = self._path.resolve()  # a link stays a link
+        fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.format(content, indent=2) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # else a revoked key could be back after a crash
         finally:
@@ -163,12 +196,13 @@ class ApiKeys:
     def _read(self) -> dict[bytes, ApiKey]:
         return {bytes.fromhex(key.sha256): key for key in self._file.read()}
 
-    def _state(self) -> tuple[int, int, int] | None:
+    def _state(self) -> tuple[int, ...] | None:
+        # Secret stores replace a link instead of the file, so this is the state of its target.
         try:
             status = self._path.stat()
         except OSError:
             return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,12 @@ class Caller:
     claims: Mapping[str, Any] = field(default_factory=dict)  # for row policies: `caller.tenant`
     expires: float = math.inf  # when the login expires, as time.time()
     credential: bytes = b""  # the hash of its key or token; empty: it has none
+    signer: bytes = b""  # of a token: the fingerprint of the issuer's key that signed it
+
+    @property
+    def label(self) -> str:
+        """Kind and name, which together identify a caller."""
+        return f"{self.kind} {self.name}"
 
     def check(self, action: Action, kind: Kind | None = None, name: str = "") -> None:
         """Problem 403 if the caller may not do this."""
@@ -57,7 +63,7 @@ def caller_of(scope: Scope) -> Caller:
 def caller_name(scope: Scope) -> str:
     """Kind and name of the authenticated caller; empty if no login was needed."""
     caller = caller_of(scope)
-    return "" if caller.kind == "address" else f"{caller.kind} {caller.name}"
+    return "" if caller.kind == "address" else caller.label
 
 
 def check_writes(scope: Scope, stream: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import ssl
@@ -47,6 +48,7 @@ class IssuerKeys:
         self._refresh_least = refresh_least
         self._clock = clock
         self._keys: list[tuple[str | None, str, Any]] = []  # kid, algorithm, key
+        self._fingerprints: frozenset[bytes] = frozenset()
         self._read_at = -float("inf")
         self._reading: asyncio.Task[None] | None = None
         self.version = 0  # grows when the keys change: tokens verified before may be invalid
@@ -65,6 +67,10 @@ class IssuerKeys:
             for name, made_for, key in self._keys
             if made_for == algorithm and (kid is None or name == kid)
         ]
+
+    def has(self, signer: bytes) -> bool:
+        """Whether the key with this fingerprint is one of the issuer's."""
+        return signer in self._fingerprints
 
     async def fetch_again(self, seconds: float) -> bool:
         """Read the keys now, because one is missing, and wait up to `seconds` for it.
@@ -112,6 +118,7 @@ class IssuerKeys:
         if [_comparable(each) for each in keys] != [_comparable(each) for each in self._keys]:
             self.version += 1
         self._keys = keys
+        self._fingerprints = frozenset(fingerprint(key) for _, _, key in keys)
 
 
 def _read_file(path: Path) -> bytes:
@@ -207,5 +214,15 @@ def _algorithm_of(key: object) -> str | None:
     return None
 
 
+def fingerprint(key: Any) -> bytes:
+    """Identifies a public key."""
+    return hashlib.sha256(_encoded(key)).digest()
+
+
 def _comparable(entry: tuple[str | None, str, Any]) -> tuple[str | None, bytes]:
-    return entry[0], entry[2].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return entry[0], _encoded(entry[2])
+
+
+def _encoded(key: Any) -> bytes:
+    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return encoded

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import jwt
 
 from millstream.web.auth.caller import Caller
-from millstream.web.auth.jwks import ALGORITHMS, IssuerKeys
-from millstream.web.auth.rights import Rights
+from millstream.web.auth.jwks import ALGORITHMS, IssuerKeys, fingerprint
+from millstream.web.auth.rights import Rights, is_right
 from millstream.web.auth.settings import AccessSettings
 
 _MAX_BYTES = 8 * 1024
+_MAX_TIME = 250_000_000_000  # in the year 9892
 _FETCH_SECONDS = 2.0  # that a caller waits for keys which have to be fetched
 
 
@@ -35,11 +37,8 @@ class JwtVerifier:
             refresh_least=settings.jwt_refresh_least,
         )
 
-    async def verify(self, token: bytes) -> tuple[Caller, float]:
-        """The token's caller, and when the token expires (as time.time()).
-
-        TokenRefused, IssuerKeysUnavailable.
-        """
+    async def verify(self, token: bytes) -> Caller:
+        """The token's caller; TokenRefused, IssuerKeysUnavailable."""
         if len(token) > _MAX_BYTES:
             raise TokenRefused("it is too long")
         text = token.decode("latin-1")
@@ -51,18 +50,23 @@ class JwtVerifier:
             raise IssuerKeysUnavailable
         if not keys:
             raise TokenRefused("no key of the issuer signed it")
-        claims = self._decode(text, keys, algorithm)
-        rights = Rights.of({"write": self._patterns(claims)})
+        claims, signer = self._decode(text, keys, algorithm)
+        settings = self._settings
+        streams = _words(claims, settings.jwt_claim, settings.jwt_claim_prefix)
+        words = _words(claims, settings.jwt_rights_claim, settings.jwt_rights_prefix)
+        rights = Rights([*(f"write:{each}" for each in streams), *filter(is_right, words)])
         name = str(claims.get("sub") or claims.get("client_id") or "")[:200]
-        # Limited, because an issuer may write a number for "never" that no float can hold.
-        until = float(min(int(claims["exp"]), 1 << 60)) + self._settings.jwt_leeway
-        return Caller("jwt", name, rights, claims=claims, expires=until), until
+        # An issuer may write a number for "never" that no date or float can hold.
+        expires = int(claims["exp"])
+        until = math.inf if expires > _MAX_TIME else expires + settings.jwt_leeway
+        return Caller("jwt", name, rights, claims=claims, expires=until, signer=fingerprint(signer))
 
-    def _decode(self, token: str, keys: list[Any], algorithm: str) -> dict[str, Any]:
+    def _decode(self, token: str, keys: list[Any], algorithm: str) -> tuple[dict[str, Any], Any]:
+        """The claims, and the key that signed them."""
         error: Exception = TokenRefused("no key of the issuer signed it")
         for key in keys[:8]:  # there are several only if the token names none
             try:
-                return jwt.decode(
+                claims = jwt.decode(
                     token,
                     key,
                     algorithms=[algorithm],
@@ -71,6 +75,7 @@ class JwtVerifier:
                     leeway=self._settings.jwt_leeway,
                     options={"require": ["exp", "iss", "aud"]},
                 )
+                return claims, key
             except jwt.InvalidSignatureError:
                 continue
             except jwt.PyJWTError as refused:
@@ -79,19 +84,21 @@ class JwtVerifier:
                 error = TokenRefused("it is not a JSON Web Token")
         raise error
 
-    def _patterns(self, claims: dict[str, Any]) -> list[str]:
-        value = claims.get(self._settings.jwt_claim)
-        if value is None:
-            value = claims
-            for part in self._settings.jwt_claim.split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-        words = value.split() if isinstance(value, str) else value
-        prefix = self._settings.jwt_claim_prefix
-        return [
-            word.removeprefix(prefix)
-            for word in (words if isinstance(words, list) else ())
-            if isinstance(word, str) and word.startswith(prefix) and not re.search(r"\s", word)
-        ]
+
+def _words(claims: dict[str, Any], name: str, prefix: str) -> list[str]:
+    """The words of a claim, an array or text, that begin with the prefix, without it."""
+    value = claims.get(name)
+    if value is None:
+        value = claims
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+    words = value.split() if isinstance(value, str) else value
+    return [
+        word.removeprefix(prefix)
+        for word in (words if isinstance(words, list) else ())
+        if isinstance(word, str) and word.startswith(prefix) and word != prefix
+        if not re.search(r"\s", word)
+    ]
 
 
 def is_token(credential: bytes) -> bool:

@@ -20,9 +20,12 @@ class TokenBucket:
     if there is one token, and charged for its events later.
     """
 
-    __slots__ = ("_at", "_clock", "_tokens", "rate", "size")
+    __slots__ = ("_at", "_clock", "_tokens", "rate", "size", "unit")
 
-    def __init__(self, rate: float, size: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, rate: float, size: float, clock: Callable[[], float], unit: str = "events"
+    ) -> None:
+        self.unit = unit.encode()
         self.rate = rate
         self.size = max(1.0, size)
         self._clock = clock
@@ -61,16 +64,19 @@ class TokenBucket:
         left, size = max(0, math.floor(self.left())), math.floor(self.size)
         full = math.ceil((self.size - self.left()) / self.rate)
         return [
-            (b"ratelimit-policy", b'"events";q=%d;w=%d' % (size, window)),
-            (b"ratelimit", b'"events";r=%d;t=%d' % (left, full)),
+            (b"ratelimit-policy", b'"%b";q=%d;w=%d' % (self.unit, size, window)),
+            (b"ratelimit", b'"%b";r=%d;t=%d' % (self.unit, left, full)),
         ]
 
 
 class RateLimiter:
     """A bucket for each caller; full buckets are removed when there are too many."""
 
-    def __init__(self, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, burst: float, clock: Callable[[], float] = time.monotonic, *, unit: str = "events"
+    ) -> None:
         self._burst = burst
+        self._unit = unit
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
@@ -81,7 +87,8 @@ class RateLimiter:
             wait = bucket.seconds_to_one()
             raise Problem(
                 429,
-                f"more than {rate:g} events a second; nothing was accepted, try again in {wait} s",
+                f"more than {rate:g} {self._unit} a second; nothing was accepted, try again in "
+                f"{wait} s",
                 headers=[(b"retry-after", str(wait).encode()), *bucket.headers()],
             )
         return bucket
@@ -95,7 +102,9 @@ class RateLimiter:
         if len(self._buckets) >= _MAX_BUCKETS:
             used = [(name, each) for name, each in self._buckets.items() if not each.is_full]
             self._buckets = dict(used[-_MAX_BUCKETS // 2 :])  # half, so that this is rare
-        bucket = self._buckets[caller] = TokenBucket(rate, rate * self._burst, self._clock)
+        bucket = self._buckets[caller] = TokenBucket(
+            rate, rate * self._burst, self._clock, self._unit
+        )
         return bucket
 
 

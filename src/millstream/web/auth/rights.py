@@ -46,8 +46,7 @@ class Rights:
     @classmethod
     def of(cls, patterns: Mapping[Action, Iterable[str]], *, admin: bool = False) -> Rights:
         """The rights for lists of patterns by action, none of which contains white space."""
-        words = [f"{action}:{each}" for action, listed in patterns.items() for each in listed]
-        return cls([*words, *(["admin"] if admin else [])])
+        return cls(words_of(patterns, admin=admin))
 
     def allows(self, action: Action, kind: Kind | None = None, name: str = "") -> bool:
         """Whether the caller may do this with the stream, view, ledger or query of that name."""
@@ -64,6 +63,17 @@ class Rights:
                 self._answers.clear()
             self._answers[asked] = answer
         return answer
+
+
+def words_of(patterns: Mapping[Action, Iterable[str]], *, admin: bool = False) -> tuple[str, ...]:
+    """Lists of patterns by action, as words."""
+    words = [f"{action}:{each}" for action, listed in patterns.items() for each in listed]
+    return (*words, *(["admin"] if admin else []))
+
+
+def is_right(word: str) -> bool:
+    """Whether a word is a right, such as `read:orders` or `admin`."""
+    return word == "admin" or _WORD.fullmatch(word) is not None
 
 
 def compile_patterns(patterns: Iterable[str]) -> re.Pattern[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from millstream.web.auth.rights import Rights
 from millstream.web.settings import LOOPBACK, HttpSettings, TlsSettings
 
 Login = Literal["key", "jwt", "certificate"]
@@ -38,6 +40,17 @@ class AccessSettings(HttpSettings, TlsSettings):
         description="Only words of the claim with this prefix count, and the prefix is removed; "
         "such as `millstream:write:` with jwt_claim = `scope`.",
     )
+    jwt_rights_claim: str = Field(
+        "rights",
+        description="The claim that lists what a token may do, as an array or as words: "
+        "`read:orders query:* admin`. Other words in it are ignored. A dot separates the names of "
+        "nested claims.",
+    )
+    jwt_rights_prefix: str = Field(
+        "",
+        description="Only words of jwt_rights_claim with this prefix count, and the prefix is "
+        "removed; such as `millstream:` with jwt_rights_claim = `scope`.",
+    )
     jwt_leeway: float = Field(
         30.0, ge=0, le=600, description="Maximum difference to the issuer's clock, in seconds."
     )
@@ -54,13 +67,19 @@ class AccessSettings(HttpSettings, TlsSettings):
         description="Streams that a client certificate may write to, by its name (common or "
         "alternative; `*` is allowed); empty: each may write to all.",
     )
+    tls_client_rights: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="What a client certificate may do, by its name as above: `read:orders`, "
+        "`query:*`, `write:clicks_*`, `admin`.",
+    )
     cors_origins: list[str] = Field(
         default_factory=list,
         description="Origins whose pages may call, such as https://shop.example; `*`: any.",
     )
     trusted_proxies: list[str] = Field(
         default_factory=list,
-        description="Addresses of proxies whose X-Forwarded-For header names the client.",
+        description="Addresses or networks (10.0.0.0/8) of proxies whose Forwarded or "
+        "X-Forwarded-For header names the client.",
     )
     rate: float = Field(
         0.0,
@@ -96,6 +115,25 @@ class AccessSettings(HttpSettings, TlsSettings):
                 raise ValueError(f"{origin!r} is no origin; write scheme://host[:port], or *")
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        for each in value:
+            try:
+                ip_network(each)
+            except ValueError:
+                raise ValueError(
+                    f"{each!r} is no address of a proxy; write 10.0.0.5 or 10.0.0.0/8"
+                ) from None
+        return value
+
+    @field_validator("tls_client_rights")
+    @classmethod
+    def _are_rights(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        for words in value.values():
+            Rights(words)
+        return value
+
     @model_validator(mode="after")
     def _logins_are_complete(self) -> AccessSettings:
         missing = {
@@ -113,6 +151,7 @@ class AccessSettings(HttpSettings, TlsSettings):
 
     @model_validator(mode="after")
     def _certificates_have_rights(self) -> AccessSettings:
-        if self.tls_client_streams and "certificate" not in self.auth:
-            raise ValueError("tls_client_streams needs 'certificate' in auth")
+        for name in ("tls_client_streams", "tls_client_rights"):
+            if getattr(self, name) and "certificate" not in self.auth:
+                raise ValueError(f"{name} needs 'certificate' in auth")
         return self

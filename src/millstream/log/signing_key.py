@@ -1,4 +1,7 @@
-"""The key with which all collectors of a cluster sign receipts, shared through the log."""
+"""The key that all servers of a cluster share through the log.
+
+Collectors sign receipts with it. Servers derive from it the key of tickets.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ _SECONDS = 30.0
 
 
 def cluster_key(log: LogSettings, app: str) -> bytes:
-    """The cluster's key; the first collector creates it. Blocks; LogError if Kafka is away.
+    """The cluster's key; the first process creates it. Blocks; LogError if Kafka is away.
 
-    Two collectors that start at the same time may both write a key. The first one in the topic
+    Two processes that start at the same time may both write a key. The first one in the topic
     counts, so a key is used only after it was read from there.
     """
     topic = keys_topic(app)

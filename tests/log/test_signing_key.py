@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.collect.conftest import read_topic, shop
 
-from millstream.collect.receipts import signing_key
-from millstream.collect.receipts.signing_key import cluster_key
 from millstream.errors import LogError
+from millstream.log import signing_key
 from millstream.log.producing.write import write
 from millstream.log.settings import LogSettings
+from millstream.log.signing_key import cluster_key
 from millstream.log.topic_names import keys_topic
 from millstream.pipeline.pipeline_topics import ensure_topics
 

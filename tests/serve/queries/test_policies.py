@@ -1,0 +1,106 @@
+"""Rights and policies: a named query needs its own right, and shows only what its caller sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.serve.access.callers import connect, serve
+from tests.serve.pipeline import SECONDS, Pipeline
+from tests.wait_until import until
+
+from millstream import App
+from millstream.log.settings import LogSettings
+from millstream.serve.service import Server
+from millstream.web.auth.caller import Caller
+from millstream.web.auth.rights import EVERYTHING, Rights
+
+ONLY_TOTAL = Rights(["read:query/total"])
+CALLERS = {
+    "one": Caller("key", "one", ONLY_TOTAL, claims={"prefix": "B"}),
+    "twin": Caller("key", "twin", ONLY_TOTAL, claims={"prefix": "B"}),
+    "all": Caller("key", "all", EVERYTHING, claims={"prefix": ""}),
+}
+
+
+@pytest.fixture
+def pipeline(log_settings: LogSettings, app_name: str) -> Pipeline:
+    app = App(app_name)
+    app.stream("rsvps", schema="id LONG, city STRING")
+    counted = "SELECT city, count(*) AS n FROM rsvps GROUP BY city"
+    app.view("by_city", key="city", sql=counted, rows="starts_with(city, caller.prefix)")
+    listed = "string_agg(city, ' ' ORDER BY city)"
+    app.query("total", sql=f"SELECT sum(n)::BIGINT AS n, {listed} AS cities FROM by_city")
+    app.query("numbers", sql="SELECT city::INT AS number FROM by_city")
+    app.check()
+    return Pipeline(app_name, log_settings, app)
+
+
+async def count(pipeline: Pipeline, server: Server, **counts: int) -> None:
+    for city, n in counts.items():
+        pipeline.count(city, n)
+    pipeline.flush()
+    rows = server.context.views["by_city"].table.rows
+    await until(lambda: all(rows.get(f'["{c}"]', {}).get("n") == n for c, n in counts.items()))
+
+
+async def test_the_querys_own_right_is_enough_and_the_policies_of_its_views_apply(
+    pipeline: Pipeline,
+) -> None:
+    async with (
+        serve(pipeline, CALLERS) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http,
+    ):
+        await count(pipeline, server, Bonn=1, Berlin=2, Oslo=30)
+        await until(lambda: server.context.queries.served["total"].columns)
+
+        async def get(name: str, path: str) -> httpx.Response:
+            return await http.get(path, headers={"authorization": f"Bearer {name}"})
+
+        one, twin, all_ = [await get(name, "/v1/queries/total") for name in CALLERS]
+        assert one.json()["rows"] == twin.json()["rows"] == [[3, "Berlin Bonn"]]
+        assert all_.json()["rows"] == [[33, "Berlin Bonn Oslo"]]
+        assert one.headers["etag"] == twin.headers["etag"] != all_.headers["etag"]
+        listed = (await get("one", "/v1/queries")).json()["queries"]
+        assert [query["name"] for query in listed] == ["total"]
+        for path in ("/v1/queries/numbers", "/v1/queries/numbers/changes", "/v1/views/by_city"):
+            assert (await get("one", path)).status_code == 403
+        refused = await get("all", "/v1/queries/numbers")
+        assert (refused.status_code, "Could not convert" in refused.text) == (400, True)
+
+
+async def test_live_queries_are_shared_only_by_callers_that_see_the_same(
+    pipeline: Pipeline,
+) -> None:
+    async with serve(pipeline, CALLERS) as server:
+        await count(pipeline, server, Bonn=1, Oslo=30)
+        async with (
+            connect(server, CALLERS["one"]) as one,
+            connect(server, CALLERS["twin"]) as twin,
+            connect(server, CALLERS["all"]) as all_,
+        ):
+            seen: list[dict[str, Any]] = []
+            for client in (one, twin, all_):
+                snapshot = await client.subscribe(query="total")
+                seen.append(snapshot["rows"][0]["row"])
+            assert seen == [
+                {"n": 1, "cities": "Bonn"},
+                {"n": 1, "cities": "Bonn"},
+                {"n": 31, "cities": "Bonn Oslo"},
+            ]
+            assert len(server.context.live) == 2
+            await count(pipeline, server, Oslo=31)
+            deleted, added = await all_.next(), await all_.next()
+            assert (deleted["op"], added["row"]["n"]) == ("delete", 32)
+            await one.send(type="ping")
+            assert (await one.next())["type"] == "pong"  # nothing came before it
+            gap = await one.subscribe(query="total", after=added["position"])
+            assert gap["type"] == "gap"
+            assert (await one.next())["rows"][0]["row"] == {"n": 1, "cities": "Bonn"}
+            own = await one.subscribe(id="b", sql="SELECT * FROM by_city")
+            assert (own["type"], own["final"]) == ("error", True)
+            assert "there is no view 'by_city'" in own["detail"]
+            await count(pipeline, server, Bonn=2)
+            changes = [await twin.next(), await twin.next()]
+            assert changes[1]["row"] == {"n": 2, "cities": "Bonn"}
