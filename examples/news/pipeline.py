@@ -32,13 +32,13 @@ def article_minutes(page_views: DataFrame) -> DataFrame:
 
 @app.view(key=["url"])
 def links(link_checks: DataFrame) -> DataFrame:
-    """The newest HTTP status of each link."""
+    """How often each link was checked and failed, and its newest HTTP status."""
     return link_checks.groupBy("url").agg(
         F.max("article").alias("article"),
+        F.expr("count_if(status >= 400) AS failures"),
+        F.count("*").alias("checks"),
         F.max_by("status", "at").alias("status"),
         F.max("at").alias("checked"),
-        F.count("*").alias("checks"),
-        F.expr("count_if(status >= 400) AS failures"),
     )
 
 

@@ -15,8 +15,8 @@ FROM page_views
 GROUP BY window(at, '1 minute'), article;
 
 CREATE VIEW links WITH (key = 'url') AS
-SELECT url, max(article) AS article, max_by(status, at) AS status, max(at) AS checked,
-       count(*) AS checks, count_if(status >= 400) AS failures
+SELECT url, max(article) AS article, count_if(status >= 400) AS failures, count(*) AS checks,
+       max_by(status, at) AS status, max(at) AS checked
 FROM link_checks
 GROUP BY url;
 

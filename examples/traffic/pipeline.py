@@ -7,7 +7,7 @@ from millstream import App
 
 app = App("traffic")
 
-# A month of it can be replayed.
+# A month of it can be replayed: by the city, without the cars' identity; by a car, only its own.
 app.stream(
     "positions",
     schema="""
@@ -19,6 +19,8 @@ app.stream(
     event_time="at",
     lateness="5 minutes",
     retention="31 days",
+    rows="caller.role = 'city' OR caller.role = 'car' AND car = caller.car",
+    hide={"car": "caller.role = 'car'", "owner": "caller.role = 'car'"},
 )
 
 MY_CAR = """
@@ -27,7 +29,7 @@ MY_CAR = """
            max_by(lat, at) AS lat, max_by(lon, at) AS lon, max_by(speed, at) AS speed,
            max(at) AS at
     FROM positions GROUP BY car"""
-app.view("my_car", sql=MY_CAR, key=["car"], keep="1 day")
+app.view("my_car", sql=MY_CAR, key=["car"], keep="1 day", rows="car = caller.car")
 
 # What others see of a car: nothing in it says which car it is, and two of its rows have no common
 # column. So it has no key: it is a stream of rows, not a table of cars.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import DOCS, DOCUMENTS, anchor, headings, name_of, without_code
+from tests.docs.pages import DOCS, DOCUMENTS, ROOT, anchor, headings, name_of, without_code
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -25,7 +25,9 @@ def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
 
 def test_the_index_lists_every_page_once() -> None:
     index = DOCS / "README.md"
-    listed = [DOCS / target for target, _ in _LINK.findall(index.read_text(encoding="utf-8"))]
+    links = _LINK.findall(index.read_text(encoding="utf-8"))
+    listed = [(DOCS / target).resolve() for target, _ in links]
     pages = {page for page in DOCS.rglob("*.md") if page != index and "decisions" not in page.parts}
     records = DOCS / "explanation/decisions/README.md"
-    assert sorted(listed) == sorted({*pages, records})
+    examples = (ROOT / "examples").glob("*/README.md")
+    assert sorted(listed) == sorted({*pages, records, *examples})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,14 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, broken_links, trending
-from tests.end_to_end.true_rows import as_set, await_rows, last_watermark
+from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, SECTION_OF, broken_links, trending
+from tests.end_to_end.true_rows import as_set, await_rows, last_watermark, rows_in_log
 
-from millstream.client import Client
-from millstream.log.consumer import bounds, read_range
-from millstream.log.settings import LogSettings
+from millstream.client import Change, Client, Snapshot
 from millstream.simulation import EventSender, SentEvent, predict
-from millstream.values.hidden_columns import RESERVED
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System
@@ -67,18 +63,6 @@ def post(system: System, stream: str, sendings: list[SentEvent]) -> None:
         sender.send(sendings)
 
 
-def alerts(system: System) -> list[Row]:
-    """Every alert in the log, without hidden columns."""
-    log, topic = LogSettings(bootstrap=system.bootstrap), "news.view.alerts"
-    records = [
-        record
-        for partition, (first, end) in bounds(log, topic).items()
-        for record in read_range(log, topic, partition, first, end)
-    ]
-    rows = [json.loads(record.value or b"") for record in records]
-    return [{name: row[name] for name in row if name not in RESERVED} for row in rows]
-
-
 @pytest.mark.timeout(600)
 def test_the_views_of_each_article_are_true_in_every_minute(news: News) -> None:
     true = news.page_views["views"]["article_minutes"]
@@ -91,7 +75,9 @@ def test_each_link_has_its_newest_status(news: News) -> None:
 
 def test_there_is_one_alert_each_time_that_a_link_breaks(news: News) -> None:
     await_rows(news.system, "alerts", news.link_checks["views"]["alerts"], ("url",))
-    assert as_set(alerts(news.system)) == as_set(news.link_checks["alerts"])
+    assert as_set(rows_in_log(news.system, "news.view.alerts")) == as_set(
+        news.link_checks["alerts"]
+    )
 
 
 async def answer(news: News, query: str, **parameters: str | int) -> list[Row]:
@@ -113,3 +99,30 @@ async def test_broken_links_come_with_the_views_of_their_articles(news: News) ->
     links = news.link_checks["views"]["links"]
     await_rows(news.system, "links", links, ("url",))
     assert await answer(news, "broken_links") == broken_links(minutes, links) != []
+
+
+async def test_an_article_that_everybody_reads_rises_in_the_live_query(news: News) -> None:
+    """Last: it sends more."""
+    minutes = list(news.page_views["views"]["article_minutes"])
+    newest = max(minutes, key=lambda row: str(row["window"]["start"]))["window"]
+    article, section = "novels-by-weight", SECTION_OF["novels-by-weight"]
+    minutes.append({"window": newest, "article": article, "views": 200})
+    rows: dict[str, Row] = {}
+
+    async with (
+        Client(news.system.serve_url, timeout=60) as client,
+        client.changes(query="trending", params={"n": 3}) as changes,
+    ):
+        async for message in changes:
+            match message:
+                case Snapshot(rows=several):
+                    rows = {str(one.row["article"]): one.row for one in several}
+                    assert as_set(list(rows.values())) == as_set(trending(minutes[:-1], 3))
+                    view = {"article": article, "section": section, "at": newest["start"]}
+                    news.system.post("page_views", [view] * 200)
+                case Change(op="upsert", row=dict(row)):
+                    rows[str(row["article"])] = row
+                case Change(op="delete", key=[gone]):
+                    rows.pop(gone, None)
+            if as_set(list(rows.values())) == as_set(trending(minutes, 3)):
+                return

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from examples.traffic.car import drive
+from examples.traffic.city import cars
 from examples.traffic.simulator import SIMULATION
-from tests.end_to_end.true_rows import as_set, await_rows, last_watermark
+from tests.end_to_end.true_rows import Row, as_set, await_rows, last_watermark, rows_in_log
+from tests.wait_until import until
 
+from millstream.client import Client, Sender
 from millstream.simulation import EventSender, SentEvent, predict
 
 if TYPE_CHECKING:
@@ -63,7 +71,27 @@ def test_each_road_has_its_newest_condition(traffic: Traffic) -> None:
 
 
 def test_each_car_is_where_it_was_last(traffic: Traffic) -> None:
-    await_rows(traffic.system, "my_car", traffic.truth["views"]["my_car"], ("car",))
+    true = traffic.truth["views"]["my_car"]
+
+    def newest() -> list[Row]:
+        rows = rows_in_log(traffic.system, "traffic.view.my_car")
+        return list({row["car"]: row for row in rows}.values())
+
+    traffic.system.until(lambda: as_set(newest()) == as_set(true), 60, "the truth in my_car")
+
+
+def test_nobody_sees_a_car_without_being_that_car(traffic: Traffic) -> None:
+    assert traffic.system.get("/v1/views/my_car")["rows"] == []
+    assert traffic.system.get("/v1/streams/positions/events?wait=0")["rows"] == []
+    names = {name for name in cars() if name.encode() in read_all(traffic.system)}
+    assert names == set()
+
+
+def read_all(system: System) -> bytes:
+    """Everything that the server gives to a caller who is nobody, but for the tiers' state."""
+    paths = ("views", "views/my_car", "views/sightings?limit=10000", "views/roads", "views/speeds")
+    urls = [f"{system.serve_url}/v1/{path}" for path in paths]
+    return b"".join(urllib.request.urlopen(url, timeout=30).read() for url in urls)
 
 
 def test_every_position_is_a_sighting_without_identity(traffic: Traffic) -> None:
@@ -71,3 +99,23 @@ def test_every_position_is_a_sighting_without_identity(traffic: Traffic) -> None
     path = "/v1/views/sightings?limit=10000"
     traffic.system.until(lambda: len(traffic.system.get(path)["rows"]) >= len(true), 60)
     assert as_set(traffic.system.get(path)["rows"]) == as_set(true)
+
+
+async def test_a_car_follows_the_roads_ahead_of_it_as_it_drives(traffic: Traffic) -> None:
+    """Last: it sends more."""
+    car, seen = cars()["car-07"], set[str]()
+    times = itertools.count(int(time.time() * 1000) - 10 * MINUTE, 5_000)
+
+    def show(road: Mapping[str, Any]) -> None:
+        assert road["city"] == car.city
+        seen.add(road["segment"])
+
+    async with Client(traffic.system.serve_url) as client, Sender(traffic.system.collect_url) as to:
+        driving = asyncio.create_task(
+            drive(client, to, car, show, clock=lambda: next(times), pause=0.02)
+        )
+        await until(lambda: seen >= set(car.route) or driving.done())
+        driving.cancel()
+        with suppress(asyncio.CancelledError):
+            await driving
+    assert seen == set(car.route)

@@ -7,7 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.log.consumer import bounds, read_range
+from millstream.log.settings import LogSettings
 from millstream.simulation import SentEvent, iso_time
+from millstream.values.hidden_columns import RESERVED
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import System
@@ -63,6 +66,18 @@ def _is_true(row: Row | None, true: Row | None, watermark: str) -> bool:
 
 def _identity(row: Mapping[str, Any], key: Sequence[str]) -> str:
     return json.dumps([row[name] for name in key], ensure_ascii=False)
+
+
+def rows_in_log(system: System, topic: str) -> list[Row]:
+    """The rows of a view in the order of the log, without hidden columns."""
+    log = LogSettings(bootstrap=system.bootstrap)
+    records = [
+        record
+        for partition, (first, end) in bounds(log, topic).items()
+        for record in read_range(log, topic, partition, first, end)
+    ]
+    rows = [json.loads(record.value) for record in records if record.value]
+    return [{name: row[name] for name in row if name not in RESERVED} for row in rows]
 
 
 def as_set(rows: Sequence[Mapping[str, Any]]) -> list[str]:

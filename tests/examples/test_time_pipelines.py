@@ -29,13 +29,22 @@ SIMULATIONS = {
 def test_python_and_sql_declare_the_same_pipeline(name: str) -> None:
     python, sql = (load(EXAMPLES / name / f"pipeline.{kind}") for kind in ("py", "sql"))
     (ours,), (theirs,) = python.streams.values(), sql.streams.values()
-    for field in ("name", "schema", "key", "event_time", "lateness", "ahead", "delivery"):
+    for field in ("name", "schema", "key", "event_time", "lateness", "ahead", "delivery", "policy"):
         assert getattr(ours, field) == getattr(theirs, field), field
     assert python.name == sql.name == name
     assert python.views.keys() == sql.views.keys()
     for view in python.views.values():
         other = sql.views[view.name]
-        for field in ("key", "keep", "inputs", "mode", "trigger", "accumulation", "ledger"):
+        for field in (
+            "key",
+            "keep",
+            "inputs",
+            "mode",
+            "trigger",
+            "accumulation",
+            "ledger",
+            "policy",
+        ):
             assert getattr(view, field) == getattr(other, field), (view.name, field)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from examples.traffic.car import ahead_of
 from examples.traffic.city import BLOCK, CITIES, CONDITIONS, GRID, cars, condition_of
 from examples.traffic.simulator import SIMULATION
 
@@ -75,3 +76,10 @@ def test_a_sighting_does_not_say_which_car_it_was() -> None:
     identity = {"car", "owner", "make", "model"}
     for row in SIMULATION.truth(list(predict(sent)))["views"]["sightings"]:
         assert not row.keys() & identity
+
+
+def test_the_filter_has_the_segment_of_the_car_and_the_next_three() -> None:
+    car = cars()["car-07"]
+    first, *_ = route = car.route
+    expected = ", ".join(f"'{segment}'" for segment in route[:4])
+    assert ahead_of(car, first) == f"city = '{car.city}' AND segment IN ({expected})"
