@@ -46,17 +46,21 @@ async def send_head(send: Send, status: int, content_type: bytes, headers: Heade
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
 
 
-def error_response(error: MillstreamError) -> Response:
-    """An error as problem+json, with the error's own words."""
+def problem_of(error: MillstreamError) -> Problem:
+    """The problem with an error's own words, and the status for its kind."""
     match error:
         case Problem():
-            problem = error
+            return error
         case QueryError() | InvalidPosition():
-            problem = Problem(400, str(error))
+            return Problem(400, str(error))
         case LogError():
-            problem = Problem(503, str(error), headers=[RETRY])
-        case _:
-            problem = Problem(500, str(error))
+            return Problem(503, str(error), headers=[RETRY])
+    return Problem(500, str(error))
+
+
+def error_response(error: MillstreamError) -> Response:
+    """An error as problem+json."""
+    problem = problem_of(error)
     return Response(encode(problem.content), problem.status, CONTENT_TYPE, tuple(problem.headers))
 
 

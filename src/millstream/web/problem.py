@@ -33,11 +33,16 @@ class Problem(MillstreamError):
         self._members = members
 
     @property
+    def title(self) -> str:
+        """The status in words."""
+        return HTTPStatus(self.status).phrase
+
+    @property
     def content(self) -> dict[str, Any]:
         """The JSON of the response."""
         return {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": self.title,
             "status": self.status,
             "detail": str(self),
             **self._members,

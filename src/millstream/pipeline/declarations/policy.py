@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from millstream.errors import QueryError
-from millstream.expression.policy import CALLER, Columns, PolicyCondition
+from millstream.expression.policy import PolicyCondition
+from millstream.expression.policy_types import CALLER, Columns
 from millstream.pipeline.declarations.declaration import Declaration
 from millstream.pipeline.model import NO_POLICY, Policy
 from millstream.syntax.names import suggest

@@ -16,6 +16,7 @@ from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.serve.connections import SERVICE_RESTART, SubscriptionReport, Traffic
 from millstream.serve.context import Context
 from millstream.serve.groups.member import Member
+from millstream.serve.http import problem_of
 from millstream.serve.subscriptions.lag import DISCONNECT_SECONDS
 from millstream.serve.subscriptions.pace import TokenBucket
 from millstream.serve.transports.client_messages import (
@@ -224,7 +225,7 @@ class Connection(WSListener):
                 case Authenticate():
                     self._authenticate(request.token)
         except MillstreamError as error:
-            self._error(getattr(request, "id", None), "Bad Request", str(error))
+            self._refuse(getattr(request, "id", None), error)
 
     # --- the login ------------------------------------------------------------------------------
 
@@ -281,7 +282,7 @@ class Connection(WSListener):
         try:
             opening = open_source(self._context, subscriber, request)
         except MillstreamError as error:
-            self._error(identifier, "Bad Request", str(error))
+            self._refuse(identifier, error)
             return
         if isinstance(opening, AbstractAsyncContextManager):
             work = self._open_block(identifier, opening)
@@ -296,22 +297,20 @@ class Connection(WSListener):
             async with opening as source:
                 self._begin(identifier, source)
                 await asyncio.Event().wait()  # until the subscription is dropped
-        except LogError as error:
-            self._fail(identifier, "Service Unavailable", str(error))
         except MillstreamError as error:
-            self._fail(identifier, "Bad Request", str(error))
+            self._fail(identifier, error)
         except TimeoutError:
-            self._fail(identifier, "Service Unavailable", "Kafka does not answer; try again")
+            self._fail(identifier, LogError("Kafka does not answer", remedy="try again"))
 
     def _begin(self, identifier: str, source: MessageSource) -> None:
         self.sources[identifier] = source
         self._send_messages(identifier)
 
-    def _fail(self, identifier: str, title: str, detail: str) -> None:
+    def _fail(self, identifier: str, error: MillstreamError) -> None:
         """Report that a subscription could not start."""
         if self._open_blocks.get(identifier) is asyncio.current_task():
             del self._open_blocks[identifier]
-        self._error(identifier, title, detail)
+        self._refuse(identifier, error)
 
     def _update(self, request: Update) -> None:
         if request.max_bytes is not UNSET:
@@ -446,6 +445,9 @@ class Connection(WSListener):
             self._pong = payload
         else:
             self._transport.send_pong(payload)
+
+    def _refuse(self, identifier: str | None, error: MillstreamError) -> None:
+        self._error(identifier, problem_of(error).title, str(error))
 
     def _error(self, identifier: str | None, title: str, detail: str) -> None:
         self._send(encode({"type": "error", "id": identifier, "title": title, "detail": detail}))

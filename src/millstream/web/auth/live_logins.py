@@ -107,7 +107,9 @@ class LiveLogins:
         if _access(fresh) != _access(login.caller):
             login.end(EXPIRED, "the rights or claims have changed; connect with the new token")
             return fresh
-        login.caller, login.asked = fresh, False
+        # A token that is valid no longer than the old one was asked for in vain: once is enough.
+        login.asked = login.asked and fresh.expires <= login.caller.expires
+        login.caller = fresh
         if fresh.expires != float("inf"):
             self._expiring.add(login)
         else:
