@@ -43,7 +43,8 @@ def record(desk: str, alert: Mapping[str, Any], attempt: int, log: Path | None) 
 
 
 async def main(options: argparse.Namespace) -> None:
-    async with Client(*options.url) as client:
+    key = options.key_file.read_text().strip() if options.key_file else ""
+    async with Client(*options.url, key=key) as client:
         await work(client, options.name, options.seconds, options.log)
 
 
@@ -53,6 +54,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--url", nargs="+", default=["http://127.0.0.1:8500"], help="the pipeline's servers"
     )
+    parser.add_argument("--key-file", type=Path, help="has the API key, if the servers want one")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="that its editor needs for an alert (0)"
     )
