@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from millstream.errors import QueryError
 from millstream.serve.api.snapshots import has_tag
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response
+from millstream.serve.queries.named_query import conceal
 from millstream.serve.queries.parameters import values_from_texts
 from millstream.serve.views.encoding import encode
 
@@ -12,7 +14,11 @@ from millstream.serve.views.encoding import encode
 async def list_queries(context: Context, request: HttpRequest) -> Response:
     """The queries that the caller may call, with their parameters and columns."""
     request.refuse_unknown(())
-    return Response(encode({"queries": context.queries.listed(request.caller)}))
+    queries = [
+        query.describe(context.visible_to(query.declared.views, request.caller))
+        for query in context.queries.callable_by(request.caller)
+    ]
+    return Response(encode({"queries": queries}))
 
 
 async def run_named_query(context: Context, request: HttpRequest, name: str) -> Response:
@@ -31,5 +37,8 @@ async def run_named_query(context: Context, request: HttpRequest, name: str) -> 
         if has_tag(request, tag):
             return Response(status=304, headers=headers)
     limit = context.settings.query_rows
-    answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
+    try:
+        answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
+    except QueryError as error:
+        raise conceal(error, visible) from None
     return Response(answer.body, headers=headers)
