@@ -146,7 +146,8 @@ def _queries(context: Context, caller: Caller) -> JsonObject:
     own = context.queries.callable_by(caller)
     for query in context.queries.served.values():
         parameters = [_query_parameter(each) for each in query.declared.parameters]
-        call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
+        call = _cached(_get(query.declared.description or query.name, _rows("Table"), *parameters))
+        call["get"]["responses"]["406"] = _problem(_PROBLEMS["406"])
         visible = context.visible_to(query.declared.views, caller)
         if query in own and not hides_any_column(visible.values()):
             call["get"]["responses"]["200"]["x-columns"] = query.columns

@@ -70,13 +70,16 @@ class ServedQuery:
         self.columns, self.checked, self.error = [], None, str(found)
 
     def tag(
-        self, values: Mapping[str, ParameterValue], visible: Mapping[str, Visibility]
+        self, values: Mapping[str, ParameterValue], visible: Mapping[str, Visibility], media: str
     ) -> bytes | None:
-        """The ETag of an answer from now on; None if it can change although no view does."""
+        """The ETag of an answer from now on in that format; None: it changes although no view does.
+
+        Another visibility or format has another tag.
+        """
         if self.checked is None or self.checked.volatile:
             return None
         seen = [(str(view.position), visible[view.name].fingerprint) for view in self.views]
-        content = encode([self.declared.sql, seen, sorted(values.items())])
+        content = encode([self.declared.sql, seen, sorted(values.items()), media])
         return b'"%b"' % hashlib.blake2b(content, digest_size=12).hexdigest().encode()
 
     def describe(self, visible: Mapping[str, Visibility] | None = None) -> dict[str, Any]:
