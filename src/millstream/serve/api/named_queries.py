@@ -43,7 +43,8 @@ async def run_named_query(context: Context, request: HttpRequest, name: str) -> 
             return Response(status=304, headers=headers)
     limit = context.settings.query_rows
     try:
-        answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
+        with context.connections.usage.querying(request.caller):
+            answer = await context.sql.answer(query.declared.sql, limit, values, visible=visible)
     except QueryError as error:
         raise conceal(error, visible) from None
     return format_query_answer(accept, answer.body, headers, _REST)

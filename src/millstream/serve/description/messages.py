@@ -389,7 +389,7 @@ class UsageOfCaller(msgspec.Struct):
     events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
     bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
     connections: Annotated[int, Meta(description="Open now.")]
-    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL and named queries.")]
 
 
 class UsageList(msgspec.Struct):
