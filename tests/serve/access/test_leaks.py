@@ -384,12 +384,15 @@ class Run:
             await client.send(type="unsubscribe", id="f")
             for query in QUERIES:
                 await client.send(type="subscribe", id=query, query=query)
-            unanswered = set(QUERIES)
-            async with asyncio.timeout(SECONDS):
-                while unanswered:
-                    text = await client.connection.recv()
-                    self._check(name, text.encode(), "subscribing")
-                    unanswered.discard(json.loads(text)["id"])
+            await self._take_answers(name, client, set(QUERIES))
+
+    async def _take_answers(self, name: str, client: Any, unanswered: set[str]) -> None:
+        """Take messages until each of these subscriptions has one."""
+        async with asyncio.timeout(SECONDS):
+            while unanswered:
+                text = await client.connection.recv()
+                self._check(name, text.encode(), "subscribing")
+                unanswered.discard(json.loads(text)["id"])
 
     async def _ask(self, name: str, sql: str) -> Any:
         response = await self.http.post("/v1/query", json={"sql": sql}, headers=_login(name))
