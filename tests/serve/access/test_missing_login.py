@@ -15,21 +15,19 @@ from millstream.serve.access.missing_login import warn_of_missing_login
 from millstream.serve.settings import ServeSettings
 
 
-def shop(**policy: object) -> App:
+def shop(rows: str | None = None, hide: dict[str, str] | None = None) -> App:
     app = App("shop")
     app.stream("orders", schema="id LONG, tenant STRING, total LONG, card STRING")
     sql = "SELECT tenant, id, total, card FROM orders"
-    app.view("order_list", key=["tenant", "id"], sql=sql, **policy)  # type: ignore[arg-type]
+    app.view("order_list", key=["tenant", "id"], sql=sql, rows=rows, hide=hide)
     return app
 
 
 def test_a_condition_that_needs_a_claim_is_named_with_what_to_do() -> None:
-    policies: tuple[dict[str, object], ...] = (
-        {"rows": "tenant = caller.tenant"},
-        {"hide": {"card": "caller.role = 'billing'"}},
-    )
-    for policy in policies:
-        warning = warn_of_missing_login(shop(**policy), ServeSettings())
+    by_row = shop(rows="tenant = caller.tenant")
+    by_column = shop(hide={"card": "caller.role = 'billing'"})
+    for app in (by_row, by_column):
+        warning = warn_of_missing_login(app, ServeSettings())
         assert "view order_list need claims" in warning
         assert "serve.auth" in warning
         assert "millstream keys create NAME --claim" in warning
