@@ -14,6 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from examples.traffic.city import Car, cars
@@ -77,7 +78,8 @@ def print_road(road: Row) -> None:
 
 
 async def main(options: argparse.Namespace) -> None:
-    async with Client(*options.url) as client, Sender(options.collect) as sender:
+    key = options.key_file.read_text().strip() if options.key_file else ""
+    async with Client(*options.url, key=key) as client, Sender(options.collect) as sender:
         await drive(client, sender, cars()[options.car], print_road)
 
 
@@ -87,6 +89,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--url", nargs="+", default=["http://127.0.0.1:8500"], help="the pipeline's servers"
     )
+    parser.add_argument("--key-file", type=Path, help="has the API key, if the servers want one")
     parser.add_argument("--collect", default="http://127.0.0.1:8400", help="the collector")
     try:
         asyncio.run(main(parser.parse_args()))

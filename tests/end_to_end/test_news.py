@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from examples.news.simulator import LINK_CHECKS, PAGE_VIEWS, SECTION_OF, broken_links, trending
 from tests.end_to_end.true_rows import as_set, await_rows, last_watermark, rows_in_log
+from tests.wait_until import until
 
 from millstream.client import Change, Client, Snapshot
 from millstream.simulation import EventSender, SentEvent, predict
@@ -18,7 +24,8 @@ from millstream.simulation import EventSender, SentEvent, predict
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System
 
-PIPELINE = Path(__file__).parents[2] / "examples/news/pipeline.py"
+ROOT = Path(__file__).parents[2]
+PIPELINE = ROOT / "examples/news/pipeline.py"
 MINUTE = 60_000
 # So long that no pause of a test passes for one of the stream's: what is open stays open.
 PATIENT = ("--set", "analyze.idle=10 minutes")
@@ -99,6 +106,60 @@ async def test_broken_links_come_with_the_views_of_their_articles(news: News) ->
     links = news.link_checks["views"]["links"]
     await_rows(news.system, "links", links, ("url",))
     assert await answer(news, "broken_links") == broken_links(minutes, links) != []
+
+
+@asynccontextmanager
+async def desk(news: News, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A desk at work during the block, as a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.news.desk", "--url", news.system.serve_url, *flags),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def handled(log: Path) -> list[Row]:
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_each_alert_is_handled_by_one_desk_even_if_another_dies(
+    news: News, tmp_path: Path
+) -> None:
+    true, log = news.link_checks["alerts"], tmp_path / "handled"
+    async with Client(news.system.serve_url, timeout=60) as client:
+
+        async def in_flight() -> int | None:
+            groups = {group["name"]: group for group in await client.groups()}
+            return groups["desks"]["in_flight"] if "desks" in groups else None
+
+        async def one_is_held() -> bool:
+            return await in_flight() == 1
+
+        async def all_are_handled() -> bool:
+            return len(handled(log)) >= len(true) and await in_flight() == 0
+
+        async with desk(news, "--name", "slow", "--seconds", "3600") as slow:
+            await until(one_is_held)
+            async with desk(news, "--name", "quick", "--log", str(log)):
+                await until(lambda: handled(log))
+                assert len(handled(log)) < len(true)  # the slow desk has one of them
+                slow.kill()
+                await until(all_are_handled, 120)
+    rows = handled(log)
+    assert Counter(row.pop("attempt") for row in rows) == {1: len(true) - 1, 2: 1}
+    assert {row.pop("desk") for row in rows} == {"quick"}
+    assert as_set(rows) == as_set(true)
+    for url in {row["url"] for row in true}:
+        assert [row for row in rows if row["url"] == url] == [
+            row for row in true if row["url"] == url
+        ]
 
 
 async def test_an_article_that_everybody_reads_rises_in_the_live_query(news: News) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,14 @@ from examples.traffic.simulator import SIMULATION
 from tests.end_to_end.true_rows import Row, as_set, await_rows, last_watermark, rows_in_log
 from tests.wait_until import until
 
-from millstream.client import Client, Sender
+from millstream.client import Change, Client, Sender
+from millstream.log.settings import LogSettings
+from millstream.pipeline.load import load
+from millstream.serve.service import Server
+from millstream.serve.settings import ServeSettings
+from millstream.settings import Settings
 from millstream.simulation import EventSender, SentEvent, predict
+from millstream.web.auth.api_keys import ApiKeyFile
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import StartSystem, System
@@ -39,6 +46,7 @@ class Traffic:
     sendings: list[SentEvent]
     truth: dict[str, Any]
     watermark: str
+    began: datetime  # before the first event was sent
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +56,7 @@ def traffic(start_system: StartSystem) -> Iterator[Traffic]:
     truth = SIMULATION.truth(list(predict(sent)))
     flowing = [each for each in sent if not each.straggler]
     with start_system(PIPELINE.read_text(), *PATIENT) as system:
-        example = Traffic(system, sent, truth, last_watermark(flowing))
+        example = Traffic(system, sent, truth, last_watermark(flowing), datetime.now(UTC))
         with EventSender(system.collect_url, "positions") as post:
             post.send(flowing)
             await_rows(
@@ -99,6 +107,56 @@ def test_every_position_is_a_sighting_without_identity(traffic: Traffic) -> None
     path = "/v1/views/sightings?limit=10000"
     traffic.system.until(lambda: len(traffic.system.get(path)["rows"]) >= len(true), 60)
     assert as_set(traffic.system.get(path)["rows"]) == as_set(true)
+
+
+@asynccontextmanager
+async def server_with_login(traffic: Traffic, keys: Path) -> AsyncIterator[Server]:
+    """Another server of the same system, which requires a key."""
+    settings = Settings(
+        log=LogSettings(bootstrap=traffic.system.bootstrap),
+        serve=ServeSettings(port=0, auth=("key",), keys_file=str(keys)),
+    )
+    async with Server(load(PIPELINE), settings) as server:
+        await asyncio.wait_for(server.wait_ready(), 60)
+        yield server
+
+
+async def test_each_car_sees_itself_and_no_other(traffic: Traffic, tmp_path: Path) -> None:
+    keys = ApiKeyFile(tmp_path / "keys.json")
+    secrets = {
+        car: keys.create(car, read=["*"], claims={"role": "car", "car": car}) for car in cars()
+    }
+    seen: list[Row] = []
+    async with server_with_login(traffic, tmp_path / "keys.json") as server:
+        for car, key in secrets.items():
+            async with Client(server.url, key=key) as client:
+                rows = (await client.snapshot("my_car")).rows
+            assert [row["car"] for row in rows] == [car]
+            seen += rows
+    assert as_set(seen) == as_set(traffic.truth["views"]["my_car"])
+
+
+async def test_the_city_replays_its_traffic_by_make_and_model_without_identity(
+    traffic: Traffic, tmp_path: Path
+) -> None:
+    sent = [each.sending.event for each in predict(traffic.sendings) if each.outcome != "duplicate"]
+    true = [dict(each) for each in sent if (each["make"], each["model"]) == ("Volvo", "XC40")]
+    key = ApiKeyFile(tmp_path / "keys.json").create("city", read=["*"], claims={"role": "city"})
+    where = "make = 'Volvo' AND model = 'XC40'"
+    replayed: list[Row] = []
+    async with (
+        server_with_login(traffic, tmp_path / "keys.json") as server,
+        Client(server.url, key=key) as client,
+        client.changes(stream="positions", after=traffic.began, where=where) as changes,
+    ):
+        while len(replayed) < len(true):
+            message = await asyncio.wait_for(anext(changes), 60)
+            if isinstance(message, Change) and message.row is not None:
+                replayed.append(message.row)
+        assert (await client.snapshot("my_car")).rows == []
+    for row in true:
+        del row["car"], row["owner"]
+    assert as_set(replayed) == as_set(true)
 
 
 async def test_a_car_follows_the_roads_ahead_of_it_as_it_drives(traffic: Traffic) -> None:
