@@ -37,6 +37,12 @@ class Policy:
     def __bool__(self) -> bool:
         return self.rows is not None or bool(self.hide)
 
+    @property
+    def claims(self) -> frozenset[str]:
+        """The claims that its conditions use."""
+        rows = self.rows.claims if self.rows is not None else frozenset()
+        return rows.union(*(each.claims for each in self.hide.values()))
+
 
 NO_POLICY = Policy()  # every caller who may read it sees everything
 

@@ -140,7 +140,7 @@ class HttpApi:
                 return Response(b'{"ready":true}')
             case ("GET", "metrics"):
                 request.caller.check("admin")
-                text = metrics.render(context)
+                text = await metrics.render(context)
                 return Response(text.encode(), content_type=metrics.CONTENT_TYPE)
             case ("GET", first, *_) if first not in ("v1", "health", "metrics"):
                 return assets.serve(request)

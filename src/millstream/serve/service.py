@@ -37,6 +37,7 @@ from millstream.runtime.failing_processes import Failure, read_failures
 from millstream.runtime.home import Home
 from millstream.runtime.listen import bind
 from millstream.runtime.operator_key import operator_key
+from millstream.serve.access.missing_login import warn_of_missing_login
 from millstream.serve.connections import Connections
 from millstream.serve.context import Context
 from millstream.serve.drain import drain
@@ -197,6 +198,14 @@ class Server:
     def _failures(self) -> tuple[Failure, ...]:
         return () if self._home is None else read_failures(self._home)
 
+    def _warnings(self) -> list[str]:
+        """What the settings make of the pipeline and hardly anybody wants; the log has it too."""
+        warning = warn_of_missing_login(self._app, self._settings.serve)
+        if not warning:
+            return []
+        _log.warning("%s", warning)
+        return [warning]
+
     def _build_context(self) -> Context:
         app, settings = self._app, self._settings.serve
         views = {
@@ -239,7 +248,14 @@ class Server:
             served.listeners.append(sql.changed)
         queries = NamedQueries(app.queries, views, sql)
         log = self._settings.log
-        system = System(app, views, streams, self._failures, queries.served)
+        system = System(
+            app,
+            views,
+            streams,
+            self._failures,
+            queries.served,
+            warnings=self._warnings(),
+        )
         sources: Mapping[str, Mapping[str, ServedView]] = {
             "view": views,
             "stream": streams,

@@ -41,7 +41,8 @@ _STEPS = ("latency_ms", "journaled_ms", "sent_ms")
 class System:
     """The newest report of every process.
 
-    `failures` lists processes that keep failing; it is called for every answer.
+    `failures` lists processes that keep failing; it is called for every answer. `warnings` are
+    about the settings: they hold as long as the server runs.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class System:
         streams: Mapping[str, ServedView] | None = None,
         failures: Callable[[], Sequence[Failure]] = tuple,
         queries: Mapping[str, ServedQuery] | None = None,
+        warnings: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._views = views
         self._streams = streams or {}
         self._failures = failures
         self._queries = queries or {}
+        self._warnings = warnings
         self._reports: dict[tuple[str, str], ProcessReport] = {}
         self._decode = msgspec.json.Decoder(ProcessReport).decode
 
@@ -112,6 +115,7 @@ class System:
                 "serve": self._serve(serve),
             },
             "failing": self._failures(),
+            "warnings": self._warnings,
             "end_to_end_ms": _merge_latencies(
                 served.metrics.end_to_end.summary() for served in self._views.values()
             ),

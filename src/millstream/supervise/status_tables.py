@@ -392,6 +392,11 @@ def failure_lines(failures: Sequence[Failure]) -> list[Text]:
     return parts
 
 
+def warning_lines(system: dict[str, Any] | None) -> list[Text]:
+    """What the settings make of the pipeline, and hardly anybody wants."""
+    return [Text(f"! {each}", style="yellow") for each in (system or {}).get("warnings", [])]
+
+
 def status_line(
     system: dict[str, Any] | None, restarts: int, failures: Sequence[Failure] = ()
 ) -> str:

@@ -23,6 +23,7 @@ from millstream.supervise.status_tables import (
     missing_report,
     state_text,
     tier_row,
+    warning_lines,
 )
 from millstream.supervise.supervisor import ProcessEvent, SupervisedProcess, Supervisor
 
@@ -129,6 +130,7 @@ class TerminalScreen:
             parts += [*collect_section(system), *analyze_section(system)]
             end_to_end = milliseconds(system.get("end_to_end_ms"))
             parts.append(Text(f"end to end {end_to_end} (p50 / p99)", style="bold"))
+            parts += warning_lines(system)
         parts += ["", *self._recent]
         title = f"millstream · up {_clock_time(time.monotonic() - self._start)}"
         hint = " · ".join([*self._lines[:1], "Ctrl-C ends all"]).removeprefix("all ready: ")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.commands.plan import state
+from millstream import App
+from millstream.cli.commands.plan import show_warning, state
+from millstream.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +92,12 @@ CREATE VIEW d WITH (key = 'city') AS SELECT city, count(DISTINCT id) AS n FROM o
     )
     assert second.startswith("error: shop.sql:7: view 'd' cannot run as a continuous query")
     assert "SELECT DISTINCT" in second
+
+
+def test_a_policy_that_needs_claims_without_a_login_is_mentioned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    app = App("shop")
+    app.stream("orders", schema="id LONG, tenant STRING", rows="tenant = caller.tenant")
+    show_warning(app, ServeSettings())
+    assert capsys.readouterr().out.startswith("! the policies of stream orders need claims")

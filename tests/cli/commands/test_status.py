@@ -16,7 +16,13 @@ from millstream.collect.settings import CollectSettings
 from millstream.log.settings import LogSettings
 from millstream.runtime.failing_processes import publish_failures
 from millstream.runtime.home import Home
-from millstream.supervise.status_tables import console, lag_text, missing_events, rebuilds_table
+from millstream.supervise.status_tables import (
+    console,
+    lag_text,
+    missing_events,
+    rebuilds_table,
+    warning_lines,
+)
 from millstream.values.report import BrokenEvent, LostEvents, RebuildStatus, ViewCounts
 
 if TYPE_CHECKING:
@@ -51,6 +57,18 @@ def test_rows_that_may_be_wrong_are_a_problem_though_the_query_runs() -> None:
     now = system()
     now["tiers"]["analyze"]["views"]["by_city"] |= {"warning": "12 events are not in it"}
     assert problems_of(UP, now) == ["view by_city: 12 events are not in it"]
+
+
+def test_a_policy_that_does_not_fit_is_a_problem() -> None:
+    now = system()
+    now["views"][0]["warning"] = "nobody sees a row of view by_city"
+    assert problems_of(UP, now) == ["view by_city: nobody sees a row of view by_city"]
+
+
+def test_a_warning_about_the_settings_is_shown_and_no_problem() -> None:
+    now = {**system(), "warnings": ["nobody has claims"]}
+    assert problems_of(UP, now) == []
+    assert [line.plain for line in warning_lines(now)] == ["! nobody has claims"]
 
 
 def test_what_a_view_sheds_is_shown_and_no_problem() -> None:

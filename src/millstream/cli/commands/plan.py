@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.analyze.plan import Plan, ViewPlan
     from millstream.pipeline.app import App
     from millstream.pipeline.model import NamedQuery
+    from millstream.serve.settings import ServeSettings
 
 
 @click.command()
@@ -62,6 +63,7 @@ def plan(pipeline: Path, home: Path, assignments: tuple[str, ...], as_json: bool
         click.echo(json.dumps(as_data(app, found, states, gone), indent=2))
     else:
         show(app, found, states, gone)
+        show_warning(app, settings.serve)
 
 
 def state(generation: str, before: dict[str, str]) -> str:
@@ -149,6 +151,16 @@ def show(app: App, found: Plan, states: dict[str, str], gone: list[str]) -> None
         words = f"is no longer in the pipeline; `millstream drop {name}` removes its state"
         out.print(Text.assemble("\n", ("view ", "dim"), (name, "bold"), f" {words}"))
     out.print(f"\n{found.slots} task slots in all")
+
+
+def show_warning(app: App, settings: ServeSettings) -> None:
+    from rich.text import Text
+
+    from millstream.serve.access.missing_login import warn_of_missing_login
+    from millstream.supervise.status_tables import console
+
+    if warning := warn_of_missing_login(app, settings):
+        console().print(Text(f"! {warning}", "yellow"))
 
 
 def facts(app: str, view: ViewPlan) -> dict[str, str]:

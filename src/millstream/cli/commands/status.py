@@ -136,7 +136,8 @@ def problems_of(running: dict[str, Any], system: dict[str, Any] | None) -> list[
         if (state := counts.get("state") or "unknown") != "running":
             error = f": {counts['error']}" if counts.get("error") else ""
             problems.append(f"view {view['name']} is {state}{error}")
-        if warning := counts.get("warning"):
+        # A view that does not run has its error in its warning: it is a problem already.
+        if warning := (view.get("warning") if state == "running" else "") or counts.get("warning"):
             problems.append(f"view {view['name']}: {warning}")
         rebuild = counts.get("rebuild") or {}
         if rebuild.get("state") == "failed" and not rebuild.get("request"):
@@ -246,6 +247,7 @@ def show(
         missing_report,
         state_text,
         tier_row,
+        warning_lines,
     )
 
     out = console()
@@ -272,3 +274,5 @@ def show(
         out.print(Text(f"✗ {problem}", "red"))
     for each in unknown:
         out.print(Text(f"? {each}", "yellow"))
+    for line in warning_lines(system):
+        out.print(line)

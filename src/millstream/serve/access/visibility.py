@@ -32,8 +32,7 @@ class AppliedPolicy:
         self._what = what  # in messages, as in "view orders"
         self._columns: tuple[ViewColumn, ...] = ()
         self._cache: TextCache[Visibility] = TextCache(_CAPACITY)
-        rows = policy.rows.claims if policy.rows is not None else frozenset()
-        self._claims = sorted(rows.union(*(each.claims for each in policy.hide.values())))
+        self._claims = sorted(policy.claims)
         self.problem = ""  # why nobody sees a row; empty: the policy fits
 
     def fit(self, columns: tuple[ViewColumn, ...], known: frozenset[str] | None = None) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millstream.serve.context import Context
+from millstream.serve.groups.group_metrics import StoredFigures
+from millstream.serve.groups.groups import Groups
 from millstream.serve.views.served_view import ServedView
+from millstream.values.report import GroupCounts
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _GAUGES: dict[str, Callable[[ServedView], int]] = {
@@ -18,8 +21,9 @@ _GAUGES: dict[str, Callable[[ServedView], int]] = {
 _USED = ("requests", "events", "bytes", "query_seconds")
 
 
-def render(context: Context) -> str:
+async def render(context: Context) -> str:
     """The counters and gauges of this process, in Prometheus' text format."""
+    stored = await context.groups.metrics.read()
     lines = [
         "# TYPE millstream_serve_ready gauge",
         f"millstream_serve_ready {int(context.ready)}",
@@ -56,7 +60,30 @@ def render(context: Context) -> str:
     lines.append("# TYPE millstream_view_latency_milliseconds gauge")
     for view in context.views.values():
         lines += _latencies(view)
+    lines += _groups(context.groups, stored)
     return "\n".join(lines) + "\n"
+
+
+def _groups(groups: Groups, stored: Mapping[str, StoredFigures]) -> list[str]:
+    """Members and messages of this server; lag and messages set aside of the whole group."""
+    here = groups.counts()
+    counts = {name: here.get(name, GroupCounts()) for name in groups.definitions}
+    families = {
+        "members gauge": {name: each.member_count for name, each in counts.items()},
+        "pending gauge": {name: each.unhandled for name, each in counts.items()},
+        "redelivered_total counter": {name: each.redelivered for name, each in counts.items()},
+        "lag gauge": {name: each.lag for name, each in stored.items()},
+        "set_aside_total counter": {name: each.set_aside for name, each in stored.items()},
+    }
+    lines = []
+    for title, amounts in families.items():
+        name, kind = title.split()
+        lines.append(f"# TYPE millstream_group_{name} {kind}")
+        lines += [
+            f'millstream_group_{name}{{group="{group}"}} {amount}'
+            for group, amount in sorted(amounts.items())
+        ]
+    return lines
 
 
 def _latencies(view: ServedView) -> list[str]:

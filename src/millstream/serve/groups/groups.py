@@ -30,6 +30,7 @@ from millstream.serve.groups.definition import (
 )
 from millstream.serve.groups.description import describe_group, read_offsets
 from millstream.serve.groups.group import Group
+from millstream.serve.groups.group_metrics import GroupMetrics
 from millstream.serve.groups.member import Member
 from millstream.serve.groups.removal import delete_group
 from millstream.serve.groups.start import find_start
@@ -62,6 +63,7 @@ class Groups:
         servers: Callable[[], Iterable[ProcessReport]],
     ) -> None:
         self.definitions: dict[str, GroupDefinition] = {}
+        self.metrics = GroupMetrics(self.definitions, self.describe)
         self.url = ""  # where members of other servers reach this one
         self._app = app
         self._log = log
@@ -93,6 +95,7 @@ class Groups:
     async def stop(self) -> None:
         """Hand the partitions over to other servers."""
         self._tail.stop()
+        await self.metrics.stop()
         groups = list(self._active.values())
         self._active.clear()
         await asyncio.gather(*(each.stop() for each in groups), *self._stopping)
