@@ -18,12 +18,12 @@ test: setup-test ## everything: checks, then all tests
 	$(MAKE) --no-print-directory --jobs 2 check-types check-python test-dashboard
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## the tests without Java, a browser, PostgreSQL and Mosquitto; two minutes on two cores
+test-fast: setup ## the tests that start no other program: no Java, browser, SQL process or server; two minutes on two cores
 	$(MAKE) --no-print-directory --jobs 2 test-fast-python test-dashboard-only
 
 test-fast-python:
 	$(BIN)/pytest --numprocesses 2 --dist loadfile \
-		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto and not nginx"
+		-m "not kafka and not spark and not java and not system and not browser and not postgres and not mosquitto and not nginx and not sql"
 
 check: setup-test ## formatting, lint, types, imports between tiers
 	$(MAKE) --no-print-directory --jobs 2 check-types check-python check-dashboard

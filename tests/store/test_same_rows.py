@@ -18,6 +18,8 @@ from millstream.store.sql.service import SqlService
 from millstream.store.views.table import ViewTable
 from millstream.values.view_description import ViewColumn
 
+pytestmark = pytest.mark.sql
+
 NEWEST = 120
 COLUMNS = (ViewColumn("id", "bigint"), ViewColumn("city", "string"))
 

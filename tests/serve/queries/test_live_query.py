@@ -15,6 +15,8 @@ from tests.wait_until import until
 
 from millstream.web.problem import Problem
 
+pytestmark = pytest.mark.sql
+
 TOP = "SELECT city, n FROM cities ORDER BY n DESC, city LIMIT $n"
 BIG = "SELECT city, n FROM cities WHERE n > $low"
 LETTERS = "SELECT city[1] AS letter, sum(n)::BIGINT AS n FROM cities GROUP BY 1"

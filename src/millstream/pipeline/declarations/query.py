@@ -14,7 +14,7 @@ from millstream.syntax.source_location import Statement
 
 QUERY_OPTIONS = ("sql", "key", "description")
 # Names that have a meaning of their own where a query is called.
-_RESERVED = (*QUERY_OPTIONS, "name", "after", "wait", "named", "limit", "format")
+_RESERVED = (*QUERY_OPTIONS, "name", "after", "wait", "named", "limit", "format", "ticket")
 _TYPES: dict[type, ParameterType] = {
     bool: "boolean",
     int: "integer",
