@@ -25,18 +25,30 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.serve.access import world as model
 from tests.serve.access.callers import caller, connect, serve
-from tests.serve.access.world import COLUMNS, FEED, SECRET, STREAM, VIEW, World, key_of
+from tests.serve.access.world import (
+    COLUMNS,
+    FEED,
+    QUERIES,
+    SECRET,
+    STREAM,
+    VIEW,
+    WHOLE,
+    World,
+    key_of,
+)
 from tests.serve.pipeline import SECONDS, Pipeline
 from tests.wait_until import until
 
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import ledger_topic, stream_topic, view_topic
+from millstream.serve.api.formats import FORMATS
 from millstream.serve.service import Server
 from millstream.values.view_description import ViewColumn
 from millstream.web.auth.caller import Caller
 
 EXAMPLES = int(os.environ.get("LEAK_EXAMPLES", "4"))
 _names = itertools.count()
+_ANSWERS = (b"snapshot", b"error")
 
 KEYS = [f"z{letter}{number}key" for letter in "ab" for number in range(3)]
 
@@ -119,6 +131,7 @@ class Run:
         self.callers: dict[str, Caller] = {n: caller(**c) for n, c in world.callers.items()}
         self.followers = {name: Follower() for name in self.callers}
         self.positions: list[str] = []  # of all callers: anybody may send any position
+        self.query_positions: list[str] = []  # in the same way
         self.tags: list[tuple[str, str]] = []  # of whom
         self.revision = itertools.count(1)
 
@@ -151,6 +164,8 @@ class Run:
                 await self._resume(server, name)
                 if queries:  # on one server only: another process has to start
                     await self._query(name)
+                    await self._call_queries(name)
+                    await self._follow_queries(server, name)
 
     def _change(self) -> None:
         dice = self.dice
@@ -278,7 +293,7 @@ class Run:
     async def _read(self, name: str) -> None:
         await self._read_snapshots(name)
         await self._read_rows(name)
-        await self._read_events(name)
+        await self._read_events(name, f"views/{VIEW}/changes", f"streams/{STREAM}/events")
 
     async def _read_snapshots(self, name: str) -> None:
         world, view = self.world, f"/v1/views/{VIEW}"
@@ -316,15 +331,16 @@ class Run:
             answer = await self._get(name, f"/v1/views/{VIEW}/{id_}?lineage=true")
             assert answer.status_code == (200 if key_of(id_) in visible else 404)
 
-    async def _read_events(self, name: str) -> None:
-        """Read server-sent events until the snapshot is there."""
+    async def _read_events(self, name: str, *paths: str) -> None:
+        """Read server-sent events until the snapshot, or why there is none, is there."""
         headers = {**_login(name), "accept": "text/event-stream"}
-        for path in (f"views/{VIEW}/changes", f"streams/{STREAM}/events"):
+        for path in paths:
             received = b""
             async with self.http.stream("GET", f"/v1/{path}", headers=headers) as response:
                 async for part in response.aiter_bytes():
                     received += part
-                    if b'"type":"snapshot"' in received and received.endswith(b"\n\n"):
+                    is_answered = any(b'"type":"%b"' % each in received for each in _ANSWERS)
+                    if is_answered and received.endswith(b"\n\n"):
                         break
             self._check(name, received, path)
 
@@ -340,6 +356,43 @@ class Run:
             f"SELECT string_agg(f.public) FROM {FEED} f JOIN {VIEW} v ON error(v.public) IS NULL",
         ):
             await self._ask(name, sql)
+
+    async def _call_queries(self, name: str) -> None:
+        """Call and follow the named queries over HTTP."""
+        answer = (await self._get(name, f"/v1/queries/{WHOLE}")).json()
+        names = [column["name"] for column in answer["columns"]]
+        rows = [dict(zip(names, row, strict=True)) for row in answer["rows"]]
+        assert {key_of(row["id"]): row for row in rows} == self.world.visible_table(name)
+        for query in QUERIES:
+            path = f"queries/{query}"
+            for media in FORMATS:
+                await self._get(name, f"/v1/{path}", accept=media)
+            for after in ("", *self.query_positions[-2:]):
+                await self._get(name, f"/v1/{path}/changes?wait=0&after={after}")
+            await self._read_events(name, f"{path}/changes")
+
+    async def _follow_queries(self, server: Server, name: str) -> None:
+        """Follow the named queries on a WebSocket while the views change."""
+        follower = Follower()
+        async with connect(server, self.callers[name]) as client:
+            await client.send(type="subscribe", id="f", query=WHOLE)
+            await self._check_follower_copy(name, follower, client)
+            self._change()
+            await self._settle(server)
+            await self._check_follower_copy(name, follower, client)
+            self.query_positions.append(follower.position)
+            await client.send(type="unsubscribe", id="f")
+            for query in QUERIES:
+                await client.send(type="subscribe", id=query, query=query)
+            await self._take_answers(name, client, set(QUERIES))
+
+    async def _take_answers(self, name: str, client: Any, unanswered: set[str]) -> None:
+        """Take messages until each of these subscriptions has one."""
+        async with asyncio.timeout(SECONDS):
+            while unanswered:
+                text = await client.connection.recv()
+                self._check(name, text.encode(), "subscribing")
+                unanswered.discard(json.loads(text)["id"])
 
     async def _ask(self, name: str, sql: str) -> Any:
         response = await self.http.post("/v1/query", json={"sql": sql}, headers=_login(name))

@@ -29,6 +29,14 @@ COLUMNS = {
     "n": "bigint",
 }
 VIEW, FEED, STREAM = "orders_now", "feed", "orders"
+WHOLE = "whole"  # the query that shows the view as it is
+QUERIES = {
+    WHOLE: f"SELECT * FROM {VIEW}",
+    "hidden_column": f"SELECT id, {SECRET} FROM {VIEW} ORDER BY {SECRET}",
+    "joined": f"SELECT v.id, count(*) AS n, max(f.public) AS public FROM {VIEW} v"
+    f" JOIN {FEED} f USING (tenant) GROUP BY v.id",
+    "failing": f"SELECT error(public || id) AS x FROM {VIEW}",
+}
 
 # A policy in SQL, and what it means.
 POLICIES: list[RowPolicy] = [
@@ -118,6 +126,8 @@ class World:
             ledger_rows="starts_with(key.id, caller.prefix)",
         )
         app.view(FEED, sql=select, rows=rows[FEED], hide=hide)
+        for query, sql in QUERIES.items():
+            app.query(query, sql=sql, key=["id"] if query == WHOLE else None)
         return app
 
     def sees(self, name: str, target: str, row: Row) -> bool:

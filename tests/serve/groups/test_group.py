@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer as KafkaProducer
 from tests.serve.groups.members import ack, handled, join, member, show
 from tests.serve.pipeline import SECONDS, Pipeline, declare
 from tests.wait_until import until
@@ -16,6 +17,7 @@ from tests.wait_until import until
 from millstream.log.dead_letters.undelivered import UNDELIVERED, UndeliveredTopic
 from millstream.log.producing.producer import Producer
 from millstream.log.settings import LogSettings
+from millstream.log.topic_names import view_topic
 from millstream.serve.service import Server
 from millstream.values.clock import now_ms, to_iso
 
@@ -49,6 +51,20 @@ async def test_a_member_gets_every_change_since_the_start_of_the_log(pipeline: P
         pipeline.flush()
         deleted = await client.next()
         assert (deleted["op"], deleted["key"], deleted["row"]) == ("delete", ["Berlin"], None)
+
+
+async def test_the_end_of_a_transaction_is_no_message_to_wait_for(pipeline: Pipeline) -> None:
+    topic = view_topic(pipeline.app.name, "by_city")
+    writer = KafkaProducer(
+        {"bootstrap.servers": pipeline.log.bootstrap, "transactional.id": pipeline.app.name}
+    )
+    writer.init_transactions(SECONDS)
+    writer.begin_transaction()
+    writer.produce(topic, '{"city": "Berlin", "n": 1, "_revision": 1}', '["Berlin"]')
+    writer.commit_transaction(SECONDS)
+    async with pipeline.server() as server, member(server) as client:
+        await ack(client, await client.next())
+        assert await until(lambda: handled(server, acknowledged=1, absent=1, lag=0))
 
 
 async def test_the_next_change_of_a_key_waits_for_the_acknowledgement(pipeline: Pipeline) -> None:

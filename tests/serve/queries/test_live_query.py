@@ -63,6 +63,7 @@ async def test_a_sorted_result_has_ranks_and_each_difference_an_end() -> None:
         client = here.follow(TOP, ("city",), n=2)
         snapshot = await client.next()
         assert (snapshot["total"], snapshot["truncated"], snapshot["query"]) == (2, False, None)
+        assert (snapshot["page"], snapshot["last"]) == (1, True)
         assert snapshot["rows"] == [
             {"key": ["Rome"], "row": {"city": "Rome", "n": 3}, "rank": 1},
             {"key": ["Oslo"], "row": {"city": "Oslo", "n": 2}, "rank": 2},

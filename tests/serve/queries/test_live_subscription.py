@@ -7,12 +7,15 @@ import json
 import os
 import random
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 from tests.serve.description.test_messages import check
+from tests.serve.logins import Keys
 from tests.serve.pipeline import SECONDS, Pipeline, Socket, events, following, socket
 from tests.wait_until import until
 
@@ -118,6 +121,35 @@ async def test_a_long_poll_waits_for_a_change_of_the_result(
     assert (refused.status_code, "no parameter 'm'" in refused.text) == (400, True)
     wrong = await http.get("/v1/queries/wrong/changes")
     assert (wrong.status_code, "town" in wrong.text) == (400, True)
+
+
+async def test_a_revoked_key_ends_every_live_answer_within_a_second(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path)
+    reader = keys.create("reader", read=["query/top_cities"])
+    path = "/v1/queries/top_cities/changes"
+    async with (
+        pipeline.server(**keys.settings) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=SECONDS, headers=reader) as http,
+        socket(server, additional_headers=reader) as client,
+        events(http, path) as stream,
+    ):
+        assert (await client.subscribe(**TOP))["type"] == "snapshot"
+        position = (await following(stream))["position"]
+        poll = asyncio.create_task(http.get(path, params={"after": position, "wait": 50}))
+        live = server.context.logins._logins
+        await until(lambda: len(live) == 3)
+        began = time.monotonic()
+        keys.file.revoke("reader")
+        async with asyncio.timeout(SECONDS):
+            last = [event async for event in stream][-1]
+            assert (await poll).json()["changes"] == []
+            await client.connection.wait_closed()
+        assert time.monotonic() - began < 1.0
+        assert (last["type"], last["code"]) == ("closed", 4503)
+        assert client.connection.close_code == 4503
+        await until(lambda: len(server.context.live) == 0)
 
 
 async def test_sql_of_the_client_can_be_followed_within_limits(pipeline: Pipeline) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.serve.pipeline import Pipeline
+from tests.serve.api.test_formats import EVERY, read
+from tests.serve.logins import Keys
+from tests.serve.pipeline import SECONDS, Pipeline
 from tests.wait_until import until
 
 from millstream.serve.service import Server
@@ -79,6 +82,53 @@ async def test_an_answer_is_not_computed_again_for_a_client_that_has_it(
     assert server.context.sql.pid == pid
     # What depends on the time has no tag: it changes without any view.
     assert "etag" not in (await http.get("/v1/queries/now_or_never")).headers
+
+
+async def test_answers_have_the_format_that_the_client_accepts(pipeline: Pipeline) -> None:
+    path = "/v1/queries/top_cities?n=3"
+    async with (
+        pipeline.server(query_rows=2) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http,
+    ):
+        await described(http)
+        await put(pipeline, server, {"Oslo": 1, "Rome": 2, "Bonn": 3})
+        tags = set()
+        for media in EVERY:
+            answer = await http.get(path, headers={"Accept": media})
+            assert answer.headers["content-type"].startswith(media)
+            found = [list(row.values()) if isinstance(row, dict) else row for row in read(answer)]
+            assert [[city, int(n)] for city, n in found] == [["Bonn", 3], ["Rome", 2]]
+            assert answer.headers["millstream-truncated"] == "true"
+            assert "serve.query_rows" in answer.headers["millstream-rest"]
+            assert answer.headers["vary"] == "accept, authorization"
+            tag = {"If-None-Match": answer.headers["etag"]}
+            same = [await http.get(path, headers={"Accept": each, **tag}) for each in EVERY]
+            assert [each for each, got in zip(EVERY, same, strict=True) if not got.content] == [
+                media
+            ]
+            tags.add(answer.headers["etag"])
+        assert len(tags) == len(EVERY)
+        whole = await http.get("/v1/queries/top_cities?n=1", headers={"Accept": "text/csv"})
+        assert whole.text == "city,n\r\nBonn,3\r\n"
+        assert "millstream-truncated" not in whole.headers
+        refused = await http.get(path, headers={"Accept": "image/png"})
+        assert (refused.status_code, refused.json()["available"]) == (406, EVERY)
+
+
+async def test_the_time_of_a_query_is_counted_for_its_caller(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path)
+    caller, other = (keys.create(name, read=["query/*"]) for name in ("caller", "other"))
+    async with (
+        pipeline.server(**keys.settings) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=SECONDS) as http,
+    ):
+        answer = await http.get("/v1/queries/top_cities", headers=caller)
+        assert answer.status_code == 200
+        for headers, is_counted in ((caller, True), (other, False)):
+            [own] = (await http.get("/v1/usage", headers=headers)).json()["callers"]
+            assert (own["query_seconds"] > 0) is is_counted
 
 
 async def test_queries_are_listed_with_their_parameters_columns_and_errors(

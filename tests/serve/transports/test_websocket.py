@@ -152,8 +152,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"view": "by_city", "limit": -1}, "negative"),
     ({"view": "by_city", "when_slow": "cry"}, "cry|enum"),
     ({"view": "by_city", "filter": "n > 1"}, "filter"),
-    ({"view": "by_city", "stream": "rsvps"}, "either a view, or a stream"),
-    ({}, "either a view, or a stream"),
+    ({"view": "by_city", "stream": "rsvps"}, "either a view, a stream"),
+    ({}, "either a view, a stream"),
     ({"view": 3}, "str"),
 ]
 

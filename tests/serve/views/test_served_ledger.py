@@ -223,7 +223,7 @@ async def test_the_error_for_a_view_without_ledger_says_what_to_do(
         assert refused["type"] == "error"
         assert refused["detail"] == detail
         both = await client.subscribe(view="by_city", ledger="per_minute")
-        assert "either a view, or a stream, or a view's ledger" in both["detail"]
+        assert "either a view, a stream, a view's ledger" in both["detail"]
     paths = (await http.get("/v1/openapi.json")).json()["paths"]
     assert LEDGER in paths
     assert "/v1/views/by_city/ledger" not in paths

@@ -27,7 +27,7 @@ Column = tuple[str, str]  # name and type, as Spark or DuckDB writes it
 _FEW_ROWS = 100  # are one piece
 _MAX_ROWS, _PIECE_BYTES = 1_000, 64 * 1024  # in a piece; takes about a millisecond
 _QUERY_REST = "raise limit, or continue with WHERE and ORDER BY"
-_VARY = (b"vary", b"accept")
+_QUERY_HEADERS = ((b"vary", b"accept"),)
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _INTEGERS = {
     "tinyint": 8,
@@ -167,14 +167,19 @@ FORMATS: dict[str, Callable[[Sequence[Column]], RowFormat]] = {
 
 def choose_format(accept: bytes) -> Callable[[Sequence[Column]], RowFormat]:
     """The format that the client prefers; Problem 406 if it accepts none of ours."""
+    return FORMATS[choose_media(accept)]
+
+
+def choose_media(accept: bytes) -> str:
+    """The media type that the client prefers; Problem 406 if it accepts none of ours."""
     text = accept.decode("latin-1")
     if not text.strip():
-        return JsonFormat
+        return next(iter(FORMATS))
     best, best_quality = None, 0.0
-    for media, make in FORMATS.items():
+    for media in FORMATS:
         quality = _quality(media, text)
         if quality > best_quality:
-            best, best_quality = make, quality
+            best, best_quality = media, quality
     if best is None:
         raise Problem(
             406,
@@ -226,20 +231,29 @@ class _SqlAnswer(msgspec.Struct):
     truncated: bool
 
 
-def format_query_answer(accept: bytes, answer: bytes) -> Response:
-    """The answer to a query, which is JSON, in the format that the client prefers."""
+def format_query_answer(
+    accept: bytes,
+    answer: bytes,
+    headers: tuple[tuple[bytes, bytes], ...] = _QUERY_HEADERS,
+    rest: str = _QUERY_REST,
+) -> Response:
+    """The answer to a query, which is JSON, in the format that the client prefers.
+
+    `rest`: how to get the rows that the answer lacks, if it does.
+    """
     make_format = choose_format(accept)
     # Rows are decoded one piece after the other: an answer may have 16 MB.
     decoded = msgspec.json.decode(answer, type=_SqlAnswer)
-    headers = truncated_headers(_QUERY_REST) if decoded.truncated else ()
+    if decoded.truncated:
+        headers = (*headers, *truncated_headers(rest))
     if make_format is JsonFormat:
-        return Response(answer, headers=(*headers, _VARY))
+        return Response(answer, headers=headers)
     names = [column.name for column in decoded.columns]  # DuckDB numbers repeated ones
     types = [column.type for column in decoded.columns]
     row_format = make_format(list(zip(names, types, strict=True)))
     rows = (dict(zip(names, _decode_row(raw), strict=True)) for raw in decoded.rows)
     body = write_rows(row_format, b"", rows, len(decoded.rows))
-    return Response(body, content_type=row_format.content_type, headers=(*headers, _VARY))
+    return Response(body, content_type=row_format.content_type, headers=headers)
 
 
 def _quality(media: str, accept: str) -> float:

@@ -389,7 +389,7 @@ class UsageOfCaller(msgspec.Struct):
     events: Annotated[int, Meta(description="Messages that it was sent on open connections.")]
     bytes: Annotated[int, Meta(description="Bytes that it was sent.")]
     connections: Annotated[int, Meta(description="Open now.")]
-    query_seconds: Annotated[float, Meta(description="The time of its SQL.")]
+    query_seconds: Annotated[float, Meta(description="The time of its SQL and named queries.")]
 
 
 class UsageList(msgspec.Struct):
@@ -411,14 +411,22 @@ class Query(msgspec.Struct):
 
     name: str
     description: str
-    sql: Annotated[str, Meta(description="In DuckDB's SQL, with parameters as $name.")]
+    sql: Annotated[
+        str | None,
+        Meta(
+            description="In DuckDB's SQL, with parameters as $name; null, as `key` and `columns`, "
+            "for a caller from whom a view under the query hides columns."
+        ),
+    ]
     parameters: list[Parameter]
     key: Annotated[
         list[str] | None,
         Meta(description="Columns that identify a row in its changes; null if it declares none."),
     ]
     views: Annotated[list[str], Meta(description="The views that it reads.")]
-    columns: Annotated[list[SqlColumn], Meta(description="Empty until DuckDB has checked it.")]
+    columns: Annotated[
+        list[SqlColumn] | None, Meta(description="Empty until DuckDB has checked it.")
+    ]
     error: Annotated[str | None, Meta(description="Why it cannot be answered now.")]
 
 

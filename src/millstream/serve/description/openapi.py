@@ -13,6 +13,7 @@ from millstream.schema import Schema, json_schema
 from millstream.serve.api.formats import FORMATS
 from millstream.serve.context import Context
 from millstream.serve.description.messages import EVENTS, RESPONSES, SENT
+from millstream.serve.queries.named_query import hides_any_column
 from millstream.serve.transports import client_messages
 from millstream.web.auth.caller import Caller
 
@@ -72,7 +73,7 @@ def describe(context: Context, caller: Caller) -> JsonObject:
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{context.app.name}: serve", "version": millstream.__version__},
-        "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context)},
+        "paths": {**_fixed(), **_views(context), **_streams(context), **_queries(context, caller)},
         "components": {"schemas": _schemas(context, caller), "securitySchemes": _LOGINS},
         **({"security": [{"bearer": []}, {"key": []}]} if context.settings.auth else {}),
     }
@@ -140,12 +141,16 @@ def _views(context: Context) -> JsonObject:
     return paths
 
 
-def _queries(context: Context) -> JsonObject:
+def _queries(context: Context, caller: Caller) -> JsonObject:
     paths: JsonObject = {}
+    own = context.queries.callable_by(caller)
     for query in context.queries.served.values():
         parameters = [_query_parameter(each) for each in query.declared.parameters]
-        call = _cached(_get(query.declared.description or query.name, _json("Table"), *parameters))
-        call["get"]["responses"]["200"]["x-columns"] = query.columns
+        call = _cached(_get(query.declared.description or query.name, _rows("Table"), *parameters))
+        call["get"]["responses"]["406"] = _problem(_PROBLEMS["406"])
+        visible = context.visible_to(query.declared.views, caller)
+        if query in own and not hides_any_column(visible.values()):
+            call["get"]["responses"]["200"]["x-columns"] = query.columns
         paths[f"/v1/queries/{query.name}"] = call
         paths[f"/v1/queries/{query.name}/changes"] = _changes(query.name, parameters)
     return paths

@@ -59,6 +59,9 @@ class Owner(Protocol):
     async def take(self, records: Sequence[Record]) -> None:
         """The next records, in order per partition."""
 
+    async def skip_to(self, ends: Mapping[Partition, int]) -> None:
+        """No record is below these offsets any more: what is there are ends of transactions."""
+
     async def positions(self) -> Mapping[Partition, CommittedOffset]:
         """What to commit now."""
 
@@ -80,6 +83,7 @@ class GroupConsumer:
             partition_assignment_strategy="range",
             session_timeout_ms=_SESSION_MS,
             heartbeat_interval_ms=_SESSION_MS // 4,
+            enable_partition_eof=True,
         )
         self._topics = list(topics)
         self._owner = owner
@@ -135,9 +139,17 @@ class GroupConsumer:
         records = [Record.of(message) for message in messages if message.error() is None]
         if records:
             self._call(self._owner.take(records))
+        ends: dict[Partition, int] = {}
         for message in messages:
-            if (error := message.error()) is not None:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
+            else:
                 _log.warning("%s: %s", self._thread.name, error.str())
+        if ends:
+            self._call(self._owner.skip_to(ends))
 
     def _pause_full(self, consumer: Consumer) -> None:
         full = {each for each in self._assigned if self._owner.is_full(each)}

@@ -99,6 +99,11 @@ class Dispatcher:
         if len(queue) == 1:
             self._ready.append(message)
 
+    def skip_to(self, partition: Partition, offset: int) -> None:
+        """No record of the partition is below `offset` that was not offered."""
+        if (progress := self.partitions.get(partition)) is not None:
+            progress.next_offset = max(progress.next_offset, offset)
+
     def is_full(self, partition: Partition) -> bool:
         """Whether enough of the partition's messages wait, so that reading it should pause."""
         progress = self.partitions.get(partition)

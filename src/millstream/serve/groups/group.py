@@ -252,6 +252,10 @@ class Group:
                 await asyncio.sleep(0)
         self._changed.set()
 
+    async def skip_to(self, ends: Mapping[Partition, int]) -> None:
+        for partition, offset in ends.items():
+            self._dispatcher.skip_to(partition, offset)
+
     def _read(self, record: Record) -> Message | None:
         if record.topic == self._undelivered:
             return self._reader.read_retry(record)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from millstream.errors import LogError, MillstreamError, QueryError
 from millstream.pipeline.model import ParameterValue
+from millstream.serve.queries.named_query import conceal
 from millstream.serve.queries.query_result import QueryResult, read_result
 from millstream.serve.settings import ServeSettings
 from millstream.serve.views.encoding import encode
@@ -228,6 +229,8 @@ class LiveQuery:
         self._held = self._held[-_MAX_RESULTS:]
 
     def _fail(self, error: MillstreamError) -> None:
+        if isinstance(error, QueryError) and self.question.name:
+            error = conceal(error, self.question.visible)
         title = "Service Unavailable" if isinstance(error, LogError) else "Bad Request"
         failure = LiveError(title, str(error), is_final=not error.retry)
         self._failures += 1

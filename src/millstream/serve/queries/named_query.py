@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,13 +18,14 @@ from millstream.store.sql.query_check import CheckedQuery
 from millstream.store.sql.service import SqlAnswer, SqlService
 from millstream.store.views.ring import ViewChange
 from millstream.syntax.names import suggest
-from millstream.values.visibility import Visibility
+from millstream.values.visibility import SEES_NOTHING, Visibility
 from millstream.web.auth.caller import Caller
 from millstream.web.problem import Problem
 
 _log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 0.1  # several views are described at the same time
 _RETRY_SECONDS = 5.0
+_CONCEALED = "the query is wrong, or reads a column that you do not see"
 
 
 class ServedQuery:
@@ -69,34 +70,56 @@ class ServedQuery:
         self.columns, self.checked, self.error = [], None, str(found)
 
     def tag(
-        self, values: Mapping[str, ParameterValue], visible: Mapping[str, Visibility]
+        self, values: Mapping[str, ParameterValue], visible: Mapping[str, Visibility], media: str
     ) -> bytes | None:
-        """The ETag of an answer from now on; None if it can change although no view does."""
+        """The ETag of an answer from now on in that format; None: it changes although no view does.
+
+        Another visibility or format has another tag.
+        """
         if self.checked is None or self.checked.volatile:
             return None
         seen = [(str(view.position), visible[view.name].fingerprint) for view in self.views]
-        content = encode([self.declared.sql, seen, sorted(values.items())])
+        content = encode([self.declared.sql, seen, sorted(values.items()), media])
         return b'"%b"' % hashlib.blake2b(content, digest_size=12).hexdigest().encode()
 
-    def describe(self) -> dict[str, Any]:
-        """The query, as JSON objects."""
+    def describe(self, visible: Mapping[str, Visibility] | None = None) -> dict[str, Any]:
+        """The query, as JSON objects, for a caller who sees that much of its views; None: all.
+
+        What could name a column that is hidden from the caller is left out.
+        """
         declared = self.declared
-        error = self.error
+        hides_columns = visible is not None and hides_any_column(visible.values())
+        error = self.error and (_CONCEALED if hides_columns else self.error)
         if not error and (missing := self.undescribed) is not None:
             error = f"view {missing} is not described yet"
         return {
             "name": self.name,
             "description": declared.description,
-            "sql": declared.sql,
+            "sql": None if hides_columns else declared.sql,
             "parameters": [
                 {"name": each.name, "type": each.type, "default": each.default}
                 for each in declared.parameters
             ],
-            "key": None if declared.key is None else list(declared.key),
+            "key": None if declared.key is None or hides_columns else list(declared.key),
             "views": list(declared.views),
-            "columns": self.columns,
+            "columns": None if hides_columns else self.columns,
             "error": error or None,
         }
+
+
+def hides_any_column(visible: Iterable[Visibility]) -> bool:
+    """Whether a column may be hidden; unknown if a policy cannot be applied (yet)."""
+    return any(each.hidden or each == SEES_NOTHING for each in visible)
+
+
+def conceal(error: QueryError, visible: Mapping[str, Visibility] | None) -> QueryError:
+    """What a caller of a named query gets to read: not the query's words, if columns are hidden.
+
+    A failure that can pass is about visible values, time or memory, so it stays as it is.
+    """
+    if error.retry or visible is None or not hides_any_column(visible.values()):
+        return error
+    return QueryError(_CONCEALED, remedy="ask whoever maintains the pipeline")
 
 
 class NamedQueries:
@@ -122,10 +145,10 @@ class NamedQueries:
         caller.check("read", "query", name)
         return query
 
-    def listed(self, caller: Caller) -> list[dict[str, Any]]:
+    def callable_by(self, caller: Caller) -> list[ServedQuery]:
         """The queries that the caller may call."""
         return [
-            query.describe()
+            query
             for query in self.served.values()
             if caller.rights.allows("read", "query", query.name)
         ]
