@@ -133,3 +133,13 @@ async def test_an_answer_to_sql_has_every_format(http: httpx.AsyncClient, accept
         assert (row["x"], row["nested"], row["nothing"]) == (0.1, {"a": [1]}, None)
     refused = await http.post("/v1/query", json=query, headers={"Accept": "image/png"})
     assert refused.status_code == 406
+
+
+async def test_an_etag_holds_for_its_own_format_only(http: httpx.AsyncClient) -> None:
+    tags = {}
+    for accept in EVERY[1:]:
+        answer = await http.get("/v1/views/by_city", headers={"Accept": accept})
+        tags[accept] = answer.headers["etag"]
+        again = {"Accept": accept, "If-None-Match": tags[accept]}
+        assert (await http.get("/v1/views/by_city", headers=again)).status_code == 304
+    assert len(set(tags.values())) == len(tags)

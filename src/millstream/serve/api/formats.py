@@ -156,8 +156,9 @@ class ArrowFormat:
         return written
 
 
+JSON = "application/json"
 FORMATS: dict[str, Callable[[Sequence[Column]], RowFormat]] = {
-    "application/json": JsonFormat,
+    JSON: JsonFormat,
     "application/x-ndjson": LinesFormat,
     "text/csv": CsvFormat,
     "application/vnd.apache.arrow.stream": ArrowFormat,

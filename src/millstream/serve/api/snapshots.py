@@ -8,7 +8,14 @@ from urllib.parse import quote
 import msgspec
 
 from millstream.serve.access.visibility import Visibility
-from millstream.serve.api.formats import Column, choose_format, truncated_headers, write_rows
+from millstream.serve.api.formats import (
+    FORMATS,
+    JSON,
+    Column,
+    choose_media,
+    truncated_headers,
+    write_rows,
+)
 from millstream.serve.context import Context
 from millstream.serve.http import HttpRequest, Response
 from millstream.serve.subscriptions.selection import RowSelection
@@ -60,15 +67,15 @@ async def show_view(context: Context, request: HttpRequest, name: str) -> Respon
     selection = read_selection(request, visibility)
     order = request.query.get("order") or None
     encoding = selection.encoding(view)
-    make_format = choose_format(request.headers.get(b"accept", b""))
-    position, tag = str(view.position).encode(), _tag(view, visibility)
+    media = choose_media(request.headers.get(b"accept", b""))
+    position, tag = str(view.position).encode(), _tag(view, visibility, media)
     headers: Headers = ((b"etag", tag), *_HEADERS)
     if not view.warning and has_tag(request, tag):
         return Response(status=304, headers=headers)
     scan = view.scan_rows(encoding, order, selection.row_limit(view))
     head = _head(view, position, visibility)
     await in_slices(scan.steps())
-    row_format = make_format(_columns(selection, encoding))
+    row_format = FORMATS[media](_columns(selection, encoding))
     head += b'"total":%d,"truncated":%b,' % (scan.total, encode(scan.truncated))
     if scan.truncated:
         head += b'"hint":%b,' % encode(_rest_hint(view, scan))
@@ -98,10 +105,10 @@ async def show_row(context: Context, request: HttpRequest, name: str, key: str) 
     return Response(body, headers=headers)
 
 
-def _tag(view: ServedView, visibility: Visibility) -> bytes:
-    """The ETag: callers who see other rows or columns have another one."""
-    seen = visibility.fingerprint
-    return b'"%b%b"' % (str(view.position).encode(), f"/{seen}".encode() if seen else b"")
+def _tag(view: ServedView, visibility: Visibility, media: str = JSON) -> bytes:
+    """The ETag: callers who see other rows or columns have another one, and so has a format."""
+    parts = [str(view.position), visibility.fingerprint, "" if media == JSON else media]
+    return b'"%b"' % "/".join(filter(None, parts)).encode()
 
 
 def _head(view: ServedView, position: bytes, visibility: Visibility) -> bytes:
