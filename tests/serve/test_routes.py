@@ -145,9 +145,12 @@ class TestViews:
     ) -> None:
         body = b'{"sql": "SELECT 1"}'
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
-            headers = {"Content-Type": kind, "Origin": "https://evil.example"}
+            headers = {"Content-Type": kind}
             answer = await http.post("/v1/query", content=body, headers=headers)
             assert (answer.status_code, "application/json" in answer.text) == (415, True)
+            headers["Origin"] = "https://evil.example"
+            answer = await http.post("/v1/query", content=body, headers=headers)
+            assert answer.status_code == 403
         for origin, status in (("https://evil.example", 403), ("null", 403), (server.url, 200)):
             headers = {"Content-Type": "application/json; charset=utf-8", "Origin": origin}
             answer = await http.post("/v1/query", content=body, headers=headers)
@@ -268,3 +271,33 @@ async def test_a_server_that_is_still_reading_the_log_refuses_requests(
     for path in ("/health/ready", "/v1/views/by_city", "/v1/views/by_city/changes"):
         answer = await http.get(path)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/v1/groups/desk/reset", '{"to":"start"}'),
+        ("DELETE", "/v1/groups/desk", ""),
+        ("DELETE", "/v1/connections/a-1", ""),
+        ("POST", "/v1/tickets", ""),
+        ("POST", "/v1/query", '{"sql":"SELECT 1"}'),
+    ],
+)
+async def test_a_page_of_another_origin_can_change_nothing(
+    http: httpx.AsyncClient, method: str, path: str, content: str
+) -> None:
+    headers = {"Origin": "http://evil.example", "Content-Type": "application/json"}
+    refused = await http.request(method, path, content=content, headers=headers)
+    assert (refused.status_code, "evil.example" in refused.json()["detail"]) == (403, True)
+    own = {**headers, "Origin": str(http.base_url).rstrip("/")}
+    answer = await http.request(method, path, content=content, headers=own)
+    assert answer.status_code != 403
+
+
+@pytest.mark.parametrize("body", [b"[" * 5_000, b'{"to":"\xff"}', b"{}", b"7"])
+async def test_an_unreadable_request_is_refused_with_an_example(
+    http: httpx.AsyncClient, body: bytes
+) -> None:
+    answer = await http.post("/v1/groups/desk/reset", content=body)
+    assert answer.status_code == 400
+    assert "cannot read the request" in answer.json()["detail"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import parse_qs, unquote
+
+import msgspec
 
 from millstream.errors import InvalidPosition, LogError, MillstreamError, QueryError
 from millstream.serve.views.encoding import encode
@@ -15,6 +18,7 @@ from millstream.web.problem import CONTENT_TYPE, RETRY, Problem
 
 _SAFE = (b"x-content-type-options", b"nosniff")
 _BODY_SECONDS = 60.0
+T = TypeVar("T")
 JSON = b"application/json"
 
 
@@ -62,6 +66,16 @@ def error_response(error: MillstreamError) -> Response:
     """An error as problem+json."""
     problem = problem_of(error)
     return Response(encode(problem.content), problem.status, CONTENT_TYPE, tuple(problem.headers))
+
+
+def read_json(body: bytes, kind: type[T], what: str, *, remedy: str) -> T:
+    """The object in a body; Problem 400 if it is none of that kind."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise Problem(400, f"cannot read {what}: the JSON is too deep") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Problem(400, f"cannot read {what}: {error}", remedy=remedy) from None
 
 
 async def no_body() -> Message:

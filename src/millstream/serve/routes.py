@@ -25,6 +25,7 @@ from millstream.serve.views.encoding import encode
 from millstream.syntax.names import suggest
 from millstream.web.asgi import Disconnected, Message, Receive, Scope, Send
 from millstream.web.auth.usage import count
+from millstream.web.cors import allows_origin
 from millstream.web.problem import RETRY, Problem
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ _RESOURCES = (
 )
 _NOT_CACHED = ((b"cache-control", b"no-store"),)
 _WHILE_DRAINING = (("health", "live"), ("metrics",))
+_SAFE_METHODS = ("GET", "OPTIONS")
 _METHODS: dict[tuple[str, ...], bytes] = {("v1", "query"): b"POST", ("v1", "tickets"): b"POST"}
 
 
@@ -89,6 +91,8 @@ class HttpApi:
             request = dataclasses.replace(request, method="GET", receive=no_body)
         if request.path not in _WHILE_DRAINING:
             context.check_draining()
+        if request.method not in _SAFE_METHODS:
+            _check_origin(context, request)
         match (request.method, *request.path):
             case ("GET", "v1", "views"):
                 return await snapshots.list_views(context, request)
@@ -153,6 +157,23 @@ class HttpApi:
             await changes.send_events(self._context, request, send, kind, name)
             return None
         return await changes.poll(self._context, request, kind, name)
+
+
+def _check_origin(context: Context, request: HttpRequest) -> None:
+    """Problem if a page of another origin sent the request.
+
+    Browsers send some requests without asking the server first. Without this check, any page that
+    someone opens on this machine could change something on a server that needs no login.
+    """
+    origin, host = (
+        request.headers.get(name, b"").decode("latin-1") for name in (b"origin", b"host")
+    )
+    if not allows_origin(context.settings.cors_origins, origin, host):
+        raise Problem(
+            403,
+            f"a page of {origin[:100]} may not call this",
+            remedy="add its origin to serve.cors_origins if it may",
+        )
 
 
 def _unknown(request: HttpRequest) -> Problem:

@@ -7,9 +7,8 @@ import asyncio
 import msgspec
 
 from millstream.serve.context import Context
-from millstream.serve.http import HttpRequest, Response
+from millstream.serve.http import HttpRequest, Response, read_json
 from millstream.serve.views.encoding import encode
-from millstream.web.problem import Problem
 
 _HEADERS = ((b"cache-control", b"no-store"),)
 _MAX_BODY = 10_000
@@ -42,12 +41,7 @@ async def reset_group(context: Context, request: HttpRequest, name: str) -> Resp
     request.caller.check("admin")
     context.check_ready()
     body = await request.body(_MAX_BODY)
-    try:
-        wanted = msgspec.json.decode(body, type=Reset)
-    except msgspec.MsgspecError as error:
-        raise Problem(
-            400, f"cannot read the request: {error}", remedy='send {"to": "2026-11-18T12:00:00Z"}'
-        ) from None
+    wanted = read_json(body, Reset, "the request", remedy='send {"to": "2026-11-18T12:00:00Z"}')
     changed = await context.groups.reset(name, wanted.to)
     return Response(encode({"name": name, "position": changed.start}), headers=_HEADERS)
 
