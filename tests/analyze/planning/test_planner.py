@@ -255,7 +255,8 @@ MISTAKES = {
     ),
     "what no stream can": (
         function("a.orderBy('n')"),
-        "cannot run as a continuous query: it sorts; leave orderBy out",
+        'out, and sort the view\'s rows in a named query: app.query("v_sorted", '
+        'sql="SELECT * FROM v ORDER BY … LIMIT :n", n=100)',
         "@app.view",
     ),
     "sessions without another group": (
