@@ -15,6 +15,7 @@ from millstream.log.connection import admin, client_config
 from millstream.log.settings import LogSettings
 from millstream.log.topic_names import (
     audit_topic,
+    groups_topic,
     keys_topic,
     rebuilds_topic,
     schemas_topic,
@@ -40,7 +41,7 @@ def test_every_stream_and_view_gets_its_topics(app: App, log_settings: LogSettin
     assert {name.removeprefix(f"{app.name}.") for name in ours} == {
         *("stream.events", "rejected.events", "late.events", "seen.events"),
         *("view.by_city", "view.of_oslo"),
-        *("audit", "views", "rebuilds", "keys", "schemas"),
+        *("audit", "views", "rebuilds", "keys", "schemas", "groups"),
     }
     assert ours == set(topic_ids(log_settings, ours))
 
@@ -52,7 +53,8 @@ def test_a_table_is_compacted_and_everything_else_is_kept_for_a_time(
     kept = {topic.name: config_of(log_settings, topic.name) for topic in topics(app, log_settings)}
     compacted = {name for name, config in kept.items() if config["cleanup.policy"] == "compact"}
     tables = {view_topic(app.name, "by_city"), views_topic(app.name), rebuilds_topic(app.name)}
-    assert compacted == tables | {keys_topic(app.name), schemas_topic(app.name)}
+    others = {keys_topic(app.name), schemas_topic(app.name), groups_topic(app.name)}
+    assert compacted == tables | others
     assert kept[stream_topic(app.name, "events")]["retention.ms"] == str(2 * 24 * 3600 * 1000)
     assert kept[seen_topic(app.name, "events")]["retention.ms"] == str((60 + 10) * 60 * 1000)
     assert kept[view_topic(app.name, "by_city")]["min.compaction.lag.ms"] == "600000"
